@@ -50,6 +50,7 @@ from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker,
 from snapline.coordinator.resource.events import ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from snapline.coordinator.rpc.client_service import ClientService
+from snapline.coordinator.rpc.external_gateway import ExternalGateway
 from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
@@ -62,6 +63,7 @@ from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTS_DIRECTORY,
     COORDINATOR_BIND_HOST,
+    EXTERNAL_STATE_MAX_BYTES,
     HA_STORAGE_DIR,
     HA_TYPE,
     JOB_HISTORY_EXPIRATION,
@@ -76,7 +78,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, relay_pb2_grpc
+from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc, relay_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
@@ -347,6 +349,9 @@ class ClusterEntrypoint:
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger), server)
+        limit = self._config.configuration.get_option(EXTERNAL_STATE_MAX_BYTES)
+        external = ExternalGateway(self._streams, self._registry, self._leaders, limit, self._logger)
+        external_pb2_grpc.add_ExternalTasksServicer_to_server(external, server)
         return list(SERVICES)
 
     def _tell_resource_manager(self, event: Any) -> bool:

@@ -19,7 +19,7 @@ from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.protos import client_pb2 as pb
-from snapline.protos import job_pb2
+from snapline.protos import external_pb2, job_pb2
 from snapline.runtime.actor import Query
 from snapline.runtime.clock import Clock
 
@@ -58,6 +58,9 @@ class LiveJob:
     statistics: Callable[[], CheckpointStatsSnapshot]
     retained: Callable[[], frozenset[CheckpointID]]
     """Completed checkpoints whose files are there."""
+    name: str = ""
+    external_tasks: frozenset[str] = frozenset()
+    """Names of the job's external tasks; they never change."""
 
     def last_view(self, now_ms: int) -> EndedJob:
         """Everything about the job that will be shown after its end."""
@@ -137,6 +140,28 @@ class JobRegistry:
             await asyncio.wait_for(waiting.wait(), timeout_seconds)
         except TimeoutError:
             return
+
+    def find_for_program(self, job: str, task: str) -> JobID | external_pb2.Rejected:
+        """The job with this id or name that a program outside can take part in as this task; or why there is none. Of
+        jobs of one name the newest one that has not ended is meant."""
+        found = self._live.get(JobID(job)) or next(
+            (each for each in reversed(list(self._live.values())) if each.name == job), None
+        )
+        if found is None:
+            ended = [each.details.overview for each in list(self._ended.values())]
+            for overview in reversed(ended):
+                if job in (overview.job_id, overview.name):
+                    status = job_pb2.JobStatus.Name(overview.status).removeprefix("JOB_STATUS_")
+                    detail = f"job {overview.name!r} ({overview.job_id}) is {status}"
+                    return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_JOB_IS_OVER, detail=detail)
+            detail = f"no job {job!r} runs here: submit it (snapline external submit), or look at snapline list"
+            reason = external_pb2.REJECTION_REASON_UNKNOWN_JOB
+            return external_pb2.Rejected(reason=reason, detail=detail, try_again=True)
+        if task not in found.external_tasks:
+            known = ", ".join(repr(name) for name in sorted(found.external_tasks)) or "none"
+            detail = f"job {found.name!r} has no external task {task!r}; it has {known}"
+            return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_NO_PLACE, detail=detail)
+        return found.master.job_id
 
     def live(self) -> list[LiveJob]:
         """Return the jobs that have a JobMaster here."""

@@ -496,6 +496,11 @@ NETWORK_REQUEST_BACKOFF_MAX = _duration(
     "taskmanager.network.request-backoff.max", "10 s", "How long a consumer looks for a producer that is not there yet."
 )
 SLOT_REQUEST_TIMEOUT = _duration("slot.request.timeout", "5 min", "A job that gets no slots within this fails.")
+EXTERNAL_STATE_MAX_BYTES = _size(
+    "external.state.max-bytes",
+    "8 MiB",
+    "The most state that a program outside may have at a checkpoint; it travels and is stored with the checkpoint's metadata.",
+)
 SLOT_IDLE_TIMEOUT = _duration("slot.idle.timeout", "50 s", "An idle slot of a job is given back after this.")
 RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
     "resourcemanager.taskmanager-timeout",

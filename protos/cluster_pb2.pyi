@@ -376,12 +376,14 @@ class RegisterTaskExecutorAtJobMaster(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., info: _Optional[_Union[TaskManagerInfo, _Mapping]] = ...) -> None: ...
 
 class SlotOffer(_message.Message):
-    __slots__ = ("allocation_id", "slot_number")
+    __slots__ = ("allocation_id", "slot_number", "external_task")
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_TASK_FIELD_NUMBER: _ClassVar[int]
     allocation_id: str
     slot_number: int
-    def __init__(self, allocation_id: _Optional[str] = ..., slot_number: _Optional[int] = ...) -> None: ...
+    external_task: str
+    def __init__(self, allocation_id: _Optional[str] = ..., slot_number: _Optional[int] = ..., external_task: _Optional[str] = ...) -> None: ...
 
 class OfferSlots(_message.Message):
     __slots__ = ("job_id", "resource_id", "offers")

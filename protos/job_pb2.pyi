@@ -112,7 +112,7 @@ class OperatorNode(_message.Message):
     def __init__(self, operator_id: _Optional[str] = ..., uid: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[bytes] = ..., stateful: _Optional[bool] = ..., is_source: _Optional[bool] = ..., commits: _Optional[bool] = ..., chained_input: _Optional[int] = ..., chained_side_output_tag: _Optional[str] = ..., chained_input_index: _Optional[int] = ..., uid_given: _Optional[bool] = ..., state_schema: _Optional[bytes] = ...) -> None: ...
 
 class JobVertex(_message.Message):
-    __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operators", "slot_sharing_group", "max_parallelism_explicit", "submitted_parallelism")
+    __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operators", "slot_sharing_group", "max_parallelism_explicit", "submitted_parallelism", "is_external")
     VERTEX_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARALLELISM_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class JobVertex(_message.Message):
     SLOT_SHARING_GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_PARALLELISM_EXPLICIT_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    IS_EXTERNAL_FIELD_NUMBER: _ClassVar[int]
     vertex_id: str
     name: str
     parallelism: int
@@ -129,7 +130,8 @@ class JobVertex(_message.Message):
     slot_sharing_group: str
     max_parallelism_explicit: bool
     submitted_parallelism: int
-    def __init__(self, vertex_id: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[OperatorNode, _Mapping]]] = ..., slot_sharing_group: _Optional[str] = ..., max_parallelism_explicit: _Optional[bool] = ..., submitted_parallelism: _Optional[int] = ...) -> None: ...
+    is_external: bool
+    def __init__(self, vertex_id: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[OperatorNode, _Mapping]]] = ..., slot_sharing_group: _Optional[str] = ..., max_parallelism_explicit: _Optional[bool] = ..., submitted_parallelism: _Optional[int] = ..., is_external: _Optional[bool] = ...) -> None: ...
 
 class JobEdge(_message.Message):
     __slots__ = ("edge_id", "source", "source_operator", "target", "target_input", "partitioning", "key_columns", "side_output_tag")

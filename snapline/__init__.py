@@ -1,8 +1,8 @@
 """Snapline: exactly-once streaming Python on Spark. Everything that a user touches starts here.
 
-Public are the names in `__all__` here and in `snapline.client`, `snapline.connectors`, `snapline.sidecar`,
-`snapline.state` and `snapline.testing`; every other module is for Snapline itself, and may change from one
-version to the next (decision 7).
+Public are the names in `__all__` here and in `snapline.client`, `snapline.connectors`, `snapline.external`,
+`snapline.sidecar`, `snapline.state` and `snapline.testing`; every other module is for Snapline itself, and may change
+from one version to the next (decision 7).
 
 Names are loaded when they are first asked for (PEP 562): a coordinator or a client that imports one room of Snapline
 does not pay for Arrow and for the operators that it never uses.

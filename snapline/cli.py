@@ -30,10 +30,12 @@ from snapline.dataflow.config import (
     is_secret,
 )
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.diagnosis_commands import ended_jobs, explain_job, print_stacks, serve_page, write_profile
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
+from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
@@ -398,6 +400,41 @@ class SavepointGroup(click.Group):
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["trigger", *args]
         return super().parse_args(ctx, args)
+
+
+@cli.group()
+def external() -> None:
+    """Jobs whose tasks are programs outside, in any language (docs/external.md)."""
+
+
+@external.command("submit")
+@click.argument("name")
+@click.option(
+    "--task", "tasks", multiple=True, metavar="NAME=NUMBER", help="an external task and its number of programs"
+)
+@click.option(
+    "--tasks", "programs", type=click.IntRange(min=1), help="so many programs of one task, which is called task"
+)
+@click.option("-D", "settings", multiple=True, metavar="KEY=VALUE", help="one setting of the job")
+@click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
+@click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of tasks that are gone")
+@click.option("--claim", is_flag=True, help="the job owns the snapshot from now on")
+@with_coordinator
+def submit_programs(
+    target: Target,
+    name: str,
+    tasks: tuple[str, ...],
+    programs: int | None,
+    settings: tuple[str, ...],
+    from_savepoint: str,
+    *,
+    allow_non_restored_state: bool,
+    claim: bool,
+) -> None:
+    """Submit a job of external tasks, for which programs then register: `snapline external submit fleet --task
+    orders=2`."""
+    savepoint = SavepointRestoreSettings(_absolute(from_savepoint), allow_non_restored_state, claim)
+    submit_external(target, name, tasks, programs, settings, savepoint)
 
 
 cli.add_command(state)

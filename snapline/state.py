@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from snapline.state_files import StateWriteError
-from snapline.state_reader import KeyedTable, StateColumn, StateReader, StateReadError, diff, open_state
+from snapline.state_reader import KeyedTable, ListStates, StateColumn, StateReader, StateReadError, diff, open_state
 from snapline.state_writer import SavepointWriter
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KeyedTable",
+    "ListStates",
     "SavepointWriter",
     "StateColumn",
     "StateReadError",

@@ -21,7 +21,7 @@ from snapline.dataflow.elements import MIN_WATERMARK_MS
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
 
-    from snapline.state_reader import KeyedTable
+    from snapline.state_reader import KeyedTable, ListStates
 
 _WIDE = 400
 _SHOWN_ROWS = 50
@@ -39,13 +39,14 @@ def state() -> None:
 @click.argument("snapshot")
 @click.option("--output", "-o", type=FORMATS, default="table")
 def list_states(snapshot: str, output: str) -> None:
-    """The operators with keyed state, their keys and states."""
+    """The operators with state: their keys and states, or their lists."""
     from snapline.state_reader import StateReader
 
     reader = StateReader(snapshot)
     tables = reader.tables()
     if output == "json":
-        click.echo(json.dumps([_described(table) for table in tables], indent=2))
+        described = [*map(_described, tables), *map(_described_lists, reader.lists())]
+        click.echo(json.dumps(described, indent=2))
         return
     metadata = reader.snapshot.metadata
     click.echo(f"{metadata.snapshot_type.value} {metadata.checkpoint_id} of {metadata.job_name!r}")
@@ -58,6 +59,11 @@ def list_states(snapshot: str, output: str) -> None:
         for number, column in enumerate(table.columns):
             kind = column.kind.replace("_", " ") + (f" ({column.serializer})" if column.serializer else "")
             shown.add_row(*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type))
+    for lists in reader.lists():
+        for number, (name, elements) in enumerate(lists.elements.items()):
+            size = f"{sum(map(len, elements)):,} B"
+            first = [lists.uid if number == 0 else "", "-", f"{len(elements):,}", size]
+            shown.add_row(*first, name, f"list ({lists.modes[name]})", "binary")
     _console().print(shown, markup=False)
 
 
@@ -192,6 +198,23 @@ def _described(table: KeyedTable) -> dict[str, Any]:
                 "ttl_ms": column.ttl_ms,
             }
             for column in table.columns
+        ],
+    }
+
+
+def _described_lists(lists: ListStates) -> dict[str, Any]:
+    return {
+        "uid": lists.uid,
+        "name": lists.name,
+        "parallelism": lists.parallelism,
+        "lists": [
+            {
+                "name": name,
+                "mode": lists.modes[name],
+                "elements": len(elements),
+                "size_bytes": sum(map(len, elements)),
+            }
+            for name, elements in lists.elements.items()
         ],
     }
 

@@ -9,7 +9,7 @@ reading.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,23 @@ class KeyedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class ListStates:
+    """The lists that an operator without keyed state has: positions of a source, or the state of an external task.
+
+    >>> sl_state.ListStates("orders", "orders", 2, {"numbers": (b"1", b"2")}, {"numbers": "split"}).elements["numbers"]
+    (b'1', b'2')
+    """
+
+    uid: str
+    name: str
+    parallelism: int
+    elements: Mapping[str, tuple[bytes, ...]]
+    """By the state's name: the elements of all subtasks, whose bytes mean what the operator or program wants."""
+    modes: Mapping[str, str]
+    """By the state's name: what a rescale does with the elements (`split`, `union` or `broadcast`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class _File:
     handle: KeyedStateHandle
     header: KeyedStateHeader
@@ -132,6 +149,31 @@ class StateReader:
             for operator in self.snapshot.metadata.operators
             if (files := [file for subtask in self._files(operator) for file in subtask])
         ]
+
+    def lists(self) -> list[ListStates]:
+        """Return the lists of each operator that has some, and no keyed state.
+
+        >>> savepoint = sl_state.SavepointWriter.new_savepoint()
+        >>> path = savepoint.with_operator("n", pa.table({"k": [1], "n": [2]}), key="k").write(f"{tmp}/n")
+        >>> sl_state.StateReader(path).lists()
+        []
+        """
+        found = []
+        for operator in self.snapshot.metadata.operators:
+            elements: dict[str, tuple[bytes, ...]] = {}
+            modes: dict[str, str] = {}
+            if any(_keyed(operator)):
+                continue
+            for index in sorted(operator.subtasks):
+                for part in operator.subtasks[index].managed_operator:
+                    for entry in part.entries:
+                        read = tuple(read_blob_range(self._storages, part.handle, *place) for place in entry.offsets)
+                        elements[entry.name] = elements.get(entry.name, ()) + read
+                        modes[entry.name] = entry.mode.value
+            if elements:
+                uid = operator.uid or operator.operator_id
+                found.append(ListStates(uid, operator.name, operator.parallelism, elements, modes))
+        return found
 
     def table(self, uid: str) -> KeyedTable:
         """The keyed state of the operator with this uid (or id). StateReadError, with those that there are."""

@@ -252,6 +252,8 @@ class JobMasterRunner:
             master,
             checkpoints.stats.create_snapshot,
             lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
+            graph.name,
+            frozenset(vertex.name for vertex in graph.vertices if vertex.is_external),
         )
         resource_manager = services.resource_manager()
         first = [

@@ -3,7 +3,8 @@
 All edges are pipelined, so two subtasks between which data flows, directly or not, are in one region: when one fails
 the other has seen or lost data that will be sent again. Subtasks that are not connected are never touched. Built once
 per job in time linear in subtasks plus pointwise connections; an all-to-all edge joins both sides without looking at
-pairs. Mirrors Flink's RestartPipelinedRegionFailoverStrategy and PipelinedRegionComputeUtil.
+pairs. Programs outside may say to one another whatever they like, and nobody here knows: all external tasks of a job
+are one region. Mirrors Flink's RestartPipelinedRegionFailoverStrategy and PipelinedRegionComputeUtil.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class FailoverRegions:
                 hub = ExecutionVertexID(source.vertex_id, 0)
                 for subtask in (*subtasks_of(source), *subtasks_of(target)):
                     self._join(hub, subtask)
+        outside = [subtask for vertex in job_graph.vertices if vertex.is_external for subtask in subtasks_of(vertex)]
+        for subtask in outside:
+            self._join(outside[0], subtask)
         self._members: dict[ExecutionVertexID, list[ExecutionVertexID]] = {}
         for subtask in self._parent:
             self._members.setdefault(self._find(subtask), []).append(subtask)

@@ -3,13 +3,14 @@
 Declarative: the job says how many slots it needs in all, TaskManagers offer what the ResourceManager gave to the job,
 and an offer is accepted while the pool has less than needed. A slot is FREE or RESERVED (something of the job is
 assigned to it). Free slots beyond the need go back after `slot.idle.timeout`. Knows neither tasks nor connections; who
-loses what when a TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots are all alike
-here, so a requirement is a number.
+loses what when a TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots of TaskManagers
+are all alike, so a requirement is a number. A program outside is a slot of its own kind, which only its external task
+can use, and which the ResourceManager never hears of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import AllocationID, ResourceID
@@ -24,6 +25,8 @@ class AllocatedSlot:
     allocation_id: AllocationID
     resource_id: ResourceID
     slot_number: int
+    external_task: str = ""
+    """The external task that alone can use it; empty: a TaskManager's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class SlotPool:
         """An empty pool that needs nothing."""
         self._idle_timeout_ms = idle_timeout_ms
         self.required = 0
+        """How many slots of TaskManagers the job needs."""
+        self.programs_required: Mapping[str, int] = {}
+        """How many programs outside the job needs, by external task."""
         self._slots: dict[AllocationID, AllocatedSlot] = {}
+        self._counts: dict[str, int] = {}
+        """How many slots there are, by external task."""
         self._free_since_ms: dict[AllocationID, int] = {}
         """All and only the free slots, and since when they are, longest first."""
         self._by_resource: dict[ResourceID, dict[AllocationID, None]] = {}
@@ -65,7 +73,31 @@ class SlotPool:
     @property
     def missing(self) -> int:
         """How many slots are needed and not there."""
-        return max(0, self.required - len(self._slots))
+        return self.lacks(self.required, self.programs_required)
+
+    def lacks(self, slots: int, programs: Mapping[str, int]) -> int:
+        """How many more it would take to have so many of each kind."""
+        return max(0, slots - self.count()) + sum(
+            max(0, number - self.count(task)) for task, number in programs.items()
+        )
+
+    def shortage(self, slots: int, programs: Mapping[str, int], note: str = "") -> str:
+        """What there is, and how many of each kind there should be; `note` is said of the slots of TaskManagers."""
+        said = [f"{slots} required, {self.count()} available{note}"] if slots > self.count() or not programs else []
+        said += [
+            f"external task {task!r} has {self.count(task)} of {number} programs"
+            for task, number in programs.items()
+            if self.count(task) < number
+        ]
+        return "; ".join(said)
+
+    def count(self, external_task: str = "") -> int:
+        """How many slots there are for an external task; empty: those of TaskManagers."""
+        return self._counts.get(external_task, 0)
+
+    def _surplus(self, external_task: str) -> int:
+        required = self.programs_required.get(external_task, 0) if external_task else self.required
+        return self.count(external_task) - required
 
     @property
     def free(self) -> Sequence[AllocatedSlot]:
@@ -93,16 +125,22 @@ class SlotPool:
     def held(self) -> tuple[SlotsHeld, ...]:
         """How many slots there are on each TaskManager; the same object until that changes."""
         if self._held is None:
-            self._held = tuple(SlotsHeld(resource_id, len(slots)) for resource_id, slots in self._by_resource.items())
+            self._held = tuple(
+                SlotsHeld(resource_id, len(slots))
+                for resource_id, slots in self._by_resource.items()
+                if not self._slots[next(iter(slots))].external_task
+            )
         return self._held
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
-    def set_required(self, required: int) -> bool:
-        """How many slots the job needs from now on; says whether that is another number than before."""
+    def set_required(self, required: int, programs: Mapping[str, int] | None = None) -> bool:
+        """How many slots of TaskManagers the job needs from now on, and how many programs for each external task
+        (None: as before); says whether that is something else than before."""
         check(required >= 0, "a job cannot need a negative number of slots")
-        changed = required != self.required
-        self.required = required
+        wanted = self.programs_required if programs is None else programs
+        changed = (required, wanted) != (self.required, self.programs_required)
+        self.required, self.programs_required = required, wanted
         return changed
 
     def offer_slots(self, resource_id: ResourceID, offers: Iterable[SlotOffer], now_ms: int) -> OffersAnswered:
@@ -113,9 +151,10 @@ class SlotPool:
             known = self._slots.get(offer.allocation_id)
             if known is not None:
                 (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
-            elif self.missing:
-                slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number)
+            elif self._surplus(offer.external_task) < 0:
+                slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number, offer.external_task)
                 self._slots[slot.allocation_id] = slot
+                self._counts[slot.external_task] = self.count(slot.external_task) + 1
                 self._free_since_ms[slot.allocation_id] = now_ms
                 self._by_resource.setdefault(resource_id, {})[slot.allocation_id] = None
                 self._held = None
@@ -142,6 +181,7 @@ class SlotPool:
         if slot is None:
             return None
         self._held = None
+        self._counts[slot.external_task] -= 1
         self._free_since_ms.pop(allocation_id, None)
         of_resource = self._by_resource[slot.resource_id]
         del of_resource[allocation_id]
@@ -158,15 +198,19 @@ class SlotPool:
         """Give up free slots beyond the need that have been free for the idle timeout."""
         released: list[AllocatedSlot] = []
         for allocation_id, since_ms in list(self._free_since_ms.items()):
-            if len(self._slots) <= self.required or now_ms - since_ms < self._idle_timeout_ms:
+            if now_ms - since_ms < self._idle_timeout_ms or all(self._surplus(task) <= 0 for task in self._counts):
                 break
-            slot = self.remove(allocation_id)
-            if slot is not None:
-                released.append(slot)
+            if self._surplus(self._slots[allocation_id].external_task) > 0:
+                slot = self.remove(allocation_id)
+                if slot is not None:
+                    released.append(slot)
         return tuple(released)
 
     def next_idle_release_ms(self) -> int | None:
         """When `release_idle` will have something to do, None while there is nothing beyond the need."""
-        if len(self._slots) <= self.required or not self._free_since_ms:
+        if all(self._surplus(task) <= 0 for task in self._counts):
             return None
-        return next(iter(self._free_since_ms.values())) + self._idle_timeout_ms
+        for allocation_id, since_ms in self._free_since_ms.items():
+            if self._surplus(self._slots[allocation_id].external_task) > 0:
+                return since_ms + self._idle_timeout_ms
+        return None

@@ -45,6 +45,8 @@ class SlotSharing:
         self._previous: dict[SharedSlotKey, _Where] = {}
         """Where places are, or were last."""
         self._group: dict[JobVertexID, str] = {v.vertex_id: v.slot_sharing_group for v in job_graph.vertices}
+        self._external = {v.slot_sharing_group: v.name for v in job_graph.vertices if v.is_external}
+        """The external task of a group whose slots are programs."""
         self._assigned: dict[SharedSlotKey, AllocationID] = {}
         self._place_of: dict[AllocationID, SharedSlotKey] = {}
 
@@ -60,12 +62,17 @@ class SlotSharing:
         """Give every place of these subtasks a slot, all or none. Returns how many slots are missing: 0 when done."""
         keys = dict.fromkeys(self.key_of(vertex) for vertex in vertices)
         places = [key for key in keys if key not in self._assigned]
-        free = self._pool.free
-        if len(free) < len(places):
-            return len(places) - len(free)
-        for key, slot in self._matched(places, free):
-            self._give(key, slot)
-        return 0
+        matched: list[tuple[SharedSlotKey, AllocatedSlot]] = []
+        missing = 0
+        for task in dict.fromkeys(self._external.get(key.slot_sharing_group, "") for key in places):
+            of_task = [key for key in places if self._external.get(key.slot_sharing_group, "") == task]
+            free = [slot for slot in self._pool.free if slot.external_task == task]
+            missing += max(0, len(of_task) - len(free))
+            matched += self._matched(of_task, free)
+        if missing == 0:
+            for key, slot in matched:
+                self._give(key, slot)
+        return missing
 
     def _matched(
         self, places: Iterable[SharedSlotKey], free: Iterable[AllocatedSlot]
@@ -124,8 +131,32 @@ class SlotSharing:
 
 
 def required_slots(job_graph: JobGraph) -> int:
-    """How many slots the job needs to run as a whole."""
+    """How many slots of TaskManagers the job needs to run as a whole."""
     largest: dict[str, int] = {}
     for vertex in job_graph.vertices:
+        if vertex.is_external:
+            continue
         largest[vertex.slot_sharing_group] = max(largest.get(vertex.slot_sharing_group, 0), vertex.parallelism)
     return sum(largest.values())
+
+
+def required_programs(job_graph: JobGraph) -> dict[str, int]:
+    """How many programs outside the job needs, by external task."""
+    return {vertex.name: vertex.parallelism for vertex in job_graph.vertices if vertex.is_external}
+
+
+def check_external_tasks(job_graph: JobGraph) -> None:
+    """Raises ValueError for external tasks that no program could run."""
+    names = [vertex.name for vertex in job_graph.vertices if vertex.is_external]
+    for vertex in job_graph.vertices:
+        if not vertex.is_external:
+            continue
+        what = f"external task {vertex.name!r} of job {job_graph.name!r}"
+        if not vertex.name or names.count(vertex.name) > 1:
+            raise ValueError(f"{what}: programs register by its name, so that it has to have one of its own")
+        if any(vertex.vertex_id in (edge.source, edge.target) for edge in job_graph.edges):
+            raise ValueError(f"{what} has an edge: no rows go to or from a program outside")
+        if any(
+            other.slot_sharing_group == vertex.slot_sharing_group for other in job_graph.vertices if other != vertex
+        ):
+            raise ValueError(f"{what} shares slots with another task: give it a slot_sharing_group of its own")

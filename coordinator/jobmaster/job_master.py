@@ -236,7 +236,8 @@ class JobMaster:
             return f"{self.scheduler.status.value} as soon as the job graph is removed from the job graph store"
         if self.scheduler.slots_missing:
             pool = self.scheduler.pool
-            return f"waiting for slots: {pool.required} required, {len(pool)} available{self._resource_manager.note}"
+            shortage = pool.shortage(pool.required, pool.programs_required, self._resource_manager.note)
+            return f"waiting for slots: {shortage}"
         current = self.scheduler.round
         return self._clients.detail if current is None else current.phase.value
 

@@ -17,7 +17,7 @@ from enum import Enum
 
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.execution.execution_graph import with_parallelism
-from snapline.coordinator.execution.slot_sharing import required_slots
+from snapline.coordinator.execution.slot_sharing import required_programs, required_slots
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
 from snapline.coordinator.jobmaster.pending_operations import refused
@@ -69,6 +69,8 @@ class Rescaling:
         self.parallelism: Mapping[JobVertexID, int] = {}
         """That the job is to have."""
         self._slots = 0
+        self._programs: Mapping[str, int] = {}
+        """Programs outside, by external task."""
         self._timer_runs = False
         self._own_requests = 0
         self._watched_slots = -1
@@ -92,16 +94,17 @@ class Rescaling:
         if has == {**has, **parallelism}:
             self._out.append(Reply(request_id, Acknowledged()))
             return self._done()
-        self._slots = required_slots(with_parallelism(self._scheduler.graph.job_graph, parallelism))
+        wanted = with_parallelism(self._scheduler.graph.job_graph, parallelism)
+        self._slots, self._programs = required_slots(wanted), required_programs(wanted)
         self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, request_id, parallelism
-        self._scheduler.require_slots(self._slots)
+        self._scheduler.require_slots(self._slots, self._programs)
         self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
         return self._done()
 
     @property
     def slots_missing(self) -> int:
         """How many of those that a client's rescale has waited for are gone again."""
-        return max(0, self._slots - len(self._scheduler.pool))
+        return self._scheduler.pool.lacks(self._slots, self._programs)
 
     @property
     def detail(self) -> str:
@@ -112,7 +115,7 @@ class Rescaling:
             case RescalePhase.CHECKPOINTING:
                 return f"being rescaled: {self._phase.value}"
             case RescalePhase.WAITING_FOR_SLOTS:
-                waited_for = f"{self._slots} required, {len(self._scheduler.pool)} available{self._note()}"
+                waited_for = self._scheduler.pool.shortage(self._slots, self._programs, self._note())
                 limit = f"for at most {self._settings.slot_request_timeout_ms} ms (slot.request.timeout)"
                 return f"runs as it was, to be rescaled: {self._phase.value}: {waited_for}; {limit}"
 
@@ -127,7 +130,7 @@ class Rescaling:
         if self._phase is RescalePhase.WAITING_FOR_SLOTS:
             if self._scheduler.status is not JobStatus.RUNNING:
                 self._refuse(f"the job is {self._scheduler.status.value}; it was not rescaled")
-            elif len(self._scheduler.pool) >= self._slots:
+            elif not self.slots_missing:
                 self._stop_timer()
                 self._phase = RescalePhase.CHECKPOINTING
                 self._out.append(TakeRescaleCheckpoint(self._request_id, self.parallelism))
@@ -146,13 +149,13 @@ class Rescaling:
         self._timer_runs = False
         if self._phase is RescalePhase.WAITING_FOR_SLOTS:
             self._refuse(
-                f"the job needs {self._slots} slots for this parallelism, and has {len(self._scheduler.pool)} after "
-                f"{self._settings.slot_request_timeout_ms} ms{self._note()}; it goes on as it is: start more TaskManagers, or "
-                "choose a lower parallelism"
+                f"there are not enough slots for this parallelism after {self._settings.slot_request_timeout_ms} ms: "
+                f"{self._scheduler.pool.shortage(self._slots, self._programs, self._note())}; it goes on as it is: start more "
+                "TaskManagers or programs, or choose a lower parallelism"
             )
         elif self._phase is RescalePhase.NONE and (wanted := self._wanted()) is not None:
             self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, None, wanted
-            self._slots = 0  # those that are there
+            self._slots, self._programs = 0, {}  # those that are there
         return self._done() + self.advance(now_ms)
 
     def checkpoint_failed(self) -> list[RescalingEffect]:

@@ -31,7 +31,12 @@ from snapline.coordinator.execution.reactive import ReactiveParallelism
 from snapline.coordinator.execution.restart_strategy import RestartStrategy
 from snapline.coordinator.execution.same_row import SameRowFailures
 from snapline.coordinator.execution.slot_pool import SlotPool
-from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
+from snapline.coordinator.execution.slot_sharing import (
+    SlotSharing,
+    check_external_tasks,
+    required_programs,
+    required_slots,
+)
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.reconciliation import ReportedExecution
@@ -149,6 +154,9 @@ class Scheduler:
         self._out: list[SchedulerEffect] = []
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
+        check_external_tasks(job_graph)
+        if settings.is_reactive and required_programs(job_graph):
+            raise ValueError("external tasks do not follow slots: leave scheduler-mode = reactive out for this job")
         self.reactive = ReactiveParallelism(job_graph) if settings.is_reactive else None
         self._durable_graph = DurableJobGraph(job_graph)
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
@@ -198,11 +206,14 @@ class Scheduler:
         self._advance_round(now_ms)
         return self._done()
 
-    def require_slots(self, more: int = 0) -> None:
+    def require_slots(self, more: int = 0, more_programs: Mapping[str, int] | None = None) -> None:
         """What the job needs as it is, but at least so many (a rescale that has not begun); in reactive mode all that
         it can use."""
         needed = required_slots(self.graph.job_graph) if self.reactive is None else self.reactive.slots_wanted
-        self.pool.set_required(max(needed, more))
+        programs = required_programs(self.graph.job_graph)
+        for task, number in (more_programs or {}).items():
+            programs[task] = max(programs[task], number)
+        self.pool.set_required(max(needed, more), programs)
 
     @property
     def _stabilization_ms(self) -> int:
@@ -387,7 +398,7 @@ class Scheduler:
             return []
         self.round.slot_timer_runs = False
         summary = (
-            f"the job needs {self.pool.required} slots and got {len(self.pool)} within "
+            f"the job needs {self.pool.required} slots and got {self.pool.count()} within "
             f"{self._settings.slot_request_timeout_ms} ms (slot.request.timeout){available}: give Spark more cores or "
             "executors, or lower the parallelism"
         )
@@ -563,8 +574,9 @@ class Scheduler:
                 self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms)
                 self._advance_round(now_ms)
                 return
-            current.free_slots_needed = self.pool.free_count + missing
-            if not current.slot_timer_runs:
+            if not self.pool.programs_required:  # with two kinds of slots, the number of free ones says little
+                current.free_slots_needed = self.pool.free_count + missing
+            if not current.slot_timer_runs and self.pool.count() < self.pool.required:  # programs may take their time
                 current.slot_timer_runs = True
                 self._out.append(StartTimer(SlotRequestTimer(), now_ms + self._settings.slot_request_timeout_ms))
 

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from snapline.coordinator.rpc.switchboard import Operation, Switchboard, Tell
-from snapline.dataflow.ids import JobID
+from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.dataflow.wire.codec import WireError, decode_envelope
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
@@ -113,6 +113,10 @@ class ServedStreams:
             session, messages = decode_envelope(envelope)
         except WireError as error:
             raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        self.take(stream, session, messages)
+
+    def take(self, stream: ServedStream, session: LeaderSessionID, messages: list[Any]) -> None:
+        """Tell the stream's actor what came in, decoded. Raises StreamRefused."""
         if stream.owner is None:
             stream.owner = self._owner_of(stream.kind, messages)
         self._tell(stream.owner, Incoming(stream.connection, session, messages))

@@ -66,6 +66,10 @@ class LeaderPublisher(cluster_pb2_grpc.LeaderRetrievalServicer):
     def _table(self) -> LeaderTable:
         return LeaderTable(self._resource_manager, {**self._elsewhere, **self._job_masters})
 
+    def job_master(self, job_id: JobID) -> LeaderAddress | None:
+        """Where the JobMaster of the job is; None: nowhere, as far as is known. On the loop."""
+        return self._table().job_masters.get(job_id)
+
     async def Watch(  # noqa: N802
         self, request: cluster_pb2.WatchLeadersRequest, context: Any
     ) -> AsyncIterator[cluster_pb2.LeaderTable]:

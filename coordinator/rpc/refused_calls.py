@@ -14,12 +14,12 @@ import grpc
 import grpc.aio
 
 from snapline.dataflow.errors import SnaplineError
-from snapline.protos import client_pb2, cluster_pb2, relay_pb2
+from snapline.protos import client_pb2, cluster_pb2, external_pb2, relay_pb2
 from snapline.runtime.rpc.grpc_channels import LEADER_METADATA_KEY, STANDS_BY
 
 SERVICES: tuple[str, ...] = tuple(
     service.full_name
-    for file in (cluster_pb2.DESCRIPTOR, relay_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR)
+    for file in (cluster_pb2.DESCRIPTOR, relay_pb2.DESCRIPTOR, client_pb2.DESCRIPTOR, external_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
 )
 """Full names of the services that a leading coordinator offers."""

@@ -53,6 +53,8 @@ class JobVertex:
     max_parallelism_explicit: bool = False
     submitted_parallelism: int = 0
     """Once the job was rescaled; 0: it was not."""
+    is_external: bool = False
+    """Its subtasks are programs outside, which register for the vertex by its name (protos/external.proto)."""
 
     @property
     def is_source(self) -> bool:

@@ -394,6 +394,8 @@ class SlotOffer:
 
     allocation_id: AllocationID
     slot_number: int
+    external_task: str = ""
+    """Of a program outside: the external vertex that it registered for, by name. Empty: a TaskManager's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ PUBLIC_MODULES = (
     "snapline",
     "snapline.client",
     "snapline.connectors",
+    "snapline.external",
     "snapline.sidecar",
     "snapline.state",
     "snapline.testing",

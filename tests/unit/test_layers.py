@@ -37,6 +37,7 @@ CORES = (
     "snapline.coordinator.jobmaster",
     "snapline.coordinator.execution",
     "snapline.coordinator.resource",
+    "snapline.coordinator.external",
     "snapline.taskmanager.checkpointing",
     "snapline.taskmanager.executor",
     "snapline.taskmanager.network.channels",

@@ -52,6 +52,7 @@ def surroundings(tmp_path) -> dict[str, object]:
     return {
         "sl": sl,
         "sl_connectors": connectors,
+        "sl_external": importlib.import_module("snapline.external"),
         "sl_state": importlib.import_module("snapline.state"),
         "sl_testing": importlib.import_module("snapline.testing"),
         "pa": pa,

@@ -128,7 +128,10 @@ def test_a_rescale_whose_slots_do_not_come_leaves_the_job_alone() -> None:
     waits = "runs as it was, to be rescaled: waiting for slots: 3 required, 1 available; for at most 1000 ms (slot.request.timeout)"
     assert story.core.status_detail == waits
     effects = story.take(TimerFired(RescaleTimer()), 1_000)
-    assert "needs 3 slots for this parallelism, and has 1 after 1000 ms" in answer(effects).failure.summary
+    assert (
+        "not enough slots for this parallelism after 1000 ms: 3 required, 1 available; it goes on"
+        in answer(effects).failure.summary
+    )
     assert statuses(effects) == [] and story.core.scheduler.pool.required == 1 and story.core.status_detail == ""
     assert CheckpointRequested not in map(type, story.checkpoints.events)
     assert StartTimer(RescaleTimer(), 2_000) in story.operate(RescaleJob({JobVertexID("source"): 2}))

@@ -1,0 +1,57 @@
+"""A job whose tasks are programs outside: a JobGraph without code, rows and edges.
+
+Decides what such a job needs: a vertex for each external task, by name, with a uid of its own, so that its state is
+found again. The programs register for their task and do the work (protos/external.proto).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
+from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
+
+MAX_PARALLELISM = 128
+"""The most programs of one task that a rescale may ask for, unless more are asked for at once."""
+
+
+def external_job(
+    job_id: JobID,
+    name: str,
+    tasks: Mapping[str, int],
+    configuration: Mapping[str, str],
+    savepoint_restore: SavepointRestoreSettings | None = None,
+) -> JobGraph:
+    """The job with so many programs of each task. Raises SnaplineError."""
+    if not tasks:
+        raise SnaplineError(f"job {name!r} has no external task: name at least one, and how many programs it has")
+    for task, programs in tasks.items():
+        if not task.strip() or programs < 1:
+            raise SnaplineError(
+                f"external task {task!r} with {programs} programs: give it a name, and at least one program"
+            )
+    return JobGraph(
+        job_id=job_id,
+        name=name,
+        vertices=tuple(_vertex(task, programs) for task, programs in tasks.items()),
+        edges=(),
+        configuration=dict(configuration),
+        savepoint_restore=savepoint_restore or SavepointRestoreSettings(),
+    ).without_secrets()
+
+
+def _vertex(task: str, programs: int) -> JobVertex:
+    operator_id = operator_id_of(task)
+    operator = OperatorNode(
+        operator_id=operator_id, uid=task, name=task, payload=b"", stateful=True, is_source=True, commits=True
+    )
+    return JobVertex(
+        vertex_id=JobVertexID(str(operator_id)),
+        name=task,
+        parallelism=programs,
+        max_parallelism=max(programs, MAX_PARALLELISM),
+        operators=(operator,),
+        slot_sharing_group=f"external {task}",
+        is_external=True,
+    )

@@ -1,0 +1,11 @@
+"""Programs outside as tasks of a job: the reference client for Python.
+
+It needs grpcio and protobuf and nothing else of what Snapline depends on: a service that takes part in checkpoints need
+not have Spark or Arrow. What travels is in protos/external.proto; docs/external.md tells how to write a program, in
+this and in other languages.
+"""
+
+from snapline.external.conversation import CheckpointDeclined, ExternalTask, TaskContext
+from snapline.external.participation import ParticipationRefused, participate
+
+__all__ = ["CheckpointDeclined", "ExternalTask", "ParticipationRefused", "TaskContext", "participate"]

@@ -1,0 +1,228 @@
+"""What a program outside answers to the coordinator: the conversation of protos/external.proto, without the network.
+
+Decides what is said, and when the task's methods are called, all on one thread; `snapline.external.participation` moves
+the messages. A method that raises ends the attempt with TaskFailed, a snapshot that raises CheckpointDeclined only the
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from snapline.protos import external_pb2 as pb
+
+PROTOCOL_VERSION = 1
+
+_REDISTRIBUTIONS = {
+    "split": pb.REDISTRIBUTION_SPLIT,
+    "union": pb.REDISTRIBUTION_UNION,
+    "broadcast": pb.REDISTRIBUTION_BROADCAST,
+}
+
+
+class CheckpointDeclined(Exception):
+    """Raised by `ExternalTask.snapshot`: the task cannot take part in this checkpoint, which is aborted for all.
+
+    >>> class Busy(sl_external.ExternalTask):
+    ...     def snapshot(self, checkpoint_id):
+    ...         raise sl_external.CheckpointDeclined("an upload is under way")
+    """
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """What an attempt begins with.
+
+    >>> context = sl_external.TaskContext("a", 0, 1, "f00", "fleet", "orders", 7, {"count": [b"3"]}, {})
+    >>> context.state["count"], context.restored_checkpoint_id
+    ([b'3'], 7)
+    """
+
+    attempt_id: str
+    subtask_index: int
+    parallelism: int
+    job_id: str
+    job_name: str
+    task: str
+    restored_checkpoint_id: int
+    """The checkpoint that the state is of; 0: there is none."""
+    state: Mapping[str, Sequence[bytes]]
+    """The elements of each state, by its name."""
+    configuration: Mapping[str, str]
+    """The settings of the job, by key."""
+
+
+class ExternalTask:
+    r"""One task of a job in a program of your own. All methods are called on the thread that called `participate`.
+
+    >>> class Counter(sl_external.ExternalTask):
+    ...     def begin(self, context):
+    ...         self.count = int.from_bytes(b"".join(context.state.get("count", [])))
+    ...     def work(self):
+    ...         self.count += 1
+    ...         return 0.1
+    ...     def snapshot(self, checkpoint_id):
+    ...         return {"count": [self.count.to_bytes(8)]}
+    ...     def complete(self, checkpoint_id):
+    ...         print("durable:", self.count)
+    ...     def aborted(self, checkpoint_id):
+    ...         print("will never be:", checkpoint_id)
+    ...     def end(self, reason):
+    ...         print("ends:", reason)
+    >>> counter = Counter()
+    >>> counter.begin(sl_external.TaskContext("a", 0, 1, "f00", "fleet", "orders", 0, {}, {}))
+    >>> counter.work(), counter.snapshot(1)
+    (0.1, {'count': [b'\x00\x00\x00\x00\x00\x00\x00\x01']})
+    >>> sl_external.ExternalTask.redistribution
+    {}
+    """
+
+    redistribution: Mapping[str, str] = {}
+    """What becomes of the elements of a state when the number of tasks changes: `split` (also where nothing is said),
+    `union` or `broadcast`, by the state's name."""
+
+    def begin(self, context: TaskContext) -> None:
+        """Begin an attempt with the state in `context`, whatever was before."""
+
+    def work(self) -> float | None:
+        """Do a step, and return how many seconds there is nothing to do; None: the task has finished. A step has to be
+        shorter than `heartbeat.timeout`, or the task is taken for dead."""
+        return 3600.0
+
+    def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[bytes]]:
+        """Return the state as it is now: elements by the name of a state. May raise CheckpointDeclined."""
+        return {}
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Make visible what the checkpoint covers: it is durable. May be called twice, or only for a later one."""
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """Forget the checkpoint: it will never be durable."""
+
+    def end(self, reason: str) -> None:
+        """End the attempt, without a last step. Another one may begin on the same object."""
+
+
+class Conversation:
+    """One stream of one program. `handle` takes what the coordinator says and returns the answers."""
+
+    def __init__(self, task: ExternalTask) -> None:
+        self._task = task
+        self._attempt = ""
+        self.registered = pb.Registered()
+        """What the coordinator answered to the registration; empty until it has."""
+        self.ended: pb.Rejected | pb.Goodbye | None = None
+        """What the coordinator said last, once the stream is ending."""
+        self.complaints: list[str] = []
+        """What the coordinator found wrong, the latest ones."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is an attempt that has begun."""
+        return bool(self._attempt)
+
+    def handle(self, message: pb.ToProgram) -> list[pb.FromProgram]:
+        """Take one message of the coordinator. A kind that a later version has added is no concern of ours."""
+        kind = message.WhichOneof("message")
+        if kind == "heartbeat":
+            return [pb.FromProgram(heartbeat=pb.Heartbeat())]
+        if kind == "registered":
+            self.registered = message.registered
+        elif kind == "rejected":
+            self.ended = message.rejected
+        elif kind == "goodbye":
+            self.ended = message.goodbye
+        elif kind == "complaint":
+            self.complaints = [*self.complaints[-99:], message.complaint.detail]
+        elif kind == "run_task":
+            return self._run(message.run_task)
+        elif kind == "cancel_task" and message.cancel_task.attempt_id == self._attempt:
+            return self._cancel(message.cancel_task.reason)
+        elif kind == "trigger_checkpoint" and message.trigger_checkpoint.attempt_id == self._attempt:
+            return self._snapshot(message.trigger_checkpoint.checkpoint_id)
+        elif kind == "notify_checkpoint_complete":
+            return self._notify(self._task.complete, message.notify_checkpoint_complete)
+        elif kind == "notify_checkpoint_aborted":
+            return self._notify(self._task.aborted, message.notify_checkpoint_aborted)
+        return []
+
+    def work(self) -> tuple[float | None, list[pb.FromProgram]]:
+        """Let the task do a step. Returns after how many seconds it wants the next one (None: no more), and what there
+        is to say."""
+        try:
+            pause = self._task.work()
+        except Exception as error:
+            return None, self._fail(error)
+        if pause is not None:
+            return pause, []
+        attempt, self._attempt = self._attempt, ""
+        return None, [pb.FromProgram(task_finished=pb.TaskFinished(attempt_id=attempt))]
+
+    def lost(self, reason: str) -> None:
+        """The stream is over, and so is the attempt."""
+        if self._attempt:
+            self._attempt = ""
+            self._task.end(reason)
+
+    def _run(self, run: pb.RunTask) -> list[pb.FromProgram]:
+        self._attempt = run.attempt_id
+        context = TaskContext(
+            attempt_id=run.attempt_id,
+            subtask_index=run.subtask_index,
+            parallelism=run.parallelism,
+            job_id=run.job_id,
+            job_name=run.job_name,
+            task=run.task,
+            restored_checkpoint_id=run.restored_checkpoint_id,
+            state={state.name: list(state.elements) for state in run.state},
+            configuration=dict(run.configuration),
+        )
+        try:
+            self._task.begin(context)
+        except Exception as error:
+            return self._fail(error)
+        return [pb.FromProgram(task_running=pb.TaskRunning(attempt_id=self._attempt))]
+
+    def _cancel(self, reason: str) -> list[pb.FromProgram]:
+        attempt = self._attempt
+        self.lost(reason)
+        return [pb.FromProgram(task_canceled=pb.TaskCanceled(attempt_id=attempt))]
+
+    def _snapshot(self, checkpoint_id: int) -> list[pb.FromProgram]:
+        attempt = self._attempt
+        try:
+            state = [
+                pb.NamedState(
+                    name=name,
+                    elements=elements,
+                    redistribution=_REDISTRIBUTIONS[self._task.redistribution.get(name, "split")],
+                )
+                for name, elements in self._task.snapshot(checkpoint_id).items()
+            ]
+        except CheckpointDeclined as reason:
+            declined = pb.DeclineCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, reason=str(reason))
+            return [pb.FromProgram(decline_checkpoint=declined)]
+        except Exception as error:
+            return self._fail(error)
+        acknowledged = pb.AcknowledgeCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, state=state)
+        return [pb.FromProgram(acknowledge_checkpoint=acknowledged)]
+
+    def _notify(
+        self, method: object, notification: pb.NotifyCheckpointComplete | pb.NotifyCheckpointAborted
+    ) -> list[pb.FromProgram]:
+        if notification.attempt_id != self._attempt or not callable(method):
+            return []
+        try:
+            method(notification.checkpoint_id)
+        except Exception as error:
+            return self._fail(error)
+        return []
+
+    def _fail(self, error: Exception) -> list[pb.FromProgram]:
+        attempt = self._attempt
+        details = "".join(traceback.format_exception(error))
+        self.lost(f"it failed: {error}")
+        failed = pb.TaskFailed(attempt_id=attempt, reason=f"{type(error).__name__}: {error}", details=details)
+        return [pb.FromProgram(task_failed=failed)]

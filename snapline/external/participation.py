@@ -1,0 +1,165 @@
+"""`participate`: a program takes part in a job until the job is over. The network around `Conversation`.
+
+One thread reads what the coordinator says; everything else happens on the caller's thread: the task's steps, its
+answers, and heartbeats, so that a task that hangs is found out. What breaks is tried again, after a pause, until the
+coordinator says that there is nothing to take part in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
+from snapline.external.conversation import PROTOCOL_VERSION, Conversation, ExternalTask
+from snapline.protos import external_pb2 as pb
+
+if TYPE_CHECKING:
+    from snapline.runtime.rpc.grpc_channels import Security
+
+log = logging.getLogger("snapline.external")
+MAX_QUEUED = 1_000
+"""So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
+
+
+class ParticipationRefused(SnaplineError):
+    """The coordinator does not let the program take part, and will not.
+
+    >>> sl_external.participate(
+    ...     sl_external.ExternalTask(), job="none", task_name="orders", coordinator="127.0.0.1:1", give_up_after=0
+    ... )
+    Traceback (most recent call last):
+    snapline.external.participation.ParticipationRefused: ...
+    """
+
+
+def participate(
+    task: ExternalTask,
+    *,
+    job: str,
+    task_name: str,
+    coordinator: str,
+    program: str = "",
+    settings: Mapping[str, str] | None = None,
+    retry_pause: float = 1.0,
+    give_up_after: float | None = None,
+) -> str:
+    """Run the task as `task_name` of the job with this id or name, through restarts of either side, and return when the
+    job is over, with the coordinator's last word.
+
+    `coordinator` is host:port; several, separated by commas, where several stand by. `settings` are `security.*`.
+    `give_up_after`: so many seconds without being let in, None: never. Raises ParticipationRefused.
+
+    >>> sl_external.participate(  # doctest: +SKIP
+    ...     Counter(), job="fleet", task_name="orders", coordinator="127.0.0.1:6123"
+    ... )
+    'job 'fleet' (0f3a) is FINISHED'
+    """
+    from snapline.runtime.rpc.grpc_channels import Security
+
+    security = Security.from_configuration(Configuration(settings or {}))
+    register = pb.Register(
+        protocol_version=PROTOCOL_VERSION,
+        job=job,
+        task=task_name,
+        program=program,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    address = coordinator
+    outside_since = time.monotonic()
+    while True:
+        conversation = Conversation(task)
+        why = _one_stream(conversation, register, address, security)
+        conversation.lost(why)
+        address = coordinator
+        if conversation.registered.resource_id:
+            outside_since = time.monotonic()
+            log.info("the stream ended, registering again: %s", why)
+        ended = conversation.ended
+        if isinstance(ended, pb.Rejected):
+            address = ended.address or coordinator
+            if ended.reason == pb.REJECTION_REASON_JOB_IS_OVER:
+                return ended.detail
+            if not ended.try_again:
+                raise ParticipationRefused(ended.detail)
+        if give_up_after is not None and time.monotonic() - outside_since >= give_up_after:
+            raise ParticipationRefused(f"{coordinator} has not let the program in for {give_up_after:g} s: {why}")
+        time.sleep(retry_pause)
+
+
+def _one_stream(conversation: Conversation, register: pb.Register, address: str, security: Security) -> str:
+    """From the registration to the end of the stream; returns why it ended."""
+    import grpc
+
+    from snapline.protos.external_pb2_grpc import ExternalTasksStub
+    from snapline.runtime.rpc.grpc_channels import open_channel, reason_of
+
+    said: queue.SimpleQueue[pb.FromProgram | None] = queue.SimpleQueue()
+    heard: queue.Queue[pb.ToProgram | str] = queue.Queue(MAX_QUEUED)
+    said.put(pb.FromProgram(register=register))
+
+    def outgoing() -> Iterator[pb.FromProgram]:
+        while (message := said.get()) is not None:
+            yield message
+
+    def read() -> None:
+        try:
+            for message in call:
+                heard.put(message)
+            heard.put("the coordinator closed the stream")
+        except grpc.RpcError as error:
+            heard.put(reason_of(error))
+
+    channel = open_channel(address, security)
+    call = ExternalTasksStub(channel).Participate(outgoing(), metadata=security.metadata)
+    reader = threading.Thread(target=read, name="external-reader", daemon=True)
+    reader.start()
+    try:
+        return _converse(conversation, heard, said)
+    finally:
+        said.put(None)
+        call.cancel()
+        while reader.is_alive():  # it may wait for room in the queue
+            try:
+                heard.get(timeout=0.1)
+            except queue.Empty:
+                continue
+        reader.join()
+        channel.close()
+
+
+def _converse(
+    conversation: Conversation,
+    heard: queue.Queue[pb.ToProgram | str],
+    said: queue.SimpleQueue[pb.FromProgram | None],
+) -> str:
+    next_step: float | None = None
+    while True:
+        wait = None if next_step is None else max(0.0, next_step - time.monotonic())
+        try:
+            message = heard.get(timeout=wait)
+        except queue.Empty:
+            pause, answers = conversation.work()
+            next_step = None if pause is None else time.monotonic() + pause
+        else:
+            if isinstance(message, str):
+                ended = conversation.ended
+                return message if ended is None else getattr(ended, "detail", "") or getattr(ended, "reason", "")
+            was_running = conversation.is_running
+            answers = conversation.handle(message)
+            if message.HasField("complaint"):
+                log.warning("the coordinator complains: %s", message.complaint.detail)
+            if not conversation.is_running:
+                next_step = None
+            elif not was_running or message.HasField("run_task"):
+                next_step = time.monotonic()
+        for answer in answers:
+            said.put(answer)

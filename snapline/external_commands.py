@@ -1,0 +1,52 @@
+"""`snapline external submit`: a job whose tasks are programs outside, without any code of the job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from snapline.dataflow.config import OPTIONS, ConfigurationError
+from snapline.dataflow.graph.external_tasks import external_job
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.ids import JobID
+
+if TYPE_CHECKING:
+    from snapline.cli import Target
+
+ONLY_TASK = "task"
+"""Name of the external task where only a number is given."""
+
+
+def submit_external(
+    target: Target,
+    name: str,
+    tasks: Sequence[str],
+    programs: int | None,
+    settings: Sequence[str],
+    savepoint: SavepointRestoreSettings,
+) -> None:
+    """Submit the job, and print its id. Raises SnaplineError for what cannot be."""
+    wanted = {ONLY_TASK: programs} if programs else {}
+    for given in tasks:
+        task, separator, number = given.rpartition("=")
+        if not separator:
+            task, number = given, "1"
+        if not number.isdigit():
+            raise click.UsageError(f"--task {given}: say NAME=NUMBER, for example --task orders=2")
+        if task in wanted:
+            raise click.UsageError(f"--task {task} is given twice")
+        wanted[task] = int(number)
+    configuration = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise click.UsageError(f"-D {setting}: say KEY=VALUE")
+        if key not in OPTIONS and not key.startswith("external."):
+            raise ConfigurationError(f"-D {key}: there is no such setting; those for the programs begin with external.")
+        configuration[key] = value
+    graph = external_job(JobID(uuid.uuid4().hex), name, wanted, configuration, savepoint)
+    with target.client() as client:
+        click.echo(client.submit(graph))

@@ -1,0 +1,305 @@
+"""Programs outside as tasks of a job: real processes and streams, killed, wrong and in the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from snapline.cli import cli
+from snapline.client import ClusterClient, JobFailed
+from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
+from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.graph.external_tasks import external_job
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.ids import JobID
+from snapline.external import ExternalTask, ParticipationRefused, participate
+from snapline.protos import external_pb2 as pb
+from snapline.protos import external_pb2_grpc
+from snapline.runtime.logs import make_logger
+from snapline.runtime.rpc.grpc_channels import Security, open_channel
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "execution.checkpointing.interval": "100 ms",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "50",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+}
+
+
+class Coordinator:
+    """One in this process."""
+
+    def __init__(self, directory, **settings):
+        self.directory = directory
+        self.log = io.StringIO()
+        configuration = Configuration({"execution.checkpointing.dir": str(directory), **settings})
+        self.entrypoint = ClusterEntrypoint(
+            CoordinatorConfig("127.0.0.1:0", configuration, metrics_port=0),
+            make_logger("coordinator", stream=self.log),
+            on_fatal=lambda: None,
+        )
+        self.address = self.entrypoint.start()
+        self.client = ClusterClient(self.address, Security())
+
+    def submit(self, name, savepoint=None, settings=SETTINGS, **tasks):
+        return self.client.submit(external_job(JobID(uuid.uuid4().hex), name, tasks, settings, savepoint))
+
+    def follow(self, job_id, is_so):
+        return next(details for details in self.client.watch_job(job_id) if is_so(details))
+
+    def stop(self):
+        self.client.close()
+        self.entrypoint.stop()
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    coordinator = Coordinator(tmp_path / "checkpoints", **{"external.state.max-bytes": "2 kb"})
+    yield coordinator
+    coordinator.stop()
+
+
+@pytest.fixture
+def programs():
+    """Starts processes, and ends those that are left."""
+    started: list[Any] = []
+
+    def start(*command):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def counter(coordinator, job, task, output, until):
+    return (
+        *(sys.executable, "-m", "examples.external_counter", "--coordinator", coordinator.address, "--job", job),
+        *("--task", task, "--output", str(output), "--until", str(until), "--pause", "0.003"),
+    )
+
+
+def written(output):
+    """All numbers, in the order of the files."""
+    return [int(line) for file in sorted(Path(output).glob("0*")) for line in file.read_text().splitlines()]
+
+
+class Raw:
+    """A program that says whatever a test wants."""
+
+    def __init__(self, coordinator, job, task, version=1):
+        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.channel = open_channel(coordinator.address, Security())
+        self.call = external_pb2_grpc.ExternalTasksStub(self.channel).Participate(iter(self.said.get, None))
+        self.say(register=pb.Register(protocol_version=version, job=job, task=task, host="h", pid=1))
+
+    def say(self, **message):
+        self.said.put(pb.FromProgram(**message))
+
+    def hear(self, kind):
+        """The next message of this kind."""
+        for message in self.call:
+            if message.WhichOneof("message") == kind:
+                return getattr(message, kind)
+        raise AssertionError(f"the stream ended without {kind}")
+
+    def runs(self):
+        """Until it is asked for a checkpoint."""
+        self.attempt = self.hear("run_task").attempt_id
+        self.say(task_running=pb.TaskRunning(attempt_id=self.attempt))
+        return self
+
+    def acknowledge(self, checkpoint_id, *elements):
+        state = [pb.NamedState(name="n", elements=elements)]
+        said = pb.AcknowledgeCheckpoint(attempt_id=self.attempt, checkpoint_id=checkpoint_id, state=state)
+        self.say(acknowledge_checkpoint=said)
+
+    def close(self):
+        self.said.put(None)
+        self.call.cancel()
+        self.channel.close()
+
+
+@pytest.fixture
+def raw(coordinator):
+    opened = []
+
+    def connect(*arguments, **options):
+        opened.append(Raw(coordinator, *arguments, **options))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def test_two_programs_one_of_which_is_killed_write_each_number_once(coordinator, programs, tmp_path):
+    """Kill -9 between checkpoints: both go back to one cut, and the files have no hole and no repetition."""
+    job_id = coordinator.submit("fleet", orders=1, payments=1)
+    first = programs(*counter(coordinator, "fleet", "orders", tmp_path / "orders", 400))
+    second = programs(*counter(coordinator, "fleet", "payments", tmp_path / "payments", 400))
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 3)
+    first.send_signal(signal.SIGKILL)
+    programs(*counter(coordinator, "fleet", "orders", tmp_path / "orders", 400))
+    details = coordinator.client.wait(job_id)
+    assert details.overview.restarts >= 1
+    assert details.checkpoint_counts.restored >= 1
+    assert written(tmp_path / "orders") == list(range(1, 401))
+    assert written(tmp_path / "payments") == list(range(1, 401))
+    assert second.wait(20) == 0
+    assert "is FINISHED" in second.stdout.read()
+
+
+def test_a_program_that_is_wrong_is_told_so_and_harms_nobody(coordinator, raw, tmp_path):
+    """Another version, registered twice, no such job or task, a checkpoint that nobody asked for, and one too many: a
+    line for each, while the other program takes part in checkpoints."""
+    job_id = coordinator.submit("fleet", good=1, bad=1)
+    good, bad = raw("fleet", "good"), raw("fleet", "bad")
+    assert "speaks version 9 of" in raw("fleet", "good", version=9).hear("rejected").detail
+    assert "it has 'bad', 'good'" in raw("fleet", "none").hear("rejected").detail
+    unknown = raw("elsewhere", "good").hear("rejected")
+    assert (unknown.reason, unknown.try_again) == (pb.REJECTION_REASON_UNKNOWN_JOB, True)
+    good.runs()
+    bad.runs()
+    assert "all programs that its external task 'good' needs" in raw("fleet", "good").hear("rejected").detail
+    bad.acknowledge(99)
+    assert "checkpoint 99, which the program was not asked for" in bad.hear("complaint").detail
+    for number in (1, 2):
+        for each in (good, bad):
+            each.acknowledge(each.hear("trigger_checkpoint").checkpoint_id, b"x")
+        assert good.hear("notify_checkpoint_complete").checkpoint_id == number
+    bad.say(register=pb.Register(protocol_version=1, job="fleet", task="bad"))
+    with pytest.raises(grpc.RpcError) as refused:
+        bad.hear("goodbye")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Register was said already" in str(refused.value.details())
+    assert coordinator.client.get_job(job_id).overview.latest_completed_checkpoint_id >= 2
+
+
+def test_state_over_the_limit_fails_the_checkpoint_and_says_how_much(coordinator, raw):
+    """The line has both sizes and the setting, for the program and in the checkpoint's failure."""
+    job_id = coordinator.submit(
+        "fleet", settings={**SETTINGS, "execution.checkpointing.tolerable-failed-checkpoints": "9"}, fat=1
+    )
+    fat = raw("fleet", "fat").runs()
+    fat.acknowledge(fat.hear("trigger_checkpoint").checkpoint_id, b"x" * 3_000)
+    assert "has 3017 bytes, and 2048 are allowed (external.state.max-bytes" in fat.hear("complaint").detail
+    failed = coordinator.client.list_checkpoints(job_id).latest_failed
+    assert "has 3017 bytes, and 2048 are allowed" in failed.failure.message
+
+
+def test_a_job_of_programs_is_listed_and_says_whom_it_waits_for(coordinator, raw):
+    """Submitted by command, without code; missing programs stand in its status, and those that are there as tasks."""
+    result = CliRunner().invoke(
+        cli,
+        [
+            "external",
+            "submit",
+            "fleet",
+            "--task",
+            "orders=2",
+            "-D",
+            "execution.checkpointing.interval=100 ms",
+            "-m",
+            coordinator.address,
+        ],
+    )
+    job_id = result.output.strip()
+    first = raw("fleet", "orders")
+    first.hear("registered")
+    waits = coordinator.follow(job_id, lambda details: "1 of 2" in details.overview.status_detail)
+    assert waits.overview.status_detail == "waiting for slots: external task 'orders' has 1 of 2 programs"
+    second = raw("fleet", "orders")
+    first.runs(), second.runs()
+    details = coordinator.follow(job_id, lambda details: details.overview.subtasks_by_state.get("RUNNING") == 2)
+    assert {each.resource_id[:9] for each in details.vertices[0].subtasks} == {"external-"}
+    assert coordinator.client.required_resources().required_slots == 0
+
+
+class Adder(ExternalTask):
+    """Holds numbers, one element each, and a checkpoint covers them all."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+        self.begun: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+
+    def begin(self, context):
+        if context.restored_checkpoint_id:
+            self.numbers = [int(element) for element in context.state.get("numbers", [])]
+        self.begun.put(list(self.numbers))
+
+    def snapshot(self, checkpoint_id):
+        return {"numbers": [str(number).encode() for number in self.numbers]}
+
+
+def in_thread(coordinator, job, task, name="orders"):
+    """The task takes part on a thread of its own; its last word comes out."""
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    arguments: dict[str, Any] = {"job": job, "task_name": name, "coordinator": coordinator.address, "retry_pause": 0.05}
+    thread = threading.Thread(target=lambda: said.put(participate(task, **arguments)))
+    thread.start()
+    return said, thread
+
+
+def test_a_savepoint_restores_at_another_number_of_programs(coordinator, tmp_path):
+    """Stop with a savepoint, start three programs from what two had; each element is in one of them. And a rescale of
+    the running job back to two."""
+    job_id = coordinator.submit("fleet", orders=2)
+    adders = [Adder(1, 2, 3), Adder(4, 5, 6)]
+    words = [in_thread(coordinator, "fleet", adder) for adder in adders]
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    path = coordinator.client.stop_with_savepoint(job_id, str(tmp_path / "savepoints"))
+    for said, thread in words:
+        assert "is FINISHED" in said.get(timeout=20)
+        thread.join()
+    listed = CliRunner().invoke(cli, ["state", "ls", path, "-o", "json"])
+    assert json.loads(listed.output) == [
+        {
+            "uid": "orders",
+            "name": "orders",
+            "parallelism": 2,
+            "lists": [{"name": "numbers", "mode": "split", "elements": 6, "size_bytes": 6}],
+        }
+    ]
+    job_id = coordinator.submit("again", SavepointRestoreSettings(path), orders=3)
+    adders = [Adder() for _ in range(3)]
+    words = [in_thread(coordinator, "again", adder) for adder in adders]
+    assert sorted(number for adder in adders for number in adder.begun.get(timeout=20)) == [1, 2, 3, 4, 5, 6]
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    coordinator.client.rescale(job_id, parallelism=2)
+    coordinator.follow(
+        job_id,
+        lambda details: details.vertices[0].parallelism == 2 and details.overview.subtasks_by_state.get("RUNNING") == 2,
+    )
+    coordinator.client.cancel(job_id)
+    with pytest.raises(JobFailed):
+        coordinator.client.wait(job_id)
+    for said, thread in words:
+        assert "is CANCELED" in said.get(timeout=20)
+        thread.join()
+
+
+def test_a_client_that_will_never_be_let_in_says_so(coordinator):
+    """A task that the job does not have is no reason to wait."""
+    coordinator.submit("fleet", orders=1)
+    with pytest.raises(ParticipationRefused, match="job 'fleet' has no external task 'x'; it has 'orders'"):
+        participate(ExternalTask(), job="fleet", task_name="x", coordinator=coordinator.address)
