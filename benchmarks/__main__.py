@@ -18,6 +18,7 @@ RUNS = (
     ["benchmarks.failover"],
     ["benchmarks.rescale"],
     ["benchmarks.simulate"],
+    ["benchmarks.quiet"],
 )
 
 

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
 EXIT_REPLACED = 3
-PARENT_CHECK_SECONDS = 1.0
-LOOK_SECONDS = 0.25
-"""Between looks at whether somebody wants this to stop."""
+PARENT_CHECK_SECONDS = 5.0
+"""Between looks at whether the process that started this one lives; the end of its input says so before."""
 
 GC_THRESHOLDS = (50_000, 20, 20)
 """A checkpoint of ten thousand subtasks makes a few hundred thousand short-lived objects, none of them in cycles."""
@@ -57,11 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: CoordinatorConfig, logger: Logger) -> int:
-    stopping = threading.Event()
+    stopping = _Stop()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         logger.info("stopping", signal=signal.Signals(number).name)
-        stopping.set()
+        # this runs on the thread that waits for the event, maybe while it holds the event's lock
+        threading.Thread(target=stopping.set, name="snapline-stop").start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -75,7 +75,26 @@ def _run(config: CoordinatorConfig, logger: Logger) -> int:
     return _stand_by(config, logger, stopping)
 
 
-def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Event) -> int:
+class _Stop(threading.Event):
+    """Somebody wants this to stop; whoever waits for the end of something else hears of it as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._other: threading.Event | None = None
+
+    def ring(self, other: threading.Event) -> None:
+        """Set the other event, too, when this one is set, or at once when it has been."""
+        self._other = other
+        if self.is_set():
+            other.set()
+
+    def set(self) -> None:
+        super().set()
+        if self._other is not None:
+            self._other.set()
+
+
+def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: _Stop) -> int:
     """Contend, lead, and contend again when leadership was lost, until stopped."""
     from snapline.coordinator.leader_candidate import Candidacy
     from snapline.coordinator.standby import Standby
@@ -111,7 +130,7 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: threading.Eve
     return 0
 
 
-def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, leadership: Leadership | None) -> int:
+def _lead(config: CoordinatorConfig, logger: Logger, stopping: _Stop, leadership: Leadership | None) -> int:
     """Until stopped, broken, or not leader any more; the exit code."""
     from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
     from snapline.coordinator.web.page_server import start_page
@@ -131,8 +150,8 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: threading.Event, 
         return _refuse(error, config.status_fd)
     if leadership is not None:
         leadership.session.on_over(lambda _: ended.set())
-    while not ended.wait(LOOK_SECONDS) and not stopping.is_set():
-        pass
+    stopping.ring(ended)
+    ended.wait()
     if config.address_file:
         Path(config.address_file).unlink(missing_ok=True)
     fatal, lost = entrypoint.fatal_error, entrypoint.leadership_lost

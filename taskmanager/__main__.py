@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     capture_standard_logging(make_logger("taskmanager", level))
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        # the handler runs on the thread that waits for the event, maybe while it holds the event's lock
+        signal.signal(number, lambda *_: threading.Thread(target=stopping.set, name="stop").start())
     threading.Thread(target=preload, name="preload", daemon=True).start()
     outcome = run_task_manager(
         TaskManagerConfig(
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bind_host=given.bind_host,
         ),
         stopping.is_set,
+        bell=stopping,
     )
     if not outcome.clean:
         print(f"taskmanager: {outcome.detail}", file=sys.stderr)

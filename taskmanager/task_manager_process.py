@@ -25,31 +25,41 @@ if TYPE_CHECKING:
 
 EXIT_STUCK = 70
 """Exit code of a process that had to be ended hard."""
-POLL_SECONDS = 0.2
+POLL_SECONDS = 1.0
+"""How often `should_stop` is asked when nobody says that it has changed."""
+SHUTDOWN_SECONDS = 2.0
 
 
 def run_task_manager(
     config: TaskManagerConfig,
     should_stop: Callable[[], bool] = lambda: False,
     exit_hard: Callable[[int], None] = os._exit,
+    bell: threading.Event | None = None,
 ) -> TaskManagerOutcome:
-    """Run until the coordinator does not need it any more, `should_stop` says so, or it cannot go on."""
+    """Run until the coordinator does not need it any more, `should_stop` says so, or it cannot go on. Whoever makes
+    `should_stop` say so may ring the `bell`, and is heard at once."""
     from snapline.taskmanager.task_manager import TaskManager
 
     logger = make_logger("taskmanager", Configuration(config.settings).get_option(LOG_LEVEL)).bind(
         resource_id=config.resource_id
     )
-    ended = threading.Event()
+    ended, bell = threading.Event(), bell or threading.Event()
+
+    def on_ended() -> None:
+        ended.set()
+        bell.set()
+
     try:
-        manager = TaskManager(config, logger, on_ended=ended.set)
+        manager = TaskManager(config, logger, on_ended=on_ended)
     except SnaplineError as error:
         return TaskManagerOutcome(clean=False, detail=str(error))
     try:
         manager.start()
-        while not ended.wait(POLL_SECONDS):
+        while not ended.is_set():
+            bell.wait(POLL_SECONDS)
             if should_stop():
                 manager.request_shutdown("the host ends it")
-                ended.wait(POLL_SECONDS * 10)
+                ended.wait(SHUTDOWN_SECONDS)
                 break
     finally:
         _stop(manager, exit_hard)

@@ -27,6 +27,8 @@ TABLE = "leader/table"
 SEQUENCE_DIGITS = 10
 LOOK_AGAIN_SECONDS = 0.5
 """A watch that got lost costs no more than this."""
+STOP_SECONDS = 0.25
+"""Who stands by looks so often whether it is to stop."""
 
 
 class NodeWatch:
@@ -161,8 +163,8 @@ class LeaderElection:
     def _await_change(self, before: NodeWatch, stopping: threading.Event) -> None:
         """Until the node before ours goes, or it is time to look again."""
         is_there, waited = before.is_there(), 0.0
-        while is_there and not before.await_change(0.05) and waited < LOOK_AGAIN_SECONDS:
-            waited += 0.05
+        while is_there and not before.await_change(STOP_SECONDS) and waited < LOOK_AGAIN_SECONDS:
+            waited += STOP_SECONDS
             if stopping.is_set() or self._session.is_over:
                 return
 

@@ -24,7 +24,8 @@ from snapline.runtime.signing import NotSigned, Signer
 
 PAUSE_SECONDS = 1.0
 """After a session that could not be opened, or ended."""
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 60.0
+"""A change of the table, the end of the session and `stop` are heard of at once; a watch that got lost, after this."""
 
 
 class ZooKeeperLeaderRetrieval:
@@ -39,6 +40,7 @@ class ZooKeeperLeaderRetrieval:
         self._on_table = on_table
         self._logger = logger
         self._stopping = threading.Event()
+        self._changed = threading.Event()
         self._last: LeaderTable | None = None
         self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
 
@@ -49,6 +51,7 @@ class ZooKeeperLeaderRetrieval:
     def stop(self) -> None:
         """End the thread that follows who leads. Idempotent."""
         self._stopping.set()
+        self._changed.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -66,17 +69,18 @@ class ZooKeeperLeaderRetrieval:
 
     def _follow(self, session: ZooKeeperSession) -> None:
         """Follow the table of leaders until the session ends."""
-        while not self._stopping.is_set():
-            changed = threading.Event()
-            data = _read(session, _setter(changed))
+        session.on_over(_setter(self._changed))
+        while not self._stopping.is_set() and not session.is_over:
+            self._changed.clear()
+            data = _read(session, _setter(self._changed))
             if data is not None:
                 table = self._open(data)
                 if table is not None and table != self._last:
                     self._last = table
                     self._on_table(table)
-            while not changed.wait(LOOK_SECONDS):
-                if self._stopping.is_set() or session.is_over:
-                    return
+            if self._stopping.is_set() or session.is_over:
+                return
+            self._changed.wait(LOOK_SECONDS)
 
     def _open(self, data: bytes) -> LeaderTable | None:
         """Decode the table; None when it was not written by a coordinator of this cluster."""

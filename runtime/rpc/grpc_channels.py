@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc._common
 import grpc.aio
 
 from snapline.dataflow.config import (
@@ -31,6 +32,14 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import SnaplineError
+
+LONGEST_SLEEP_SECONDS = 5.0
+"""How long a thread that waits for a message sleeps before it looks by itself. It is woken when one comes; gRPC for
+Python lets each such thread look ten times a second, for the sake of Python 2, so that a process with four streams
+never rests."""
+
+if hasattr(grpc._common, "MAXIMUM_WAIT_TIMEOUT"):  # noqa: SLF001 - there is no option for it; without it more is woken
+    grpc._common.MAXIMUM_WAIT_TIMEOUT = LONGEST_SLEEP_SECONDS  # noqa: SLF001
 
 MAX_MESSAGE_BYTES = 256 << 20
 """Largest envelope: inline state below the threshold of thousands of subtasks fits, a runaway message does not."""

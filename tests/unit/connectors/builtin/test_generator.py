@@ -83,6 +83,26 @@ def test_rate_and_ideal_times() -> None:
     assert times == [1_000_000_000 + 200 * (n + 1) for n in range(len(times))]
 
 
+@pytest.mark.parametrize(
+    ("rate", "readers", "rows"), [(1_000, 1, 100), (4_000, 2, 200), (10_000, 1, 50), (10_000, 2, 25)]
+)
+def test_a_slow_stream_is_not_cut_into_crumbs(rate: int, readers: int, rows: int) -> None:
+    """Below 2,500 rows a second a subtask emits ten times a second; a thousand rows came in two hundred portions."""
+    source = GeneratorSource(rows_per_second=rate, splits=2)
+    reader = source.create_reader(Place(0, readers))
+    reader.add_splits(source.enumerate_splits()[: 2 // readers])
+    now = 0
+    portions: list[int] = []
+    while len(portions) < 20:
+        polled = reader.poll_next(now)
+        if polled.batch is not None:
+            portions.append(polled.batch.num_rows)
+        elif polled.wake_at_ms is not None:
+            now = polled.wake_at_ms
+
+    assert portions == [rows] * 20
+
+
 def test_free_running_events_are_created_now() -> None:
     """Without a rate the creation time is the time of the poll."""
     source = GeneratorSource(splits=1, batch_rows=4, created_at_column="t")

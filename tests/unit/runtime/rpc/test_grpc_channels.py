@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import grpc
+import grpc._common
 from grpc.aio import AioRpcError, Metadata
 
-from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, SERVER_OPTIONS, reason_of
+from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, LONGEST_SLEEP_SECONDS, SERVER_OPTIONS, reason_of
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:
@@ -13,6 +14,19 @@ def test_a_server_allows_the_pings_that_clients_send() -> None:
     allowed_ms = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
 
     assert 0 < allowed_ms < dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"]
+
+
+def test_threads_that_wait_for_a_message_sleep() -> None:
+    """They would look ten times a second; gRPC has no option for it, so a new version may name it otherwise."""
+    looks: list[float] = []
+
+    def look(timeout: float) -> bool:
+        looks.append(timeout)
+        return True
+
+    grpc._common.wait(look, lambda: bool(looks))
+
+    assert looks == [LONGEST_SLEEP_SECONDS]
 
 
 def test_why_a_call_failed_is_one_line() -> None:
