@@ -12,11 +12,12 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
 STAMP := $(VENV)/.setup-done
 FLIGHTS := $(VENV)/data/flights.parquet
 SHOPPING := $(VENV)/data/shopping/transactions.parquet
+NODE := $(VENV)/node/node_modules/.package-lock.json
 SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline examples benchmarks tests
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
+.PHONY: help setup data demo shopping node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +56,15 @@ $(SHOPPING): requirements-shopping.lock examples/shopping_data.py examples/publi
 shopping: setup $(SHOPPING) ## 1.5 million real purchases through sessions, a static table and a join on Spark; compares every row with polars
 	@$(BIN)/python -m examples.shopping --input $(dir $(SHOPPING))
 
-test: setup data ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
+node: $(NODE) ## Fetch what the client for Node needs into .venv/node, if there is npm
+
+$(NODE): clients/node/package-lock.json | $(STAMP)
+	@mkdir -p $(VENV)/node && cp clients/node/package.json clients/node/package-lock.json $(VENV)/node
+	@if ! command -v npm >/dev/null; then echo "NO npm HERE: the tests of the client for Node are skipped"; \
+	elif npm ci --prefix $(VENV)/node --omit=dev --ignore-scripts --no-audit --no-fund --silent --fetch-timeout=60000 --fetch-retries=1; then touch $@; \
+	else echo "npm HAS FAILED: the tests of the client for Node are skipped"; fi
+
+test: setup data node ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)

@@ -77,15 +77,15 @@ def participate(
     outside_since = time.monotonic()
     while True:
         conversation = Conversation(task)
-        why = _one_stream(conversation, register, address, security)
+        why, leader = _one_stream(conversation, register, address, security)
         conversation.lost(why)
-        address = coordinator
+        address = leader or coordinator
         if conversation.registered.resource_id:
             outside_since = time.monotonic()
             log.info("the stream ended, registering again: %s", why)
         ended = conversation.ended
         if isinstance(ended, pb.Rejected):
-            address = ended.address or coordinator
+            address = ended.address or address
             if ended.reason == pb.REJECTION_REASON_JOB_IS_OVER:
                 return ended.detail
             if not ended.try_again:
@@ -95,15 +95,17 @@ def participate(
         time.sleep(retry_pause)
 
 
-def _one_stream(conversation: Conversation, register: pb.Register, address: str, security: Security) -> str:
-    """From the registration to the end of the stream; returns why it ended."""
+def _one_stream(conversation: Conversation, register: pb.Register, address: str, security: Security) -> tuple[str, str]:
+    """From the registration to the end of the stream; returns why it ended, and the coordinator that leads, if this one
+    said so."""
     import grpc
 
     from snapline.protos.external_pb2_grpc import ExternalTasksStub
-    from snapline.runtime.rpc.grpc_channels import open_channel, reason_of
+    from snapline.runtime.rpc.grpc_channels import LEADER_METADATA_KEY, open_channel, reason_of
 
     said: queue.SimpleQueue[pb.FromProgram | None] = queue.SimpleQueue()
     heard: queue.Queue[pb.ToProgram | str] = queue.Queue(MAX_QUEUED)
+    leaders: list[str] = []
     said.put(pb.FromProgram(register=register))
 
     def outgoing() -> Iterator[pb.FromProgram]:
@@ -116,6 +118,7 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
                 heard.put(message)
             heard.put("the coordinator closed the stream")
         except grpc.RpcError as error:
+            leaders.extend(str(value) for key, value in call.trailing_metadata() or () if key == LEADER_METADATA_KEY)
             heard.put(reason_of(error))
 
     channel = open_channel(address, security)
@@ -123,7 +126,7 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
     reader = threading.Thread(target=read, name="external-reader", daemon=True)
     reader.start()
     try:
-        return _converse(conversation, heard, said)
+        why = _converse(conversation, heard, said)
     finally:
         said.put(None)
         call.cancel()
@@ -134,6 +137,7 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
                 continue
         reader.join()
         channel.close()
+    return why, "".join(leaders[:1])
 
 
 def _converse(

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def programs():
     started: list[Any] = []
 
     def start(*command):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NODE_PATH": str(node_modules())}
         started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -95,6 +96,18 @@ def counter(coordinator, job, task, output, until):
     return (
         *(sys.executable, "-m", "examples.external_counter", "--coordinator", coordinator.address, "--job", job),
         *("--task", task, "--output", str(output), "--until", str(until), "--pause", "0.003"),
+    )
+
+
+def node_modules():
+    """Where the packages of the client for Node are: what `make node` has installed."""
+    return Path(os.environ.get("SNAPLINE_NODE_MODULES") or ROOT / ".venv" / "node" / "node_modules")
+
+
+def node_counter(coordinator, job, task, output, until):
+    return (
+        *("node", str(ROOT / "clients" / "node" / "external_counter.js"), "--coordinator", coordinator.address),
+        *("--job", job, "--task", task, "--output", str(output), "--until", str(until), "--pause", "0.003"),
     )
 
 
@@ -167,6 +180,28 @@ def test_two_programs_one_of_which_is_killed_write_each_number_once(coordinator,
     assert written(tmp_path / "payments") == list(range(1, 401))
     assert second.wait(20) == 0
     assert "is FINISHED" in second.stdout.read()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here: install Node 18 or newer")
+def test_a_node_program_takes_part_with_a_python_one(coordinator, programs, tmp_path):
+    """Kill -9 of the Node program, and then of the Python one: each number is in the files of each exactly once."""
+    if not (node_modules() / "@grpc" / "grpc-js").is_dir():
+        pytest.skip("the packages of the client for Node are not here: make node")
+    job_id = coordinator.submit("fleet", node=1, python=1)
+    in_node = node_counter(coordinator, "fleet", "node", tmp_path / "node", 500)
+    in_python = counter(coordinator, "fleet", "python", tmp_path / "python", 500)
+    node, python = programs(*in_node), programs(*in_python)
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 2)
+    node.send_signal(signal.SIGKILL)
+    programs(*in_node)
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.restored >= 1)
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 4)
+    python.send_signal(signal.SIGKILL)
+    programs(*in_python)
+    details = coordinator.client.wait(job_id)
+    assert details.overview.restarts >= 2
+    assert written(tmp_path / "node") == list(range(1, 501))
+    assert written(tmp_path / "python") == list(range(1, 501))
 
 
 def test_a_program_that_is_wrong_is_told_so_and_harms_nobody(coordinator, raw, tmp_path):

@@ -1,0 +1,65 @@
+// Types of snapline_external.js. Methods may be async; the next message is handled when the promise has settled.
+
+/** What an attempt begins with. */
+export interface TaskContext {
+  attemptId: string;
+  subtaskIndex: number;
+  parallelism: number;
+  attemptNumber: number;
+  jobId: string;
+  jobName: string;
+  task: string;
+  /** The checkpoint that the state is of; 0: there is none. */
+  restoredCheckpointId: number;
+  /** The elements of each state, by its name. */
+  state: Map<string, Buffer[]>;
+  configuration: Record<string, string>;
+  /** Say that the task has done all that it ever had to. */
+  finish(): void;
+  /** Say that the attempt cannot go on; the job's restart strategy decides what follows. */
+  fail(error: Error): void;
+}
+
+/** One task of a job. */
+export interface ExternalTask {
+  /** What becomes of the elements of a state when the number of tasks changes; `split` where nothing is said. */
+  redistribution?: Record<string, 'split' | 'union' | 'broadcast'>;
+  /** Begin an attempt with this state, whatever was before. */
+  begin(context: TaskContext): void | Promise<void>;
+  /** The state as it is now: elements by the name of a state. May throw CheckpointDeclined. */
+  snapshot(checkpointId: number): Record<string, Uint8Array[]> | Promise<Record<string, Uint8Array[]>>;
+  /** The checkpoint is durable: make visible what it covers. May be called twice, or only for a later one. */
+  complete(checkpointId: number): void | Promise<void>;
+  /** The checkpoint will never be durable. */
+  aborted(checkpointId: number): void | Promise<void>;
+  /** The attempt is over. Another one may begin. */
+  end(reason: string): void | Promise<void>;
+}
+
+export interface Participation {
+  /** Id or name of the job. */
+  job: string;
+  /** Name of the external task. */
+  taskName: string;
+  /** host:port; several, separated by commas, where several coordinators stand by. */
+  coordinator: string;
+  /** What people call this program. */
+  program?: string;
+  /** The cluster's security.auth.token. */
+  token?: string;
+  /** Files, as the settings security.ssl.* name them. */
+  tls?: { ca?: string; key?: string; certificate?: string };
+  retryPauseMs?: number;
+  log?: (line: string) => void;
+}
+
+/** Thrown by `snapshot`: the task cannot take part in this checkpoint, which is aborted for all. */
+export class CheckpointDeclined extends Error {}
+
+/** The coordinator does not let the program take part, and will not. */
+export class ParticipationRefused extends Error {}
+
+export const PROTOCOL_VERSION: number;
+
+/** Take part until the job is over; resolves with the coordinator's last word. */
+export function participate(task: ExternalTask, participation: Participation): Promise<string>;

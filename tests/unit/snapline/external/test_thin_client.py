@@ -1,0 +1,169 @@
+"""The Python client of programs outside: what it needs, what it answers, and when a task's methods are called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from snapline.external import CheckpointDeclined, ExternalTask
+from snapline.external.conversation import Conversation
+from snapline.protos import external_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[4]
+ALONE = """
+import sys
+
+class OnlyWhatItNeeds:
+    def find_spec(self, name, path=None, target=None):
+        allowed = ("snapline", "grpc", "google", "typing_extensions")
+        top = name.partition(".")[0]
+        if top not in allowed and top not in sys.stdlib_module_names and not top.startswith("_"):
+            raise ImportError(f"{name} is not grpcio, protobuf or ours")
+
+sys.meta_path.insert(0, OnlyWhatItNeeds())
+from snapline.external import ExternalTask, ParticipationRefused, participate
+try:
+    participate(ExternalTask(), job="x", task_name="y", coordinator="127.0.0.1:1", give_up_after=0)
+except ParticipationRefused as refused:
+    print(refused)
+"""
+
+
+def test_it_needs_grpc_and_protobuf_alone():
+    """A process in which nothing else can be imported dials a coordinator."""
+    found = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "127.0.0.1:1 has not let the program in for 0 s: UNAVAILABLE" in found.stdout, found.stderr
+
+
+class Noted(ExternalTask):
+    """Notes what is called, and raises what it is told to."""
+
+    def __init__(self):
+        self.calls: list[Any] = []
+        self.raises: Exception | None = None
+        self.pause: float | None = 1.0
+
+    def _note(self, *call):
+        self.calls.append(call)
+        if self.raises is not None:
+            raise self.raises
+
+    def begin(self, context):
+        self._note("begin", context.state, context.subtask_index)
+
+    def work(self):
+        self._note("work")
+        return self.pause
+
+    def snapshot(self, checkpoint_id):
+        self._note("snapshot", checkpoint_id)
+        return {"all": [b"a"]}
+
+    def complete(self, checkpoint_id):
+        self._note("complete", checkpoint_id)
+
+    def aborted(self, checkpoint_id):
+        self._note("aborted", checkpoint_id)
+
+    def end(self, reason):
+        self.calls.append(("end", reason))
+
+
+def running():
+    """A task in its first attempt, and its conversation."""
+    task = Noted()
+    conversation = Conversation(task)
+    run = pb.RunTask(attempt_id="a0", subtask_index=1, state=[pb.NamedState(name="n", elements=[b"x"])])
+    assert conversation.handle(pb.ToProgram(run_task=run)) == [
+        pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a0"))
+    ]
+    assert task.calls == [("begin", {"n": [b"x"]}, 1)]
+    task.calls.clear()
+    return task, conversation
+
+
+def trigger(checkpoint_id, attempt_id="a0"):
+    return pb.ToProgram(trigger_checkpoint=pb.TriggerCheckpoint(attempt_id=attempt_id, checkpoint_id=checkpoint_id))
+
+
+def kind_of(answers):
+    """The kind of the one answer, and the answer."""
+    (answer,) = answers
+    kind = answer.WhichOneof("message")
+    return kind, getattr(answer, kind)
+
+
+def test_a_checkpoint_is_answered_with_the_state():
+    """Or declined, when the task says so; both name the attempt and the checkpoint."""
+    task, conversation = running()
+    task.redistribution = {"all": "union"}
+    state = pb.NamedState(name="all", elements=[b"a"], redistribution=pb.REDISTRIBUTION_UNION)
+    acknowledged = pb.AcknowledgeCheckpoint(attempt_id="a0", checkpoint_id=4, state=[state])
+    assert kind_of(conversation.handle(trigger(4))) == ("acknowledge_checkpoint", acknowledged)
+    task.raises = CheckpointDeclined("an upload")
+    declined = pb.DeclineCheckpoint(attempt_id="a0", checkpoint_id=5, reason="an upload")
+    assert kind_of(conversation.handle(trigger(5))) == ("decline_checkpoint", declined)
+    assert conversation.is_running
+
+
+def test_what_a_method_raises_ends_the_attempt():
+    """With the exception's line and its traceback; the task is told that it ends."""
+    for said in (
+        trigger(1),
+        pb.ToProgram(notify_checkpoint_complete=pb.NotifyCheckpointComplete(attempt_id="a0", checkpoint_id=1)),
+        pb.ToProgram(notify_checkpoint_aborted=pb.NotifyCheckpointAborted(attempt_id="a0", checkpoint_id=1)),
+        pb.ToProgram(run_task=pb.RunTask(attempt_id="a0")),
+    ):
+        task, conversation = running()
+        task.raises = ValueError("no disk")
+        kind, failed = kind_of(conversation.handle(said))
+        assert (kind, failed.attempt_id, failed.reason) == ("task_failed", "a0", "ValueError: no disk")
+        assert "raise self.raises" in failed.details
+        assert task.calls[-1] == ("end", "it failed: no disk")
+        assert not conversation.is_running
+    task, conversation = running()
+    task.raises = ValueError("no disk")
+    assert kind_of(conversation.work()[1])[0] == "task_failed"
+
+
+def test_a_task_without_work_has_finished():
+    """It says so once, and is asked for nothing more."""
+    task, conversation = running()
+    assert conversation.work() == (1.0, [])
+    task.pause = None
+    finished = pb.FromProgram(task_finished=pb.TaskFinished(attempt_id="a0"))
+    assert conversation.work() == (None, [finished])
+    assert conversation.handle(trigger(1)) == []
+
+
+def test_what_is_for_another_attempt_is_not_heard():
+    """A trigger or cancellation that was on its way does not touch the present attempt."""
+    task, conversation = running()
+    assert conversation.handle(trigger(1, "a9")) == []
+    assert conversation.handle(pb.ToProgram(cancel_task=pb.CancelTask(attempt_id="a9"))) == []
+    assert task.calls == []
+    answer = conversation.handle(pb.ToProgram(cancel_task=pb.CancelTask(attempt_id="a0", reason="why")))
+    assert kind_of(answer)[0] == "task_canceled"
+    assert task.calls == [("end", "why")]
+
+
+def test_unknown_and_plain_messages():
+    """What a later version says is no concern; a heartbeat is answered; complaints and the last word are kept."""
+    task, conversation = running()
+    later = pb.ToProgram.FromString(b"\xfa\x06\x02hi")
+    assert conversation.handle(later) == []
+    assert kind_of(conversation.handle(pb.ToProgram(heartbeat=pb.Heartbeat())))[0] == "heartbeat"
+    conversation.handle(pb.ToProgram(complaint=pb.Complaint(detail="wrong")))
+    conversation.handle(pb.ToProgram(goodbye=pb.Goodbye(reason="over")))
+    assert (conversation.complaints, conversation.ended) == (["wrong"], pb.Goodbye(reason="over"))
+    conversation.lost("over")
+    assert task.calls == [("end", "over")]
