@@ -44,6 +44,7 @@ from snapline.reporting import INTERRUPTED, print_error, print_interrupted
 from snapline.resumable_command import show_resumable
 from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.state_commands import state
+from snapline.transaction_commands import end_by_hand, list_transactions
 
 _DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
 WIDE = 400
@@ -475,6 +476,50 @@ def dispose(path: str, output: str) -> None:
     click.echo(f"disposed of {disposed.location}, {disposed.files} files")
     if disposed.kept:
         click.echo(f"kept what is not of the savepoint: {', '.join(disposed.kept)}", err=True)
+
+
+@cli.group()
+def transactions() -> None:
+    """See and end what a lost job left open: JOB_OR_SNAPSHOT is a job that has ended, or a snapshot's directory."""
+
+
+@transactions.command("ls")
+@click.argument("job_or_snapshot")
+@with_target
+def list_open(target: Target, job_or_snapshot: str) -> None:
+    """What sinks have pre-committed in a snapshot; some of it may be committed by now."""
+    list_transactions(target, job_or_snapshot)
+
+
+def _ends_transactions(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+        click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+        click.argument("job_or_snapshot"),
+        click.option("--uid", default="", help="of this sink only"),
+    ):
+        command = option(command)
+    return command
+
+
+@transactions.command()
+@_ends_transactions
+@with_target
+def commit(target: Target, job_or_snapshot: str, script: Path, arguments: tuple[str, ...], uid: str) -> None:
+    """Make it visible, with the sinks of the job's program, which is not run: `snapline transactions commit PATH job.py
+    -- --its options`. To repeat it changes nothing."""
+    end_by_hand(target, job_or_snapshot, script, arguments, uid, commit=True, is_sure=True)
+
+
+@transactions.command()
+@_ends_transactions
+@click.option("--yes", "-y", is_flag=True, help="do not ask")
+@with_target
+def abort(
+    target: Target, job_or_snapshot: str, script: Path, arguments: tuple[str, ...], uid: str, *, yes: bool
+) -> None:
+    """Give it up for ever: its rows will never be visible, and no job can start from this snapshot with this sink."""
+    end_by_hand(target, job_or_snapshot, script, arguments, uid, commit=False, is_sure=yes)
 
 
 @cli.command()

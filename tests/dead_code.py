@@ -21,7 +21,7 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 CALLED_BY_LIBRARIES = """
     _ipython_display_
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
-    disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states
+    disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
     timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui submit_programs
 """

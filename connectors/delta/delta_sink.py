@@ -104,7 +104,7 @@ class DeltaSink(Sink):
 
     def validate(self) -> None:
         library()
-        files, location = open_output(self.path, self._file_options())
+        files, location = open_output(self.path, file_options(self.storage_options))
         files.prepare(location.path)
         rows = DeltaRows(self)
         if self.schema is not None:
@@ -114,14 +114,16 @@ class DeltaSink(Sink):
         return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        files, location = open_output(self.path, self._file_options())
+        files, location = open_output(self.path, file_options(self.storage_options))
         return TableWriter(self, files, SinkPlace.of(location.path, context), DeltaRows(self))
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
         return DeltaCommitter(self.path, self.storage_options)
 
-    def _file_options(self) -> dict[str, str]:
-        return {name: value for name, value in self.storage_options.items() if name.startswith("s3.")}
+
+def file_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those storage options that our own file system has."""
+    return {name: value for name, value in options.items() if name.startswith("s3.")}
 
 
 class DeltaRows:
@@ -213,6 +215,12 @@ class DeltaCommitter(GlobalCommitter):
             f"Delta table {self._path}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of "
             f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
         )
+
+    def abort(self, together: GlobalCommittable) -> None:
+        files, location = open_output(self._path, file_options(self._options))
+        for each in together.committables:
+            for file in each.data["files"]:
+                files.delete(f"{location.path}/{file['path']}")
 
     def _try(self, together: GlobalCommittable) -> bool:
         """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
@@ -320,9 +328,7 @@ class DeltaCommitter(GlobalCommitter):
 
     def _require_files(self, notes: Sequence[Mapping[str, Any]], what: str) -> None:
         """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
-        files, location = open_output(
-            self._path, {name: value for name, value in self._options.items() if name.startswith("s3.")}
-        )
+        files, location = open_output(self._path, file_options(self._options))
         for note in notes:
             for file in note["files"]:
                 if not files.exists(f"{location.path}/{file['path']}"):

@@ -147,6 +147,9 @@ class FileCommitter(Committer):
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         remove_orphans(self._files, self._place, IN_PROGRESS)
 
+    def abort(self, committables: Sequence[Committable]) -> None:
+        remove_staged(self._files, committables)
+
     def close(self) -> None:
         close_staging(self._files, self._place)
 
@@ -188,6 +191,9 @@ class CompactingCommitter(GlobalCommitter):
                 )
                 remove_orphans(self._files, writer, STAGED)
                 remove_orphans(self._files, writer, IN_PROGRESS)
+
+    def abort(self, together: GlobalCommittable) -> None:
+        remove_staged(self._files, together.committables)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -247,6 +253,13 @@ def require_nothing_missing(sink: FileSink, missing: Sequence[tuple[str, str]]) 
         f"{type(sink).__name__}: {len(missing)} pre-committed file(s) are gone, the first is {staged}, to become {target}. Its rows "
         "would be missing from the output. If a consumer took the committed file away, use ignore_missing=True"
     )
+
+
+def remove_staged(files: OutputFiles, committables: Sequence[Committable]) -> None:
+    """Delete what is staged; files that were published lie elsewhere by now."""
+    for each in committables:
+        if "staged" in each.data:
+            files.delete(each.data["staged"])
 
 
 def remove_orphans(files: OutputFiles, place: SinkPlace, suffix: str) -> None:

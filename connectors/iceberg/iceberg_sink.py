@@ -248,6 +248,14 @@ class IcebergCommitter(GlobalCommitter):
             f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
         )
 
+    def abort(self, together: GlobalCommittable) -> None:
+        table = open_table(self._catalog, self._name)
+        options = {} if table is None else data_directory(table)[1]
+        for each in together.committables:
+            files, location = open_output(each.data["directory"], options)
+            for file in each.data["files"]:
+                files.delete(f"{location.path}/{file['path']}")
+
     def _try(self, together: GlobalCommittable) -> bool:
         """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
         from pyiceberg.exceptions import CommitFailedException

@@ -153,6 +153,11 @@ class KafkaCommitter(Committer):
             if each.data.get("sweep") == self._own.attempt:
                 self._abort_orphans(frozenset(each.data["jobs"]))
 
+    def abort(self, committables: Sequence[Committable]) -> None:
+        for each in committables:
+            if "transactional_id" in each.data:
+                self._transactions.abort(each.data["transactional_id"])
+
     def close(self) -> None:
         self._transactions.close()
 

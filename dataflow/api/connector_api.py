@@ -330,10 +330,15 @@ class Committer(ABC):
     ...             print("visible:", one.data["path"])
     ...     def clean_up(self, committed_and_pending):
     ...         pass
+    ...     def abort(self, committables):
+    ...         for one in committables:
+    ...             print("deleted:", one.data["path"])
     ...     def close(self):
     ...         pass
     >>> Publish().commit([sl.Committable({"path": "part-0"})])
     visible: part-0
+    >>> Publish().abort([sl.Committable({"path": "part-1"})])
+    deleted: part-1
     """
 
     @abstractmethod
@@ -343,6 +348,11 @@ class Committer(ABC):
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         """Called once after a restore, before the first write: remove what lost attempts of this subtask left behind,
         except what is in the argument."""
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Give up what was pre-committed: it never becomes visible, and what it holds outside is freed. Called by
+        `snapline transactions abort` alone, for a job that is lost; what is committed already must stay."""
+        raise NotImplementedError(f"{type(self).__name__} cannot abort what was pre-committed")
 
     def close(self) -> None:
         """Release what the committer holds."""
@@ -379,6 +389,8 @@ class GlobalCommitter(ABC):
     ...         self.notes[together.job_id, together.sink_uid] = together.checkpoint_id
     ...     def clean_up(self):
     ...         pass
+    ...     def abort(self, together):
+    ...         print("deleted:", together.committables[0].data["path"])
     ...     def close(self):
     ...         pass
     >>> Publish().commit(sl.GlobalCommittable("job", "orders", 7, (sl.Committable({"path": "part-0"}),)))
@@ -400,6 +412,11 @@ class GlobalCommitter(ABC):
     def clean_up(self) -> None:
         """Called once in an attempt that follows another, when its first checkpoint has been committed: whatever
         earlier attempts staged and is not visible by now never will be, and may be removed."""
+
+    def abort(self, together: GlobalCommittable) -> None:
+        """Give up what was pre-committed and is not committed: it never becomes visible, and what it holds outside is
+        freed. Called by `snapline transactions abort` alone, for a job that is lost."""
+        raise NotImplementedError(f"{type(self).__name__} cannot abort what was pre-committed")
 
     def close(self) -> None:
         """Release what the committer holds."""

@@ -313,6 +313,16 @@ def test_a_table_that_is_taken_away_is_an_error(tmp_path):
     assert "\n" not in str(refusal.value)
 
 
+def test_what_is_aborted_by_hand_leaves_no_file(tmp_path):
+    """Also where there is no table yet."""
+    sink = DeltaSink(tmp_path, partition_by=["word"])
+    files = written(sink, rows(1, 2, word=["a", "b"]))
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    for _ in range(2):
+        sink.create_global_committer(Place()).abort(together(files, 1))
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
 def test_ids_of_jobs_and_sinks_do_not_mix(tmp_path):
     """Each has a counter of its own in the table."""
     assert application("a", "b") != application("b", "a")

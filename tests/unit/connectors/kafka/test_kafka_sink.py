@@ -198,6 +198,19 @@ def test_faults_that_pass(kafka, fault):
     assert [] == kafka.broker.open_transactions()
 
 
+def test_what_a_lost_job_left_open_is_aborted_by_hand(kafka):
+    """As `snapline transactions abort` does; nobody waits for it any more, and its rows are never seen."""
+    topic = kafka.topic()
+    job = Job(kafka, topic)
+    job.run(100, die_at="complete")
+    _, committables, _ = job.completed
+    committer = job.sink.create_committer(Place(execution_attempt="by hand"))
+    committer.abort(committables)
+    committer.close()
+    assert list(range(50)) == numbers(kafka, topic)
+    assert [] == kafka.broker.open_transactions()
+
+
 @needs_faults
 def test_a_transaction_that_timed_out_is_a_loss_with_a_name(kafka, caplog):
     """How many rows of which checkpoint; the job fails again and again, unless it is told to go on, and then it says

@@ -1,0 +1,111 @@
+"""`snapline transactions ls|commit|abort`: what a lost job left open, and its end.
+
+Decides which snapshot is meant (a directory, or the latest of a job that a coordinator knows), that a job which still
+runs is left alone, and what is shown. What is open, and how it ends, is `open_transactions`' business.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from snapline.dataflow.wire.codec import decode_job_status
+
+if TYPE_CHECKING:
+    from snapline.cli import Target
+    from snapline.open_transactions import OpenTransaction
+
+WIDE = 400
+
+
+def list_transactions(target: Target, what: str) -> None:
+    """Print what is pre-committed in a snapshot."""
+    from snapline.open_transactions import open_snapshot, open_transactions
+
+    path = _snapshot(target, what, ends=False)
+    found = open_transactions(*open_snapshot(path))
+    if target.as_json:
+        click.echo(json.dumps([_described(each) for each in found], indent=2))
+        return
+    if not found:
+        click.echo(f"{path} holds nothing that is pre-committed")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"):
+        table.add_column(title)
+    for each in found:
+        rows = "" if each.rows is None else f"{each.rows:,}"
+        count = str(len(each.committables))
+        table.add_row(each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what)
+    Console(file=sys.stdout, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE).print(table, markup=False)
+
+
+def end_by_hand(
+    target: Target, what: str, script: Path, arguments: tuple[str, ...], uid: str, *, commit: bool, is_sure: bool
+) -> None:
+    """Commit or abort what is pre-committed in a snapshot, with the sinks of the job's program."""
+    from snapline.open_transactions import TransactionError, end_transactions, open_snapshot, open_transactions
+    from snapline.program import translate_script
+
+    path = _snapshot(target, what, ends=True)
+    found = [each for each in open_transactions(*open_snapshot(path)) if not uid or uid in {each.uid, each.sink_uid}]
+    if not found:
+        of_uid = f" of a sink {uid!r}" if uid else ""
+        raise TransactionError(f"{path} holds nothing{of_uid} that is pre-committed")
+    if not commit and not is_sure:
+        rows = sum(each.rows or 0 for each in found)
+        question = f"{rows:,} rows in {len(found)} transactions will be lost. Abort them?"
+        if not click.confirm(question, err=True):
+            raise TransactionError("nothing was aborted; --yes says yes without a question")
+    translation = translate_script(script, arguments)
+    done = "committed" if commit else "aborted"
+    ended = []
+    for each, was_open in end_transactions(found, translation.job_graph, commit=commit):
+        ended.append({**_described(each), "ended": done if was_open else "was committed already"})
+        if not target.as_json:
+            which = f"checkpoint {each.checkpoint_id} of sink {each.sink_uid!r}"
+            click.echo(f"{done} {which}: {each.what}" if was_open else f"{which} was committed already")
+    if target.as_json:
+        click.echo(json.dumps(ended, indent=2))
+
+
+def _snapshot(target: Target, what: str, *, ends: bool) -> str:
+    """Path of the snapshot that is meant. Raises TransactionError when there is none."""
+    from snapline.coordinator.snapshots import NoSnapshot
+    from snapline.open_transactions import TransactionError, open_snapshot
+
+    if "://" in what:
+        return what
+    if "/" in what or Path(what).exists():
+        return str(Path(what).absolute())
+    with target.client() as client:
+        job_id = client.resolve_job(what)
+        status = decode_job_status(client.get_job(job_id).overview.status)
+        history = client.list_checkpoints(job_id).history
+    if ends and not status.is_globally_terminal:
+        raise TransactionError(f"job {job_id} is {status.name}, and ends its transactions itself; cancel it first")
+    for path in (each.path for each in history if each.path):  # the newest first; some are subsumed, or were not kept
+        try:
+            open_snapshot(path)
+        except NoSnapshot:
+            continue
+        return path
+    raise TransactionError(
+        f"job {job_id} has no checkpoint that is still there; name the directory of a savepoint or of a retained checkpoint"
+    )
+
+
+def _described(each: OpenTransaction) -> dict[str, Any]:
+    return {
+        "sink_uid": each.sink_uid,
+        "job_id": each.job_id,
+        "checkpoint_id": each.checkpoint_id,
+        "rows": each.rows,
+        "committables": list(each.committables),
+    }
