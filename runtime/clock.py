@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Milliseconds since the epoch; never less than before."""
         ...
 
+    def seconds_until(self, at_ms: int) -> float:
+        """How long it is until `now_ms` is `at_ms`, to less than a millisecond; negative when it has been."""
+        ...
+
 
 class SystemClock:
     """Wall clock at construction plus monotonic time since."""
@@ -27,6 +31,9 @@ class SystemClock:
     def now_ms(self) -> int:
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
 
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms * 1_000_000 - time.monotonic_ns() - self._offset_ns) / 1e9
+
 
 class ManualClock:
     """A clock that moves when it is told to, for tests."""
@@ -36,6 +43,9 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms - self._now_ms) / 1000
 
     def advance(self, by_ms: int) -> None:
         """Move forward. Raises ValueError for a step back."""

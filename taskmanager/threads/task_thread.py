@@ -62,7 +62,7 @@ class TaskThread:
                     return
                 wait_seconds = LONGEST_WAIT_SECONDS
                 if progress.wake_at_ms is not None:
-                    wait_seconds = min(wait_seconds, (progress.wake_at_ms - clock.now_ms()) / 1000)
+                    wait_seconds = min(wait_seconds, clock.seconds_until(progress.wake_at_ms))
                 if wait_seconds > 0:
                     bell.wait(wait_seconds)
         except BaseException as error:

@@ -246,5 +246,8 @@ class WorldClock:
     def now_ms(self) -> int:
         return self._process.now_ms
 
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms - self.now_ms()) / 1000
+
     def schedule(self, at_ms: int, action: Callable[[], None]) -> None:
         self._process.later(max(0, at_ms - self.now_ms()), action)
