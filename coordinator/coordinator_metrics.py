@@ -18,7 +18,8 @@ from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.metric_table import sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
-from snapline.coordinator.user_metric_samples import LabelledValue, families_of, user_values_of
+from snapline.coordinator.user_metric_samples import LabelledValue, families_of, task_labels, user_values_of
+from snapline.dataflow.config import CHECKPOINTING_INTERVAL, Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
@@ -39,6 +40,12 @@ TASK_FIGURES = {
     "busy_ms": "accumulateBusyTimeMs",
     "backpressured_ms": "accumulateBackPressuredTimeMs",
     "idle_ms": "accumulateIdleTimeMs",
+    "records_in_per_second": "numRecordsInPerSecond",
+    "records_out_per_second": "numRecordsOutPerSecond",
+    "busy_ms_per_second": "busyTimeMsPerSecond",
+    "backpressured_ms_per_second": "backPressuredTimeMsPerSecond",
+    "idle_ms_per_second": "idleTimeMsPerSecond",
+    "step_ms": "currentStepDuration",
 }
 
 
@@ -129,8 +136,10 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
         "uptime": running_ms if status is JobStatus.RUNNING else 0,
         "downtime": 0 if status is JobStatus.RUNNING else restarting_ms,
         "restartingTime": restarting_ms if status is JobStatus.RESTARTING else 0,
-        "lastCheckpointAge": now_ms - (since[JobStatus.CREATED] if last is None else last.end_timestamp_ms),
     }
+    if last is not None or Configuration(graph.job_graph.configuration).get_option(CHECKPOINTING_INTERVAL):
+        began_ms = since[JobStatus.CREATED] if last is None else last.end_timestamp_ms
+        figures["lastCheckpointAge"] = now_ms - began_ms  # a job that takes none would look as if they had stopped
     if last is not None:
         figures["lastCheckpointDuration"] = last.end_timestamp_ms - last.trigger_timestamp_ms
         figures["lastCheckpointSize"] = figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
@@ -160,23 +169,8 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
 
 
 def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
-    scheduler = job.master.scheduler
-    graph = scheduler.graph
     for vertex, counters in job.master.metrics.items():
-        job_vertex = graph.job_vertices.get(vertex.vertex_id)
-        execution = graph.find(counters.attempt_id)
-        resource_id = "" if execution is None else str(execution.resource_id)
-        managed = job.master.task_managers.get(execution.resource_id) if execution is not None else None
-        labels = {
-            "job_id": str(job.master.job_id),
-            "job_name": graph.job_graph.name,
-            "task_id": str(vertex.vertex_id),
-            "task_name": job_vertex.name if job_vertex else "",
-            "subtask_index": str(vertex.subtask_index),
-            "task_attempt_num": str(counters.attempt_id.attempt_number),
-            "tm_id": resource_id,
-            "host": managed.info.host if managed is not None else "",
-        }
+        labels = task_labels(job.master, vertex, counters.attempt_id)
         for field, name in TASK_FIGURES.items():
             yield sample("taskmanager_job_task", name, getattr(counters, field), labels)
         yield sample("taskmanager_job_task", "currentInputWatermark", counters.watermark_ms, labels)

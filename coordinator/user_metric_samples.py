@@ -14,6 +14,7 @@ from typing import Any
 
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.dataflow.api.user_metrics import COUNTER, HISTOGRAM, MetricValue, is_sound
+from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID
 
 SCOPE = "snapline_taskmanager_job_task_operator"
 LATENCY_NAME = "snapline_taskmanager_job_latency_ms"
@@ -24,19 +25,29 @@ LabelledValue = tuple[Mapping[str, str], MetricValue]
 
 def user_values_of(master: JobMaster) -> list[LabelledValue]:
     """Read what the functions of one job have measured, on the job's actor."""
-    graph = master.scheduler.graph
     found: list[LabelledValue] = []
     for vertex, counters in master.metrics.items():
-        job_vertex = graph.job_vertices.get(vertex.vertex_id)
-        labels = {
-            "job_id": str(master.job_id),
-            "job_name": graph.job_graph.name,
-            "task_id": str(vertex.vertex_id),
-            "task_name": job_vertex.name if job_vertex else "",
-            "subtask_index": str(vertex.subtask_index),
-        }
+        labels = task_labels(master, vertex, counters.attempt_id)
         found += [(labels, value) for value in counters.user_metrics]
     return found
+
+
+def task_labels(master: JobMaster, vertex: ExecutionVertexID, attempt: ExecutionAttemptID) -> dict[str, str]:
+    """What every figure of a subtask is labelled with: job, task, subtask, attempt, and where that runs."""
+    graph = master.scheduler.graph
+    job_vertex = graph.job_vertices.get(vertex.vertex_id)
+    execution = graph.find(attempt)
+    managed = master.task_managers.get(execution.resource_id) if execution is not None else None
+    return {
+        "job_id": str(master.job_id),
+        "job_name": graph.job_graph.name,
+        "task_id": str(vertex.vertex_id),
+        "task_name": job_vertex.name if job_vertex else "",
+        "subtask_index": str(vertex.subtask_index),
+        "task_attempt_num": str(attempt.attempt_number),
+        "tm_id": "" if execution is None else str(execution.resource_id),
+        "host": managed.info.host if managed is not None else "",
+    }
 
 
 def families_of(values: Iterable[LabelledValue]) -> list[Any]:

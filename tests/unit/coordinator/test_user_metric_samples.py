@@ -79,6 +79,9 @@ def test_what_running_tasks_have_said_is_shown_with_the_labels_of_their_task() -
         "task_id": "source",
         "task_name": "source",
         "subtask_index": "0",
+        "task_attempt_num": "0",
+        "tm_id": "a",
+        "host": "host",
     }
 
 
