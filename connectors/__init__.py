@@ -12,6 +12,7 @@ if __name__ != "snapline.connectors":
 if TYPE_CHECKING:
     from snapline.connectors.builtin.collection import CollectionSource, CollectSink
     from snapline.connectors.builtin.generator import GeneratorSource
+    from snapline.connectors.builtin.hybrid_source import HybridSource
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
     from snapline.connectors.delta.delta_sink import DeltaSink
@@ -47,6 +48,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "GeneratorSource",
+    "HybridSource",
     "IcebergSink",
     "JsonFormat",
     "KafkaSink",
@@ -65,6 +67,7 @@ __all__ = [
 _PLACES = {
     "snapline.connectors.builtin.collection": "CollectSink CollectionSource",
     "snapline.connectors.builtin.generator": "GeneratorSource",
+    "snapline.connectors.builtin.hybrid_source": "HybridSource",
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
     "snapline.connectors.delta.delta_sink": "DeltaSink",

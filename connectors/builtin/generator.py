@@ -192,10 +192,11 @@ class GeneratorReader(SourceReader):
         """Events since this reader began, for their ideal times."""
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        self._all = [GeneratedSplit(self._source, split) for split in splits]
-        self._unfinished = [split for split in self._all if split.remaining != 0]
+        added = [GeneratedSplit(self._source, split) for split in splits]
+        self._all += added
+        self._unfinished += [split for split in added if split.remaining != 0]
         ended = {split.split_id for split in splits if split.finished}
-        self._empty = tuple(s.split_id for s in self._all if s.remaining == 0 and s.split_id not in ended)
+        self._empty += tuple(s.split_id for s in added if s.remaining == 0 and s.split_id not in ended)
         rate = self._source.rows_per_second
         if rate is not None and self._unfinished:
             share = rate * len(self._unfinished) / int(self._unfinished[0].description["of"])

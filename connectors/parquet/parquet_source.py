@@ -138,13 +138,13 @@ class ParquetReader(SourceReader):
         self._limiter: RateLimiter | None = None
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        self._splits = list(splits)
-        for split in self._splits:
+        self._splits.extend(splits)
+        for split in splits:
             self._emitted[split.split_id] = int(split.position.get("rows", 0))
             if split.finished:
                 self._finished.add(split.split_id)
         rate = self._source.rows_per_second
-        if rate is not None and self._splits:
+        if rate is not None and self._splits and self._limiter is None:
             readers = min(self._parallelism, int(self._splits[0].description["of"]))
             self._limiter = RateLimiter(rate / readers, EMIT_INTERVAL_MS)
 

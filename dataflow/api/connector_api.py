@@ -139,7 +139,7 @@ class SourceReader(ABC):
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         """Take over splits, new or restored with their positions. Called once, before the first poll; with an
-        enumerator, again and again, for each split that it hands out."""
+        enumerator, or as a phase of a HybridSource, again and again, for each split that is handed out."""
 
     @abstractmethod
     def poll_next(self, now_ms: int) -> Polled:
@@ -182,6 +182,9 @@ class Discovery:
     """The next look begins so long after this one."""
     after_all_read: bool = False
     """Look again only when all splits that were handed out have been read to their end."""
+    at_once: int | None = None
+    """So many unfinished splits a reader has at most from now on, where that is less than the source's
+    `splits_at_once`."""
 
 
 class SplitEnumerator(ABC):

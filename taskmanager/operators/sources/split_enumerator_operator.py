@@ -95,6 +95,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
         """What the last look returned, and the next one is told."""
         self._finished = False
         self._after_all_read = False
+        self._at_once: int | None = None
         self._waiting: deque[SourceSplit] = deque()
         self._is_ordered = False
         """All that wait have a least event time, and they wait in its order."""
@@ -112,7 +113,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
         waiting = self._state.list_state(WAITING_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         if known:
             self._found, self._finished = known[0]["found"], known[0]["finished"]
-            self._after_all_read = known[0]["after_all_read"]
+            self._after_all_read, self._at_once = known[0]["after_all_read"], known[0].get("at_once")
             self._add(decode_split(element) for element in waiting)
         else:
             self._add(self._spec.splits)
@@ -121,7 +122,10 @@ class SplitEnumeratorOperator(WatermarkedSource):
         self._enumerator = check(self._spec.source.create_enumerator(self._spec.splits), "the source has an enumerator")
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        known = {"found": self._found, "finished": self._finished, "after_all_read": self._after_all_read}
+        known = {
+            "found": self._found, "finished": self._finished, "after_all_read": self._after_all_read,
+            "at_once": self._at_once,
+        }  # fmt: skip
         self._state.list_state(ENUMERATOR_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update([known])
         waiting = self._state.list_state(WAITING_STATE, OperatorStateMode.SPLIT_DISTRIBUTE)
         waiting.update([encode_split(split) for split in self._waiting])
@@ -136,8 +140,10 @@ class SplitEnumeratorOperator(WatermarkedSource):
         asked = [count for count in demand if count is not None]
         is_heard = len(asked) == len(demand)
         all_read = is_heard and all(count == self._wanted for count in asked)
-        self._look(self.context.processing_time.now_ms(), all_read=all_read and not self._waiting)
-        if self._waiting and is_heard and max(asked) > 0:
+        self._look(self.context.processing_time.now_ms(), all_read=all_read)
+        # Who asks for less than it ever does has splits that are not finished.
+        enough = 0 if self._at_once is None else max(0, self._wanted - self._at_once)
+        if self._waiting and is_heard and max(asked) > enough:
             self._hand_out(self._waiting.popleft())
             return InputStatus.MORE_AVAILABLE
         self._say_what_waits()
@@ -155,14 +161,15 @@ class SplitEnumeratorOperator(WatermarkedSource):
         is_due = self._next_look_ms is None or now_ms >= self._next_look_ms
         if len(self._waiting) >= ENOUGH_WAITING:
             return
-        if self._call is None and not self._finished and is_due and (all_read or not self._after_all_read):
+        may_look = not self._after_all_read or (all_read and not self._waiting)
+        if self._call is None and not self._finished and is_due and may_look:
             enumerator = check(self._enumerator, "there is no enumerator, although open was called")
             found = self._found
             self._call = self._create_call(lambda: enumerator.discover(found), self.context.wake_up)
 
     def _take(self, discovery: Discovery, now_ms: int) -> None:
         self._found, self._finished = discovery.state, discovery.finished
-        self._after_all_read = discovery.after_all_read
+        self._after_all_read, self._at_once = discovery.after_all_read, discovery.at_once
         self._next_look_ms = now_ms + discovery.again_after_ms
         self._has_looked = True
         self._add(discovery.splits)

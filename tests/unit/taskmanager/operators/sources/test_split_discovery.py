@@ -137,6 +137,46 @@ def test_nothing_is_handed_out_before_every_reader_has_spoken_or_beyond_what_is_
     assert ["split-0"] == enumerating.splits()
 
 
+def test_a_look_can_limit_how_many_splits_a_reader_has() -> None:
+    """Of a source without a limit; a restored enumerator keeps to it."""
+
+    class Limited(CountingEnumerator):
+        def discover(self, state: dict[str, Any]) -> sl.Discovery:
+            return replace(super().discover(state), at_once=1)
+
+    source = Numbered([None] * 6, at_once=None)
+    source.create_enumerator = lambda splits: Limited(source.times)  # type: ignore[method-assign]
+    first = Enumerating(source, [ALL_SPLITS, ALL_SPLITS])
+    first.run()
+    assert ["split-0", "split-1"] == first.splits()
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    second = Enumerating(source, [ALL_SPLITS, ALL_SPLITS - 1], restored_state([written]))
+    second.run()
+    assert ["split-2"] == second.splits()
+
+
+def test_a_look_that_waits_for_all_splits_waits_also_for_those_just_found() -> None:
+    """Nothing was handed out and everything read when the look before it returned them."""
+    looks: list[int] = []
+
+    class OneAfterTheOther(CountingEnumerator):
+        def discover(self, state: dict[str, Any]) -> sl.Discovery:
+            looks.append(state.get("next", 0))
+            return replace(super().discover(state), after_all_read=True, again_after_ms=0)
+
+    source = Numbered([None] * 4)
+    source.create_enumerator = lambda splits: OneAfterTheOther(source.times)  # type: ignore[method-assign]
+    enumerating = Enumerating(source, [1])
+    enumerating.run()
+    assert ([0], ["split-0"]) == (looks, enumerating.splits())
+    enumerating.demand[0] = 1
+    enumerating.run()
+    assert ([0], ["split-0", "split-1"]) == (looks, enumerating.splits())
+    enumerating.demand[0] = 1
+    enumerating.run()
+    assert ([0, 2], ["split-0", "split-1", "split-2"]) == (looks, enumerating.splits())
+
+
 def test_the_source_ends_when_all_splits_were_read_to_their_end() -> None:
     """The enumerator stays until every reader asks for as much as it ever does."""
     enumerating = Enumerating(Numbered([None, None]), [1, 1])
