@@ -6,7 +6,6 @@ import io
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.grpc_channels import Security, open_channel
+from tests.services.node import NODE_IS_MISSING, node_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -81,7 +81,7 @@ def programs():
     started: list[Any] = []
 
     def start(*command):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NODE_PATH": str(node_modules())}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -99,16 +99,10 @@ def counter(coordinator, job, task, output, until):
     )
 
 
-def node_modules():
-    """Where the packages of the client for Node are: what `make node` has installed."""
-    return Path(os.environ.get("SNAPLINE_NODE_MODULES") or ROOT / ".venv" / "node" / "node_modules")
-
-
 def node_counter(coordinator, job, task, output, until):
-    return (
-        *("node", str(ROOT / "clients" / "node" / "external_counter.js"), "--coordinator", coordinator.address),
-        *("--job", job, "--task", task, "--output", str(output), "--until", str(until), "--pause", "0.003"),
-    )
+    options = {"coordinator": coordinator.address, "job": job, "task": task, "output": output, "until": until}
+    given = (text for option, value in options.items() for text in (f"--{option}", str(value)))
+    return node_program("external_counter.js", *given, "--pause", "0.003").split()
 
 
 def written(output):
@@ -182,11 +176,9 @@ def test_two_programs_one_of_which_is_killed_write_each_number_once(coordinator,
     assert "is FINISHED" in second.stdout.read()
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here: install Node 18 or newer")
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
 def test_a_node_program_takes_part_with_a_python_one(coordinator, programs, tmp_path):
     """Kill -9 of the Node program, and then of the Python one: each number is in the files of each exactly once."""
-    if not (node_modules() / "@grpc" / "grpc-js").is_dir():
-        pytest.skip("the packages of the client for Node are not here: make node")
     job_id = coordinator.submit("fleet", node=1, python=1)
     in_node = node_counter(coordinator, "fleet", "node", tmp_path / "node", 500)
     in_python = counter(coordinator, "fleet", "python", tmp_path / "python", 500)

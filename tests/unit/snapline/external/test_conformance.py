@@ -1,0 +1,117 @@
+"""The conformance suite for programs outside: our own clients pass it, and programs that are wrong do not."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from snapline.external import ExternalTask, ParticipationRefused, participate, participation
+from snapline.external.check import check
+from snapline.external.conversation import Conversation
+from snapline.protos import external_pb2 as pb
+from tests.services.node import NODE_IS_MISSING, node_program
+
+
+class Plain(ExternalTask):
+    """It has a little state."""
+
+    def snapshot(self, checkpoint_id):
+        return {"n": [b"1", b"2"]}
+
+
+def tried(timeout, command="", patience=20.0):
+    """What the suite says of a Python program in this process, or of the command."""
+    said: list[str] = []
+    programs: list[threading.Thread] = []
+
+    def say(line):
+        said.append(line)
+        if not programs and not command:
+            address = line.split()[2]
+            programs.append(threading.Thread(target=program, args=(address,)))
+            programs[0].start()
+
+    def program(address):
+        try:
+            options = {"coordinator": address, "retry_pause": 0.01, "give_up_after": patience}
+            participate(Plain(), job="conformance", task_name="task", **options)
+        except ParticipationRefused as refused:
+            said.append(f"refused: {refused}")
+
+    holds = check("127.0.0.1:0", timeout, command, say)
+    for thread in programs:
+        thread.join()
+    return holds, said[1:]
+
+
+def test_the_python_client_conforms():
+    """Every rule holds, and each has a line."""
+    holds, said = tried(20)
+    assert holds, said
+    assert [line[:8] for line in said] == ["ok      "] * 14
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_the_client_for_node_conforms(tmp_path, monkeypatch):
+    """Started by the suite itself, as `--run` does."""
+    command = node_program("external_counter.js", "--job", "conformance", "--output", str(tmp_path))
+    holds, said = tried(20, f"{command} --coordinator {{address}}")
+    assert holds, said
+
+
+class AnswersTwice(Conversation):
+    def handle(self, message):
+        answers = super().handle(message)
+        return answers * (2 if message.HasField("trigger_checkpoint") else 1)
+
+
+class HasNoPulse(Conversation):
+    def handle(self, message):
+        return [] if message.HasField("heartbeat") else super().handle(message)
+
+
+class GoesOn(Conversation):
+    def handle(self, message):
+        return [] if message.HasField("cancel_task") else super().handle(message)
+
+
+class LivesInThePast(Conversation):
+    """It answers everything with the id of its first attempt."""
+
+    first = ""
+
+    def handle(self, message):
+        type(self).first = type(self).first or message.run_task.attempt_id
+        answers = super().handle(message)
+        for answer in answers:
+            if answer.HasField("task_running"):
+                answer.task_running.attempt_id = self.first
+        return answers
+
+
+class AnswersUnasked(Conversation):
+    def handle(self, message):
+        unasked = pb.AcknowledgeCheckpoint(attempt_id=message.run_task.attempt_id, checkpoint_id=70)
+        extra = [pb.FromProgram(acknowledge_checkpoint=unasked)] if message.HasField("run_task") else []
+        return super().handle(message) + extra
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule", "why"),
+    [
+        (AnswersTwice, "it answers checkpoints that follow closely", "second answer to checkpoint"),
+        (HasNoPulse, "it answers a heartbeat", "it has not said Heartbeat within 2 s"),
+        (GoesOn, "it ends an attempt that is cancelled", "it has not said that the attempt is CANCELED within 2 s"),
+        (LivesInThePast, "it begins again with the state", "task_running names attempt"),
+        (AnswersUnasked, "it answers a checkpoint", "checkpoint 70, which the program was not asked for"),
+    ],
+)
+def test_a_program_that_is_wrong_does_not_pass(monkeypatch, wrong, rule, why):
+    """The suite names the rule and what was wrong, in one line, and ends."""
+    monkeypatch.setattr(participation, "Conversation", wrong)
+    holds, said = tried(2.0 if "within" in why else 20.0, patience=0.0)
+    last = next(line for line in said if line.startswith("FAILED"))
+    assert not holds
+    assert last.startswith(f"FAILED  {rule}"), last
+    assert why in last
