@@ -21,6 +21,9 @@ class Desk:
     def now_ms(self) -> int:
         return 0
 
+    def seconds_until(self, at_ms: int) -> float:
+        return at_ms / 1000
+
     def submit(
         self, _: str, work: Callable[[], Any], tell: Callable[[Any], object], failed: Callable[[BaseException], Any]
     ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -56,11 +58,38 @@ def test_rows_go_there_and_back(rows: list) -> None:
 @pytest.mark.parametrize(("unit", "expected"), [("ns", "ns"), ("us", "us"), ("ms", "us"), ("s", "us")])
 def test_timestamps_keep_their_zone_and_lose_no_digit(unit: str, expected: str, zone: str | None) -> None:
     """Coarse units become microseconds, which hold whatever a function returns."""
+    if unit == "ns":
+        pytest.importorskip("pandas", reason="Python's own times have no nanoseconds")
     batch = pa.record_batch({"t": pa.array([None, 1_000_001], pa.timestamp(unit, zone))})
 
     back = RowBatcher().batch_of(rows_of(batch))
 
     assert back == batch.cast(pa.schema([("t", pa.timestamp(expected, zone))]))
+
+
+def test_nanoseconds_without_pandas_are_named() -> None:
+    """With the way out; what pyarrow says does not name the type."""
+    program = """
+import sys
+
+class WithoutPandas:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "pandas":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, WithoutPandas)
+import pyarrow as pa
+from snapline.dataflow.columnar.python_values import column_values
+print(column_values(pa.array([1_000], pa.timestamp("ns"))))
+column_values(pa.array([1_001], pa.timestamp("ns")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[datetime.datetime(1970, 1, 1, 0, 0, 0, 1)]\n"
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: a timestamp[ns] has nanoseconds, which Python's own times cannot hold: install pandas, or cast the column "
+        "to microseconds"
+    )
 
 
 def test_two_columns_of_one_name_are_no_row() -> None:
