@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     from snapline.embed import PartitionProgress, Resumable, ResumableError, ResumableFunction, resumable
     from snapline.environment import StreamExecutionEnvironment
     from snapline.expressions.expression import Expr, coalesce, col, concat_str, lit, when
+    from snapline.job_files import job_file
     from snapline.job_result import JobExecutionResult
     from snapline.joined import JoinedStreams
     from snapline.keyed import KeyedStream
@@ -276,6 +277,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first",
+    "job_file",
     "last",
     "lit",
     "mean",
@@ -341,6 +343,7 @@ _PLACES = {
     "snapline.embed": "PartitionProgress Resumable ResumableError ResumableFunction resumable",
     "snapline.environment": "StreamExecutionEnvironment",
     "snapline.expressions.expression": "Expr coalesce col concat_str lit when",
+    "snapline.job_files": "job_file",
     "snapline.job_result": "JobExecutionResult",
     "snapline.joined": "JoinedStreams",
     "snapline.keyed": "KeyedStream",

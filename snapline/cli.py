@@ -37,6 +37,7 @@ from snapline.diagnosis_commands import ended_jobs, explain_job, print_stacks, s
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
+from snapline.pack_command import pack
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
@@ -438,6 +439,7 @@ def submit_programs(
     submit_external(target, name, tasks, programs, settings, savepoint)
 
 
+cli.add_command(pack)
 cli.add_command(state)
 cli.add_command(show_resumable)
 

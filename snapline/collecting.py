@@ -137,6 +137,7 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     )
     environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
     environment.graph, environment.python_modules = graph, stream.environment.python_modules
+    environment.job_files = stream.environment.job_files
     edges = tuple(replace(edge, source=places[edge.source]) for edge in stream.edges)
     return environment, replace(stream, environment=environment, edges=edges)
 

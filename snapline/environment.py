@@ -37,6 +37,7 @@ from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpe
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, add_fed_source, order_splits
 from snapline.dataflow.graph.translation import Translation, translate
 from snapline.dataflow.ids import JobID
+from snapline.job_files import JobFiles
 from snapline.reporting import print_errors_in_one_line
 from snapline.runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
@@ -72,6 +73,7 @@ class StreamExecutionEnvironment:
         self.graph: StreamGraph = StreamGraph()
         self.savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
         self.python_modules: list[ModuleType] = []
+        self.job_files: JobFiles = JobFiles()
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
@@ -183,6 +185,38 @@ class StreamExecutionEnvironment:
         >>> _ = env.add_python_module(json)
         """
         self.python_modules.append(module)
+        return self
+
+    def add_file(self, path: str | Path) -> StreamExecutionEnvironment:
+        """Send a file with the job; functions find it by its name, with `sl.job_file`. For local runs, and jobs in a
+        Spark application of their own. Raises JobDefinitionError when it is not there.
+
+        >>> _ = open(f"{tmp}/shops.csv", "w").write("a,Anna")
+        >>> _ = env.add_file(f"{tmp}/shops.csv")
+        """
+        self.job_files.add_file(path)
+        return self
+
+    def add_archive(self, path: str | Path, name: str = "") -> StreamExecutionEnvironment:
+        """Send an archive (.zip, .tar, .tar.gz) with the job; `sl.job_file(name)` is the directory with what was in it.
+        `name`: default is the file's. Where and what it raises is as for `add_file`.
+
+        >>> import shutil
+        >>> _ = env.add_archive(shutil.make_archive(f"{tmp}-model", "zip", tmp), "model")
+        >>> sl.job_file("model").is_dir()
+        True
+        """
+        self.job_files.add_archive(path, name)
+        return self
+
+    def add_requirements(self, path: str | Path) -> StreamExecutionEnvironment:
+        """Install what a requirements file asks for, by pip and once, and send it with the job: this program and its
+        functions can import it from now on. The executors need the same Python and the same kind of machine; what
+        Snapline itself needs stays theirs. Where is as for `add_file`. Raises JobDefinitionError with pip's reason.
+
+        >>> _ = env.add_requirements("requirements.txt")  # doctest: +SKIP
+        """
+        self.job_files.add_requirements(path)
         return self
 
     # --- sources ------------------------------------------------------------------------------------------------------

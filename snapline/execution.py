@@ -98,6 +98,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
 
     configuration = environment.configuration
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
+        environment.job_files.refuse_service()
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
         with ClusterClient.from_configuration(configuration) as client:
@@ -116,7 +117,9 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        cluster = EmbeddedCluster(spark, configuration, slots_required(translation.job_graph), logger)
+        packages = environment.job_files.hand_to_spark(spark.session.sparkContext)
+        slots = slots_required(translation.job_graph)
+        cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages)
     except BaseException:
         if spark.ours:
             stop_spark(spark)
@@ -133,6 +136,7 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
 
     configuration = environment.configuration
     if COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper":
+        environment.job_files.refuse_service()
         translation = environment.translate(job_name, configuration=configuration)
         _logger(configuration, translation.warnings)
         client = ClusterClient.from_configuration(configuration)
@@ -150,7 +154,9 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        cluster = EmbeddedCluster(spark, configuration, slots_required(translation.job_graph), logger)
+        packages = environment.job_files.hand_to_spark(spark.session.sparkContext)
+        slots = slots_required(translation.job_graph)
+        cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages)
         cluster.__enter__()
         if cluster.client is None:
             raise RuntimeError("the cluster was not entered")

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -195,8 +195,18 @@ def slots_required(job_graph: JobGraph) -> int:
 class EmbeddedCluster:
     """Coordinator process and TaskManager pool of one Spark application; a context manager."""
 
-    def __init__(self, spark: SparkHandle, configuration: Configuration, slots: int, logger: Any) -> None:
-        """Nothing is started yet. `slots` is what the jobs will need; TaskManagers are started to fit."""
+    def __init__(
+        self,
+        spark: SparkHandle,
+        configuration: Configuration,
+        slots: int,
+        logger: Any,
+        *,
+        packages: Sequence[str] = (),
+    ) -> None:
+        """Nothing is started yet. `slots` is what the jobs will need; TaskManagers are started to fit. `packages`:
+        archives of the application from which they import."""
+        self._packages = tuple(packages)
         self.spark = spark
         self.logger = logger
         context = spark.session.sparkContext
@@ -263,6 +273,7 @@ class EmbeddedCluster:
                     token=self.token,
                     token_from_spark=self._token_from_spark,
                     settings=self._task_manager_settings,
+                    packages=self._packages,
                 ),
                 self.logger,
             )

@@ -14,7 +14,7 @@ import hmac
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -48,6 +48,8 @@ class TaskManagerLaunch:
     token: str = ""
     """The cluster's token; empty when it comes from Spark (`token_from_spark`)."""
     token_from_spark: bool = False
+    packages: tuple[str, ...] = ()
+    """Names of archives of the application with Python packages."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         )
     if is_orphan():
         os._exit(EXIT_ORPHAN)
+    if context is not None:
+        _use_job_files(launch.packages)
     reason = run_task_manager(
         TaskManagerConfig(
             resource_id=launch.resource_id,
@@ -119,6 +123,19 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
     if os.getppid() != host:
         os._exit(EXIT_ORPHAN)
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)
+
+
+def _use_job_files(packages: Sequence[str]) -> None:
+    """Let functions find what came with the application, and import from its archives."""
+    from pyspark import SparkFiles
+
+    from snapline.job_files import ROOT_VARIABLE
+
+    root = SparkFiles.getRootDirectory()
+    os.environ[ROOT_VARIABLE] = root
+    for name in packages:
+        if (path := f"{root}/{name}") not in sys.path:
+            sys.path.append(path)
 
 
 def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ Python with anything but signal 9, so nothing here relies on clean-up code in th
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -49,6 +50,8 @@ class PoolSettings:
     token: str = ""
     token_from_spark: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    """Names of archives of the application from which TaskManagers import."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,7 @@ class TaskManagerPool:
             settings=self._settings.settings,
             token="" if self._settings.token_from_spark else self._settings.token,
             token_from_spark=self._settings.token_from_spark,
+            packages=self._settings.packages,
         )
         body: Callable[[Any], Any] = _body(launch)
         try:
@@ -281,6 +285,10 @@ def _judge(error: Exception, python: str) -> tuple[str, str]:
         return "unusable", (
             f"the executors' Python {python!r} cannot import Snapline: install it there, or ship an environment with --archives "
             "and set spark.pyspark.python to its Python"
+        )
+    if (refused := re.search(r'Cannot run program "([^"]+)"[^\n]*', text)) is not None:
+        return "unusable", (
+            f"the executors cannot start their Python: {refused[0][:200]}: set spark.pyspark.python to one that is there"
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return "unusable", (

@@ -173,6 +173,11 @@ def test_a_copy_asks_who_knows_its_original(monkeypatch: pytest.MonkeyPatch, set
     ("text", "kind", "said"),
     [
         ("... ModuleNotFoundError: No module named 'snapline'", "unusable", "'/bin/py' cannot import Snapline"),
+        (
+            'x\njava.io.IOException: Cannot run program "./e/bin/python": error=13, no\n at',
+            "unusable",
+            '"./e/bin/python": error=13, no: set',
+        ),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has ...", "unusable", "of another version than the driver's"),
         ("Py4JJavaError\nPython worker exited unexpectedly (crashed)", "failed", "Python worker exited unexpectedly"),
         ("", "failed", "RuntimeError"),
