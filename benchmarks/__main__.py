@@ -12,6 +12,7 @@ RUNS = (
     ["benchmarks.windows"],
     ["benchmarks.latency"],
     ["benchmarks.connectors"],
+    ["benchmarks.follow_files"],
     ["benchmarks.branches"],
     ["benchmarks.backpressure"],
     ["benchmarks.coordinator", "--subtasks", "1000", "10000"],
