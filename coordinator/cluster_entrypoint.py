@@ -68,6 +68,7 @@ from snapline.dataflow.config import (
     HA_TYPE,
     JOB_HISTORY_EXPIRATION,
     JOB_HISTORY_SIZE,
+    MAX_JOBS,
     RESOURCEMANAGER_ADDRESS,
     SECURITY_TOKEN,
     Configuration,
@@ -317,7 +318,8 @@ class ClusterEntrypoint:
         return self._start_actor("resource-manager", core, performers, after_events)
 
     def _start_dispatcher(self) -> pykka.ActorRef[Any]:
-        core = Dispatcher(self._config.configuration.get_option(JOB_HISTORY_SIZE))
+        settings = self._config.configuration
+        core = Dispatcher(settings.get_option(JOB_HISTORY_SIZE), settings.get_option(MAX_JOBS))
         performers: dict[type, Performer] = {
             dispatching.StoreJobGraph: self._store_job_graph,
             dispatching.RemoveJobGraph: self._remove_job_graph,

@@ -557,6 +557,12 @@ JOB_HISTORY_SIZE = _int(
     "Jobs that have ended which the coordinator remembers and keeps an archive of.",
     at_least=0,
 )
+MAX_JOBS = _int(
+    "jobmanager.max-jobs",
+    "300",
+    "Jobs that a coordinator takes at a time; each has two threads and about 2 MB there. Jobs of a former leader start in any case.",
+    at_least=1,
+)
 JOB_HISTORY_EXPIRATION = _duration(
     "jobstore.expiration-time",
     "30 d",

@@ -103,8 +103,10 @@ class JobOverview:
 class Dispatcher:
     """The core, for one leadership."""
 
-    def __init__(self, history_capacity: int = 1000) -> None:
-        """`history_capacity` is how many ended jobs are remembered (jobstore.max-capacity)."""
+    def __init__(self, history_capacity: int = 1000, jobs_max: int = 300) -> None:
+        """`history_capacity` is how many ended jobs are remembered (jobstore.max-capacity), `jobs_max` how many jobs
+        are taken at a time (jobmanager.max-jobs)."""
+        self._jobs_max = jobs_max
         self._history_capacity = history_capacity
         self._jobs: dict[JobID, _Job] = {}
         self._history: dict[JobID, JobOverview] = {}
@@ -178,6 +180,12 @@ class Dispatcher:
         set_aside = [job.job_id for job in self._set_aside]
         if graph.job_id in self._jobs or graph.job_id in self._history or graph.job_id in set_aside:
             return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
+        if len(self._jobs) >= self._jobs_max:
+            return _refuse(
+                f"{len(self._jobs)} jobs are here already, which is as many as jobmanager.max-jobs allows: cancel one first, or "
+                "raise it",
+                retryable=True,
+            )
         module = former_module(graph)
         if module:
             return _refuse(

@@ -92,6 +92,8 @@ MAX_LOST_REMEMBERED = 1000
 """TaskManagers of which it is known that they were registered."""
 MAX_REJECTED_HOSTS = 100
 """Hosts of which it is known that a TaskManager of theirs was rejected."""
+MAX_POOLS = 100
+"""Pools of TaskManagers whose limits are kept; of more, the one that came first is forgotten."""
 MAX_NEWS = 1000
 """What became of the latest registrations."""
 
@@ -214,6 +216,8 @@ class ResourceManager:
                 self._connection_lost(connection, reason)
             case WorkersUnavailable(pool=pool):
                 self._limits[pool] = event
+                while len(self._limits) > MAX_POOLS:
+                    del self._limits[next(iter(self._limits))]
             case WorkerPoolClosed(pool):
                 self._limits.pop(pool, None)
             case WorkerEnded(resource_id, reason):

@@ -151,6 +151,21 @@ def test_what_cannot_run_is_refused_at_once(graph: JobGraph, message: str) -> No
     assert message in refusal(started(), graph)
 
 
+def test_so_many_jobs_are_taken_and_no_more() -> None:
+    """A client that submits without end takes no threads from the jobs that are there; who cancels one has room."""
+    core = Dispatcher(10, jobs_max=2)
+    core.handle(DispatcherStarted(), 0)
+    for name in ("a", "b"):
+        (effect,) = core.handle(SubmitJob(R, keyed_job(name)), 0)
+        assert isinstance(effect, StoreJobGraph)
+    assert refusal(core, keyed_job("c")) == (
+        "2 jobs are here already, which is as many as jobmanager.max-jobs allows: cancel one first, or raise it"
+    )
+    core.handle(JobGraphStoreFailed(keyed_job("a").job_id, "the disk is full", user_can_mend=True), 1)
+    (effect,) = core.handle(SubmitJob(R, keyed_job("c")), 0)
+    assert isinstance(effect, StoreJobGraph)
+
+
 def test_without_leadership_nothing_is_taken() -> None:
     """The client asks another coordinator."""
     assert "not the leader" in refusal(Dispatcher(), GRAPH)

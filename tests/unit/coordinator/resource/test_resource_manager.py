@@ -13,6 +13,7 @@ from snapline.coordinator.resource.events import (
     WorkersUnavailable,
 )
 from snapline.coordinator.resource.resource_manager import (
+    MAX_POOLS,
     IdleTaskManagerTimer,
     RegistrationOutcome,
     RequirementCheckTimer,
@@ -433,6 +434,17 @@ def test_pools_of_task_managers_count_together_until_they_close() -> None:
     assert core.handle(WorkersUnavailable(2, "two cores", "q"), 6) == []
     assert core.handle(WorkerPoolClosed("q"), 7) == [send("job-job", NotEnoughResources(JOB, 3, 1, "one core"))]
     assert core.handle(WorkerPoolClosed("p"), 8) == []
+
+
+def test_a_launcher_of_a_thousand_names_is_not_kept_a_thousand_times() -> None:
+    """The limits of the pools that came last are known."""
+    core = manager()
+    with_job(core, 3)
+    said_last: tuple[object, ...] = ()
+    for number in range(1_000):
+        said_last = tuple(core.handle(WorkersUnavailable(0, f"reason {number}", f"pool {number}"), 5))
+    (note,) = said_last
+    assert str(note).count("reason ") == MAX_POOLS
 
 
 def test_an_ended_process_is_lost_for_certain() -> None:
