@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from snapline.connectors.iceberg.iceberg_sink import IcebergSink
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.connectors.postgres.postgres_sink import PostgresSink
 
 __all__ = [
     "AvroFormat",
@@ -57,6 +58,7 @@ __all__ = [
     "ParquetFormat",
     "ParquetSink",
     "ParquetSource",
+    "PostgresSink",
     "PrintSink",
     "RateLimiter",
     "RawFormat",
@@ -81,6 +83,7 @@ _PLACES = {
     "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.connectors.postgres.postgres_sink": "PostgresSink",
 }
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 

@@ -331,6 +331,8 @@ class Committer(ABC):
     ...     def commit(self, committables):
     ...         for one in committables:
     ...             print("visible:", one.data["path"])
+    ...     def restored_from(self, checkpoint_id):
+    ...         pass
     ...     def clean_up(self, committed_and_pending):
     ...         pass
     ...     def abort(self, committables):
@@ -347,6 +349,10 @@ class Committer(ABC):
     @abstractmethod
     def commit(self, committables: Sequence[Committable]) -> None:
         """Make visible. An exception fails the task, and the commit is tried again after the restore."""
+
+    def restored_from(self, checkpoint_id: int) -> None:
+        """Called first, in an attempt that follows another or starts from a snapshot: the checkpoint that it goes on
+        from, 0 for none. What earlier attempts of the job pre-committed for later ones is in no snapshot."""
 
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         """Called once after a restore, before the first write: remove what lost attempts of this subtask left behind,

