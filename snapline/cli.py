@@ -569,7 +569,13 @@ def task_managers(target: Target) -> None:
 
 
 @cli.command()
-@click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="how many TaskManagers")
+@click.option(
+    "--instances",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="how many TaskManagers; also while no job needs them",
+)
 @click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="slots of each")
 @with_coordinator
 def taskmanagers(target: Target, *, instances: int, slots: int) -> None:

@@ -35,6 +35,7 @@ def bring_task_managers(configuration: Configuration, *, instances: int, slots: 
             slots=slots,
             token=configuration.get_option(SECURITY_TOKEN),
             settings={k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key},
+            stay_when_idle=True,
         ),
         logger,
     )

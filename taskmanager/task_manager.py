@@ -120,6 +120,7 @@ class TaskManager:
             executor_id=config.executor_id,
             log_url=config.log_url,
             incarnation=secrets.token_hex(16),
+            stays_when_idle=config.stays_when_idle,
         )
         performers: dict[type, Performer] = {
             OpenConnection: lambda effect: self._dialer.open(effect.connection, effect.peer, self._tell),

@@ -25,6 +25,8 @@ class TaskManagerConfig:
     log_url: str = ""
     bind_host: str = ""
     """Where the data server listens; empty: the address from which the coordinator is reached."""
+    stays_when_idle: bool = False
+    """It is not to be released while no job needs it."""
 
     @property
     def configuration(self) -> Configuration:

@@ -90,6 +90,8 @@ class CheckpointIo:
         self._statistics_number = self._statistics_written = 0
         self._statistics_lock = threading.Lock()
         self._deletions = Deletions(io, timers, clock)
+        self._is_over = False
+        """The job has ended: no checkpoint is written any more."""
 
     def performers(self, statistics: CheckpointStatsTracker) -> dict[type, Performer]:
         """Return what performs this room's effects, for the table of the job's actor."""
@@ -104,9 +106,7 @@ class CheckpointIo:
             asked.DiscardState: self._discard_state,
             asked.DeleteLeftovers: self._delete_leftovers,
             asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
-            asked.ShutdownIdCounter: lambda effect: self._deletions.until_gone(
-                "id counter", lambda: self._counter.shutdown(effect.status)
-            ),
+            asked.ShutdownIdCounter: self._shut_down_id_counter,
             asked.DeleteStagedRows: lambda _: self._delete_staged_rows(),
             asked.PersistStatistics: lambda _: self._persist(statistics),
             asked.MessageRefused: self._refused,
@@ -234,6 +234,22 @@ class CheckpointIo:
     def _discard_state(self, effect: asked.DiscardState) -> None:
         self._deletions.until_gone("discard state", lambda: self._delete("", effect.paths))
 
+    def _shut_down_id_counter(self, effect: asked.ShutdownIdCounter) -> None:
+        self._is_over = effect.status.is_globally_terminal
+
+        def work() -> None:
+            self._counter.shutdown(effect.status)
+            self._remove_empty_directory()
+
+        self._deletions.until_gone("id counter", work)
+
+    def _remove_empty_directory(self) -> None:
+        """The directory of a job that has ended goes with its last file. Deletions are done in any order, so each of
+        them looks."""
+        parent, _, name = self._job_directory.rstrip("/").rpartition("/")
+        if self._is_over and name == self._job_id and not self._storages.at(self._job_directory).list(""):
+            self._storages.at(parent or "/").delete_prefix(name)
+
     def _delete_leftovers(self, effect: asked.DeleteLeftovers) -> None:
         def work() -> None:
             storage, directory = self._storages.locate(self._job_directory, "")
@@ -293,6 +309,7 @@ class CheckpointIo:
                 last = error
         if last is not None:
             raise last
+        self._remove_empty_directory()
 
     # --- what nobody waits for ----------------------------------------------------------------------------------------
 

@@ -144,14 +144,17 @@ class SlotManager:
         return tuple(dict.fromkeys(slot.job_id for slot in slots if slot.state is not SlotState.FREE))
 
     def idle_task_managers(self) -> Iterable[tuple[int, ResourceID]]:
-        """(since when, which) for TaskManagers without any slot in use that a pool started.
+        """(since when, which) for TaskManagers without any slot in use that a pool started for jobs.
 
-        One that somebody started by hand stays: nobody would start it again (Flink's standalone ResourceManager).
+        One that somebody started by hand stays: nobody would start it again (Flink's standalone ResourceManager). So
+        does one of a pool that is to keep as many as it was told.
         """
         return [
             (task_manager.idle_since_ms, resource_id)
             for resource_id, task_manager in self._task_managers.items()
-            if task_manager.idle_since_ms is not None and task_manager.info.executor_id
+            if task_manager.idle_since_ms is not None
+            and task_manager.info.executor_id
+            and not task_manager.info.stays_when_idle
         ]
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------

@@ -145,6 +145,8 @@ class TaskManagerInfo:
     incarnation: str = field(default="", repr=False)
     """Drawn by the process, and told to nobody but the coordinators: who knows only the resource id is another
     process."""
+    stays_when_idle: bool = False
+    """Whoever started it wants it to be there also while no job needs it."""
 
     def is_same_process(self, other: TaskManagerInfo) -> bool:
         """Whether both come from one process."""

@@ -50,6 +50,8 @@ class TaskManagerLaunch:
     token_from_spark: bool = False
     packages: tuple[str, ...] = ()
     """Names of archives of the application with Python packages."""
+    stays_when_idle: bool = False
+    """It is there also while no job needs it."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             settings=dict(launch.settings),
             executor_id=executor_id(os.environ),
             log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
+            stays_when_idle=launch.stays_when_idle,
         ),
         should_stop=lambda: os.getppid() != host,  # nobody else could end us once Spark's daemon is gone
     )

@@ -52,6 +52,8 @@ class PoolSettings:
     settings: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     """Names of archives of the application from which TaskManagers import."""
+    stay_when_idle: bool = False
+    """They are there also while no job needs them."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ class TaskManagerPool:
             token="" if self._settings.token_from_spark else self._settings.token,
             token_from_spark=self._settings.token_from_spark,
             packages=self._settings.packages,
+            stays_when_idle=self._settings.stay_when_idle,
         )
         body: Callable[[Any], Any] = _body(launch)
         try:

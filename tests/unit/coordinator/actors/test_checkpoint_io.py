@@ -32,6 +32,7 @@ from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
@@ -249,6 +250,29 @@ def test_what_will_never_complete_is_deleted(desk):
     desk.tell(asked.DiscardCheckpoint(CheckpointID(5), "chk-5", (), ("taskowned/c",)))
     desk.tell(asked.DiscardState(CheckpointID(6), (), ("chk-6/late",)))
     assert [path for path, _ in desk.files.list("")] == ["chk-6/other"]
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_the_directory_of_a_job_goes_with_its_last_file(desk, tmp_path, ends_first):
+    """When the job has ended, in whatever order that is done; not before, and not while a savepoint lies there."""
+    job = tmp_path / JOB
+    storages = StateStorages(lambda url: open_storage(url, Configuration()))
+    io = CheckpointIo(
+        JOB, f"file://{job}", storages, desk.stores, desk.io, desk.timers, desk.clock, desk.told.put, silent_logger()
+    )
+    desk.performers = io.performers(desk.statistics)
+    for name in ("chk-1", "chk-2", "savepoint-x"):
+        storages.at(f"file://{job}").put(f"{name}/_metadata", b"")
+    desk.tell(asked.ShutdownIdCounter(JobStatus.SUSPENDED))
+    desk.tell(asked.DiscardCheckpoint(CheckpointID(1), "chk-1", (), ()))
+    assert (job / "savepoint-x").exists()
+    last = [asked.ShutdownIdCounter(JobStatus.CANCELED), asked.DiscardCheckpoint(CheckpointID(2), "chk-2", (), ())]
+    for effect in last if ends_first else reversed(last):
+        desk.tell(effect)
+        assert (job / "savepoint-x" / "_metadata").exists()
+    (job / "savepoint-x" / "_metadata").unlink()
+    desk.tell(asked.DiscardCheckpoint(CheckpointID(3), "chk-3", (), ()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_leftovers_of_killed_tasks_are_deleted(desk):

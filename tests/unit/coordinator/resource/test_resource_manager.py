@@ -489,6 +489,15 @@ def test_a_task_manager_that_was_started_by_hand_stays() -> None:
     assert core.handle(TimerFired(IdleTaskManagerTimer()), 1_000) == []
 
 
+def test_a_task_manager_that_is_to_stay_is_not_released() -> None:
+    """`snapline taskmanagers --instances` keeps as many as it was told, whether or not a job needs them."""
+    core = manager(idle_timeout_ms=100)
+    core.handle(said("tm-a", RegisterTaskExecutor(replace(info(A, 1), stays_when_idle=True))), 0)
+    core.handle(said("tm-a", report(A, "")), 0)
+
+    assert core.handle(TimerFired(IdleTaskManagerTimer()), 1_000) == []
+
+
 def test_heartbeat_requests_go_to_everybody() -> None:
     """One round, one request each."""
     core = manager()
