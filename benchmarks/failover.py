@@ -39,7 +39,8 @@ from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, S
 from snapline.dataflow.config import OPTIONS
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
-from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.cluster import wait_until
+from tests.services.ha_cluster import HighAvailabilityCluster
 
 DEFAULTS = (
     "high-availability.zookeeper.client.session-timeout",

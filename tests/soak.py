@@ -38,7 +38,8 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.spark.java import ensure_java
 from tests.integration.savepoint_job import assert_exactly_once, build
-from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.cluster import wait_until
+from tests.services.ha_cluster import HighAvailabilityCluster
 
 WATCH_SECONDS = 0.5
 SAMPLE_SECONDS = 2.0

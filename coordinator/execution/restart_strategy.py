@@ -31,6 +31,9 @@ from snapline.dataflow.config import (
     ConfigurationError,
 )
 
+DEPLOYED_AGAIN_MAX = 3
+"""So often a job without checkpoints is deployed again whose tasks were lost before they ran."""
+
 
 class RestartStrategy(Protocol):
     """What the scheduler asks after a failure."""
@@ -51,6 +54,15 @@ class NoRestartStrategy:
 
     chosen: bool = True
     """False: nobody has set it."""
+    _deployed_again: int = 0
+
+    def deploys_again(self) -> bool:
+        """Whether tasks that were lost before any of them had read anything are deployed once more, which repeats and
+        loses nothing: so many times, and not where somebody has said that nothing is to be restarted."""
+        if self.chosen or self._deployed_again >= DEPLOYED_AGAIN_MAX:
+            return False
+        self._deployed_again += 1
+        return True
 
     def notify_failure(self, now_ms: int) -> int | None:
         """Return None, because the job is never restarted."""

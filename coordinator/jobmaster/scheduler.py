@@ -7,9 +7,10 @@ and sends it back to CANCELING. At most one round is in progress.
 
 A job that is rescaled gets its new graph into the job graph store before anything of it is deployed.
 
-A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it must
-not be retried, the job goes through FAILING to FAILED with that failure. A global failure restarts everything. A
-TaskManager that is lost is one failure, however many attempts it takes along.
+A failure restarts the failed subtasks' pipelined regions when the restart strategy says so; otherwise, or when it
+must not be retried, the job goes through FAILING to FAILED with that failure. A job without a restart strategy is
+deployed again when a TaskManager was lost before any task that works with its tasks had run. A global failure
+restarts everything. A TaskManager that is lost is one failure, however many attempts it takes along.
 
 Does not know messages, connections, heartbeats or checkpoints: its effects are carried out by the JobMaster around it.
 Mirrors Flink's DefaultScheduler with DefaultExecutionDeployer and ExecutionFailureHandler; the versions that Flink
@@ -28,7 +29,7 @@ from snapline.coordinator.execution.deployment import NOTHING_RESTORED, Restored
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
 from snapline.coordinator.execution.failover import FailoverRegions
 from snapline.coordinator.execution.reactive import ReactiveParallelism
-from snapline.coordinator.execution.restart_strategy import RestartStrategy
+from snapline.coordinator.execution.restart_strategy import NoRestartStrategy, RestartStrategy
 from snapline.coordinator.execution.same_row import SameRowFailures
 from snapline.coordinator.execution.slot_pool import SlotPool
 from snapline.coordinator.execution.slot_sharing import (
@@ -58,6 +59,9 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, check
+
+TASK_MANAGER_LOST = "TaskManagerLost"
+"""The type of a failure whose tasks ended without a word."""
 
 EXCEPTION_HISTORY_SIZE = 16
 """Failures that are remembered (Flink: web.exception-history-size)."""
@@ -481,6 +485,8 @@ class Scheduler:
         delay_ms, why = None, "it must not be retried"
         if failure.retryable:
             delay_ms, why = self._restart_strategy.notify_failure(now_ms), self._restart_strategy.why_not
+            if delay_ms is None and self._can_be_deployed_again(failed, failure):
+                delay_ms = 0
         if delay_ms is not None and self._same_row.is_poison(failure):
             delay_ms, why = None, self._same_row.why_not
         if delay_ms is None:
@@ -491,6 +497,14 @@ class Scheduler:
             if self.reactive is not None and len(self.pool) < required_slots(self.graph.job_graph):
                 failed, delay_ms = self.graph.vertices, max(delay_ms, self._stabilization_ms)  # with fewer slots
             self._restart(self._regions.tasks_needing_restart(failed), delay_ms, now_ms)
+
+    def _can_be_deployed_again(self, failed: Iterable[ExecutionVertexID], failure: SerializedFailure) -> bool:
+        """Whether a TaskManager of a job that is not restarted was lost before any task of the regions had run."""
+        if failure.error_type != TASK_MANAGER_LOST or not isinstance(self._restart_strategy, NoRestartStrategy):
+            return False
+        together = map(self.graph.current, self._regions.tasks_needing_restart(failed))
+        has_run = any(ExecutionState.RUNNING in execution.timestamps_ms for execution in together)
+        return not has_run and self._restart_strategy.deploys_again()
 
     def _restart(self, vertices: dict[ExecutionVertexID, None], delay_ms: int, now_ms: int) -> None:
         """Take the vertices into the round, which goes back to waiting for their ends."""
@@ -691,7 +705,7 @@ class Scheduler:
 
 def _lost(resource_id: ResourceID, reason: str) -> SerializedFailure:
     return SerializedFailure(
-        f"TaskManager {resource_id} is lost: {reason}", Blame.EXTERNAL, error_type="TaskManagerLost"
+        f"TaskManager {resource_id} is lost: {reason}", Blame.EXTERNAL, error_type=TASK_MANAGER_LOST
     )
 
 

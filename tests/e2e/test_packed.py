@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import zipfile
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from tests.e2e.programs import ROOT, Ended, run, snapline
+from tests.e2e.programs import ROOT, Ended, python, run, snapline
 from tests.unit.snapline.test_job_files import wheel
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -68,8 +67,8 @@ def test_what_a_job_brings_is_on_its_executors(job):
 @pytest.mark.rare
 def test_executors_with_nothing_but_python_run_a_packed_job(job):
     """By the line that is printed, with a Python without any package; it takes a minute to pack, send and unpack."""
-    bare = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
-    packed = run(snapline("pack", "--python", bare), cwd=job)
+    run(python("-m", "venv", "--without-pip", "bare"), cwd=job)
+    packed = run(snapline("pack", "--python", job / "bare" / "bin" / "python"), cwd=job)
     assert packed.code == 0, packed.err
     program, *arguments, script = shlex.split(packed.out)
     assert (program, script) == ("spark-submit", "job.py")

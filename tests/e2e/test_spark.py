@@ -82,7 +82,7 @@ def test_executors_in_processes_of_their_own_and_modules_beside_the_script(fligh
     done = run(
         python(tmp_path / "job" / "job.py", tmp_path / "elsewhere"), cwd=tmp_path, MASTER="local-cluster[2,1,1024]"
     )
-    assert (done.code, done.out, done.errors) == (0, "FINISHED\n", [])
+    assert (done.code, done.out, done.errors) == (0, "FINISHED\n", []), done.err
     import pyarrow.parquet as pq
 
     assert sorted(pq.read_table(tmp_path / "out").column("n").to_pylist()) == [10, 12, 14, 16, 18]

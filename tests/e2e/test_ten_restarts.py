@@ -21,7 +21,8 @@ from snapline.runtime.leaders.zookeeper_session import ZooKeeperSession, ZooKeep
 from snapline.runtime.logs import silent_logger
 from tests.e2e.programs import MARK, marked
 from tests.integration.savepoint_job import assert_exactly_once, build
-from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.cluster import wait_until
+from tests.services.ha_cluster import HighAvailabilityCluster
 from tests.soak import TASK_MANAGERS, bring_task_managers, ended, standalone_spark
 
 pytestmark = [pytest.mark.rare, pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(900)]

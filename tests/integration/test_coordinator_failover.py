@@ -17,7 +17,8 @@ from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from tests.integration.savepoint_job import assert_exactly_once, build
-from tests.services.ha_cluster import HighAvailabilityCluster, wait_until
+from tests.services.cluster import wait_until
+from tests.services.ha_cluster import HighAvailabilityCluster
 from tests.services.relay import ALL_OF_TWO, RelayProcess, lines_of, relayed_streams
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 

@@ -20,7 +20,7 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
 from tests.integration.savepoint_job import assert_exactly_once, build
-from tests.services.ha_cluster import wait_until
+from tests.services.cluster import wait_until
 from tests.services.network import PrivateNetwork, why_not
 
 WHY_NOT = why_not()

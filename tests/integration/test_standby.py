@@ -23,7 +23,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.grpc_channels import Security, open_channel
 from snapline.runtime.rpc.rpc_server import try_to_listen
-from tests.services.ha_cluster import wait_until
+from tests.services.cluster import wait_until
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
 pytestmark = pytest.mark.zookeeper

@@ -31,6 +31,9 @@ from snapline.protos import client_pb2 as pb
 from snapline.runtime.rpc.grpc_channels import Security
 
 WAIT_SECONDS = 60.0
+"""Without any progress."""
+PATIENCE = 5
+"""Times as long it may take with progress."""
 POLL_SECONDS = 0.02
 STOP_SECONDS = 15.0
 SETTINGS = {
@@ -237,7 +240,7 @@ class LocalCluster:
                 raise AssertionError(f"the job is {now.value}, not {status.value}: {details.overview.failure.summary}")
             return now is status
 
-        wait_until(reached, f"job {job_id} to be {status.value}")
+        wait_until(reached, f"job {job_id} to be {status.value}", progress=lambda: progress_of(details))
         return details
 
     def wait_for_task_managers(self) -> None:
@@ -249,17 +252,18 @@ class LocalCluster:
         self, job_id: str, count: int, seconds: float = WAIT_SECONDS
     ) -> pb.ListCheckpointsResponse:
         """Wait until so many have completed."""
-        answer = self.client.list_checkpoints(job_id)
+        answer, details = self.client.list_checkpoints(job_id), self.client.get_job(job_id)
 
         def reached() -> bool:
-            nonlocal answer
-            answer = self.client.list_checkpoints(job_id)
-            now = self.status(job_id)
+            nonlocal answer, details
+            answer, details = self.client.list_checkpoints(job_id), self.client.get_job(job_id)
+            now = decode_job_status(details.overview.status)
             if now.is_globally_terminal and answer.counts.completed < count:
                 raise AssertionError(f"the job is {now.value} after {answer.counts.completed} of {count} checkpoints")
             return answer.counts.completed >= count
 
-        wait_until(reached, f"{count} checkpoints of job {job_id}", seconds)
+        going_on = lambda: (progress_of(details), str(answer.counts))  # noqa: E731
+        wait_until(reached, f"{count} checkpoints of job {job_id}", seconds, going_on)
         return answer
 
     def cancel(self, job_id: str) -> None:
@@ -268,12 +272,29 @@ class LocalCluster:
         self.wait_for(job_id, JobStatus.CANCELED)
 
 
-def wait_until(reached: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Look again and again. Raises AssertionError that names what did not come."""
-    deadline = time.monotonic() + seconds
+def progress_of(details: pb.JobDetails) -> tuple[object, ...]:
+    """What changes while a job goes on: its status, the states of its tasks, and the rows that they have read."""
+    tasks = [each for vertex in details.vertices for each in vertex.subtasks]
+    return (details.overview.status, *((each.state, each.attempt_number, each.records_in) for each in tasks))
+
+
+def wait_until(
+    reached: Callable[[], bool],
+    what: str,
+    seconds: float = WAIT_SECONDS,
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Look again and again. Raises AssertionError that names what did not come, when `progress` has been the same for
+    so many seconds, or after PATIENCE times as many; what goes on slowly, because the machine does other things, is
+    waited for."""
+    seen, begun = progress(), time.monotonic()
+    since = begun
     while not reached():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s for {what}")
+        now = progress()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() > min(since + seconds, begun + PATIENCE * seconds):
+            raise AssertionError(f"waited {time.monotonic() - begun:.0f} s for {what}; what goes on: {now}")
         time.sleep(POLL_SECONDS)
 
 

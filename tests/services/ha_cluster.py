@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
@@ -26,9 +25,7 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
 from snapline.runtime.rpc.grpc_channels import Security
-
-WAIT_SECONDS = 60.0
-POLL_SECONDS = 0.02
+from tests.services.cluster import wait_until
 
 
 class HighAvailabilityCluster:
@@ -167,15 +164,6 @@ class HighAvailabilityCluster:
                 process.wait()
         for coordinator in self.coordinators:
             coordinator.stop()
-
-
-def wait_until(reached: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Look again and again. Raises AssertionError that names what did not come."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(POLL_SECONDS)
 
 
 def _listening_ports(pid: int) -> set[int]:

@@ -28,7 +28,7 @@ from snapline.coordinator.checkpoint.events import (
     StartCheckpointScheduler,
     StopWithSavepointRequested,
 )
-from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
+from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy, RestartStrategy
 from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
     JobReachedTerminalState,
@@ -143,6 +143,7 @@ class Story:
         attempts: int = 10,
         failure_threshold: int = 1,
         checkpoints: Any = None,
+        restart_strategy: RestartStrategy | None = None,
         **settings: Any,
     ) -> None:
         self.graph = graph
@@ -153,7 +154,7 @@ class Story:
             graph,
             JobMasterIdentity(SESSION, "jm:1", "g"),
             JobMasterSettings(heartbeat, RegistrationSettings(100, 400), 1_000, 500, 300, **settings),
-            FixedDelayRestartStrategy(attempts, 40),
+            restart_strategy or FixedDelayRestartStrategy(attempts, 40),
             self.checkpoints,
             f"/base/{graph.job_id}",
             lambda: f"{next(numbers):032x}",
