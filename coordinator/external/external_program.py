@@ -298,6 +298,10 @@ class ExternalProgram:
         return attempt if attempt is not None and attempt.attempt_id == attempt_id else None
 
     def _run(self, task: TaskDeploymentDescriptor) -> None:
+        if task.restore_state.is_task_finished:  # it had, in the checkpoint: it only ends again, and nobody is asked
+            self._state_changed(task.attempt_id, ExecutionState.RUNNING)
+            self._state_changed(task.attempt_id, ExecutionState.FINISHED)
+            return
         operator = task.operators[0]
         restored = task.restore_state.operators.get(operator.operator_id, OperatorSubtaskState())
         try:

@@ -174,11 +174,14 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             for task in tasks:
                 task.add_done_callback(retrieve_exception)
             await stream.ended.wait()
-            written, _ = await asyncio.wait(tasks[1:], timeout=END_SECONDS)
+            reads = len(stream.out) < MAX_QUEUED_FOR_PROGRAM
+            written, _ = await asyncio.wait(tasks[1:], timeout=END_SECONDS if reads else 0)
             if not written:
                 stream.refuse(StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, DOES_NOT_READ))
             if stream.refusal is not None:
                 reason = str(stream.refusal)
+                stream.out.clear()
+                self._streams.over(stream, reason)  # before the status, which waits until the program reads
                 await context.abort(stream.refusal.code, reason)
             reason = "closed"
         finally:

@@ -22,6 +22,7 @@ from snapline.cli import cli
 from snapline.client import ClusterClient, JobFailed
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.rpc.external_gateway import MAX_QUEUED_FOR_PROGRAM
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
@@ -58,7 +59,14 @@ class Coordinator:
         self.client = ClusterClient(self.address, Security())
 
     def submit(self, name, savepoint=None, settings=SETTINGS, **tasks):
-        return self.client.submit(external_job(JobID(uuid.uuid4().hex), name, tasks, settings, savepoint))
+        """Submit it, and wait until programs are let in."""
+        job_id = self.client.submit(external_job(JobID(uuid.uuid4().hex), name, tasks, settings, savepoint))
+        self.lets_in(job_id)
+        return job_id
+
+    def lets_in(self, job_id):
+        """Wait until the job has a JobMaster: before, programs are told to try again."""
+        self.follow(job_id, lambda details: len(details.vertices) > 0)
 
     def follow(self, job_id, is_so):
         return next(details for details in self.client.watch_job(job_id) if is_so(details))
@@ -234,6 +242,44 @@ def test_state_over_the_limit_fails_the_checkpoint_and_says_how_much(coordinator
     assert "has 3017 bytes, and 2048 are allowed" in failed.failure.message
 
 
+def test_a_program_that_hangs_is_given_up(tmp_path):
+    """It has not answered heartbeats for as long as they may be missing: its attempt is over, and another program goes
+    on from the state that it had."""
+    coordinator = Coordinator(tmp_path, **{"heartbeat.interval": "50 ms", "heartbeat.timeout": "400 ms"})
+    job_id = coordinator.submit("fleet", orders=1)
+    stuck = Raw(coordinator, "fleet", "orders").runs()
+    try:
+        stuck.acknowledge(stuck.hear("trigger_checkpoint").checkpoint_id, b"7")
+        assert "no heartbeat for 400 ms" in stuck.hear("goodbye").reason
+        adder = Adder()
+        said, thread = in_thread(coordinator, "fleet", adder)
+        details = coordinator.follow(job_id, lambda details: details.checkpoint_counts.restored >= 1)
+        assert "no heartbeat for 400 ms" in details.failures[0].failure.summary
+        coordinator.client.cancel(job_id)
+        assert "is CANCELED" in said.get(timeout=20)
+        thread.join()
+    finally:
+        stuck.close()
+        coordinator.stop()
+
+
+def test_a_program_that_does_not_read_loses_its_stream_alone(coordinator, raw):
+    """It talks nonsense and hears no complaint: the bound of what waits for it ends its stream, not the other one's."""
+    coordinator.submit("fleet", good=1, bad=1)
+    good, bad = raw("fleet", "good"), raw("fleet", "bad")
+    good.runs(), bad.runs()
+    unread = pb.FromProgram(task_running=pb.TaskRunning(attempt_id="x" * 900))
+    for _ in range(2 * MAX_QUEUED_FOR_PROGRAM):
+        bad.said.put(unread)
+    assert good.hear("cancel_task").attempt_id == good.attempt  # all go back to one cut
+    with pytest.raises(grpc.RpcError) as refused:
+        bad.hear("goodbye")
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    good.say(task_canceled=pb.TaskCanceled(attempt_id=good.attempt))
+    raw("fleet", "bad").runs()
+    assert good.runs().hear("trigger_checkpoint").checkpoint_id > 0
+
+
 def test_a_job_of_programs_is_listed_and_says_whom_it_waits_for(coordinator, raw):
     """Submitted by command, without code; missing programs stand in its status, and those that are there as tasks."""
     result = CliRunner().invoke(
@@ -251,6 +297,7 @@ def test_a_job_of_programs_is_listed_and_says_whom_it_waits_for(coordinator, raw
         ],
     )
     job_id = result.output.strip()
+    coordinator.lets_in(job_id)
     first = raw("fleet", "orders")
     first.hear("registered")
     waits = coordinator.follow(job_id, lambda details: "1 of 2" in details.overview.status_detail)
