@@ -52,6 +52,8 @@ PROTOCOL_VERSION = 1
 MAX_LINE = 1_000
 """Characters of a line that a program says; more are cut off."""
 MAX_DETAILS = 20_000
+MAX_NAME = 60
+"""Letters of what a program calls itself."""
 NO_ADDRESS = "external"
 """Stands for the data server that a program does not have."""
 
@@ -178,6 +180,7 @@ class ExternalProgram:
         self._identity = identity
         self._phase = _Phase.NEW
         self._register = pb.Register()
+        """What the program has said of itself."""
         self._job_id = JobID("")
         self._heartbeat = RegistrationSuccess(0, 0)
         self._heartbeats_asked = 0
@@ -194,8 +197,9 @@ class ExternalProgram:
 
     @property
     def resource_id(self) -> ResourceID:
-        """The name of the program in lists and logs."""
-        return self._identity.resource_id
+        """The name of the program in lists and logs; what the program calls itself is a part of it."""
+        named = "".join(letter for letter in self._register.program if letter.isalnum() or letter in "-_.")[:MAX_NAME]
+        return ResourceID(f"{self._identity.resource_id}-{named}") if named else self._identity.resource_id
 
     def handle(self, event: ProgramEvent) -> list[ProgramEffect]:
         """Take one event, and return what is to be done."""

@@ -172,6 +172,15 @@ def test_a_program_is_a_task_manager_of_one_slot():
     assert story.hears(SlotOffersAnswered(JOB, (SLOT,), ())) == ([], [registered])
 
 
+def test_a_program_that_has_a_name_is_shown_by_it():
+    """It is a part of the resource id, without what could be mistaken for something else."""
+    story = Story()
+    register = pb.Register(protocol_version=1, job="fleet", task="orders", program="eu-1 \n/x")
+    story.core.handle(ProgramSaid(pb.FromProgram(register=register)))
+    (registration,), _, _ = story._take(JobFound(JOB))
+    assert registration.info.resource_id == "external-1-eu-1x"
+
+
 def test_an_attempt_begins_with_state_and_ends_as_it_says():
     """Deployed, running, finished; and the state comes as it was acknowledged."""
     story = Story().running()
