@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
+
+from snapline.protos.job_pb2 import JobEdge
+from snapline.protos.job_pb2 import Partitioning as WirePartitioning
 
 
 class Partitioning(Enum):
@@ -25,3 +29,14 @@ class Partitioning(Enum):
     def is_pointwise(self) -> bool:
         """Whether a producer is connected to some consumers only."""
         return self in (Partitioning.FORWARD, Partitioning.RESCALE)
+
+
+def behind_sources(edges: Iterable[JobEdge]) -> frozenset[str]:
+    """Vertices that do not count where rows enter a job: those with an input of rows, and those that hand out splits.
+
+    >>> demand = JobEdge(source="splits", target="readers", partitioning=WirePartitioning.PARTITIONING_DEMAND)
+    >>> sorted(behind_sources([demand, JobEdge(source="readers", target="sink")]))
+    ['sink', 'splits']
+    """
+    demand = WirePartitioning.PARTITIONING_DEMAND
+    return frozenset(edge.source if edge.partitioning == demand else edge.target for edge in edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from snapline.dataflow.partitioning import behind_sources
 from snapline.protos import client_pb2 as pb
 
 
@@ -21,9 +22,9 @@ class RowsRead:
 
     def note(self, details: pb.JobDetails) -> None:
         """Take the newest counters; those of an earlier attempt stay."""
-        with_input = {edge.target for edge in details.edges}
+        behind = behind_sources(details.edges)
         for vertex in details.vertices:
-            if vertex.vertex_id not in with_input:
+            if vertex.vertex_id not in behind:
                 for subtask in vertex.subtasks:
                     key = (vertex.vertex_id, subtask.subtask_index, subtask.attempt_number)
                     self._rows[key] = max(subtask.records_in, self._rows.get(key, 0))

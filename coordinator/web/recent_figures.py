@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from snapline.dataflow.partitioning import behind_sources
 from snapline.protos import client_pb2 as pb
 
 PERIOD_SECONDS = 5.0
@@ -29,12 +30,12 @@ class RecentFigures:
 
     def add(self, details: pb.JobDetails, latest: pb.CheckpointOverview | None, now_ms: int) -> None:
         """Take the point of one job, of this moment."""
-        targets = {edge.target for edge in details.edges}
+        behind = behind_sources(details.edges)
         sources = {edge.source for edge in details.edges}
         subtasks = [(vertex.vertex_id, each) for vertex in details.vertices for each in vertex.subtasks]
         point = (
             now_ms / 1000,
-            sum(s.records_in_per_second for vertex, s in subtasks if vertex not in targets),
+            sum(s.records_in_per_second for vertex, s in subtasks if vertex not in behind),
             sum(s.records_in_per_second for vertex, s in subtasks if vertex not in sources),
             max((s.busy_ms_per_second / 10 for _, s in subtasks), default=0),
             max((s.backpressured_ms_per_second / 10 for _, s in subtasks), default=0),

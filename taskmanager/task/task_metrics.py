@@ -91,10 +91,10 @@ class TaskMeter:
 
     def metrics(self, parts: TaskParts | None, now_ms: int | None = None) -> TaskMetrics:
         """All counters, and rates when `now_ms` says when somebody looks: one thread only looks. A source counts as
-        records in what its head emitted."""
+        records in what its head emitted, also one that is fed with splits."""
         writers = parts.writers if parts is not None else ()
         records_in = self.records_in
-        if parts is not None and parts.input is None and parts.chain is not None:
+        if parts is not None and parts.chain is not None and parts.chain.source is not None:
             records_in = parts.chain.source_records
         records_out = sum(writer.records_out for writer in writers)
         spent = dict(self._spent_ms)

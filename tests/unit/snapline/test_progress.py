@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snapline.protos import client_pb2 as pb
-from snapline.protos.job_pb2 import JobEdge
+from snapline.protos.job_pb2 import JobEdge, Partitioning
 from snapline.rows_read import RowsRead
 
 
@@ -28,3 +28,18 @@ def test_rows_read_are_those_of_sources_over_all_attempts():
     rows.note(job(1, [5, 0]))
     rows.note(job(1, [10, 7]))
     assert rows.total == 197
+
+
+def test_rows_of_a_source_that_discovers_are_those_that_its_readers_emit():
+    """What the enumerator hands out are splits, which nobody wants to see counted as rows."""
+    vertices = [
+        pb.VertexDetails(vertex_id=name, subtasks=[pb.SubtaskDetails(records_in=n)])
+        for name, n in (("splits", 30), ("readers", 3_000), ("sink", 999))
+    ]
+    edges = [
+        JobEdge(source="splits", target="readers", partitioning=Partitioning.PARTITIONING_DEMAND),
+        JobEdge(source="readers", target="sink"),
+    ]
+    rows = RowsRead()
+    rows.note(pb.JobDetails(vertices=vertices, edges=edges))
+    assert rows.total == 3_000

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import orc
 
 import snapline as sl
-from snapline.connectors.builtin.collection import CollectionSource
+from snapline.connectors.builtin.collection import CollectionSource, CollectSink
 from snapline.connectors.files import file_discovery
 from snapline.connectors.files.file_discovery import FileEnumerator, SeenFiles
 from snapline.connectors.files.file_sink import FileSink
@@ -415,6 +415,8 @@ def test_a_local_job_reads_what_a_sink_wrote(tmp_path: Path) -> None:
 
     environment = sl.StreamExecutionEnvironment.get_execution_environment()
     environment.set_parallelism(3)
-    stream = environment.from_source(FileSource(tmp_path / "out", JsonFormat(SCHEMA), batch_rows=50), uid="files")
-    found = stream.execute_and_collect(local=True, threads=3)
+    source = FileSource(tmp_path / "out", JsonFormat(SCHEMA), batch_rows=50)
+    environment.from_source(source, uid="files").sink_to(CollectSink("files"), uid="rows")
+    assert 500 == environment.execute("read", local=True, threads=3).rows_read
+    found = CollectSink.rows("files")
     assert rows(0, 500).to_pylist() == sorted((dict(row) for row in found), key=lambda row: row["n"])
