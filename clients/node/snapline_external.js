@@ -13,6 +13,8 @@ const PROTO = [path.join(__dirname, 'external.proto'), path.join(__dirname, '..'
 const OPTIONS = { longs: Number, enums: String, oneofs: true, defaults: true, keepCase: false };
 const MAX_MESSAGE_BYTES = 256 << 20;
 const LEADER = 'snapline-leader';
+// The same stream would end with these again: no or another token, and a coordinator without external tasks.
+const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.UNIMPLEMENTED];
 
 class ParticipationRefused extends Error {}
 class CheckpointDeclined extends Error {}
@@ -33,13 +35,13 @@ class Conversation {
 
   run() {
     return new Promise((resolve) => {
-      const end = (why, leader) => {
+      const end = (why, leader, code) => {
         this.handled = this.handled.then(async () => {
           if (this.attempt) {
             this.attempt = '';
             await this.task.end(why);
           }
-          resolve({ why, leader, wasLetIn: this.wasLetIn, ...this.last });
+          resolve({ why, leader, code, wasLetIn: this.wasLetIn, ...this.last });
         });
       };
       this.call.on('data', (message) => {
@@ -47,7 +49,9 @@ class Conversation {
         if (message.message === 'heartbeat') this.say({ heartbeat: {} });
         else this.handled = this.handled.then(() => this.handle(message.message, message[message.message]));
       });
-      this.call.on('error', (error) => end(error.message, error.metadata && String(error.metadata.get(LEADER)[0] || '')));
+      this.call.on('error', (error) => {
+        end(error.message, error.metadata && String(error.metadata.get(LEADER)[0] || ''), error.code);
+      });
       this.call.on('end', () => end('the coordinator closed the stream', ''));
     });
   }
@@ -167,6 +171,7 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
     const { rejected } = ended;
     if (rejected && rejected.reason === 'REJECTION_REASON_JOB_IS_OVER') return rejected.detail;
     if (rejected && !rejected.tryAgain) throw new ParticipationRefused(rejected.detail);
+    if (FOR_GOOD.includes(ended.code)) throw new ParticipationRefused(`${address} refuses the stream: ${ended.why}`);
     if (ended.wasLetIn) log(`the stream ended, registering again: ${ended.why}`);
     else turn += 1;
     address = (rejected && rejected.address) || ended.leader || addresses[turn % addresses.length];

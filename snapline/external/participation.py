@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from snapline.runtime.rpc.grpc_channels import Security
 
 log = logging.getLogger("snapline.external")
+FOR_GOOD = ("UNAUTHENTICATED", "UNIMPLEMENTED")
+"""Statuses that the same stream would end with again: no or another token, and a coordinator without external tasks."""
 MAX_QUEUED = 1_000
 """So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
 
@@ -90,6 +92,8 @@ def participate(
                 return ended.detail
             if not ended.try_again:
                 raise ParticipationRefused(ended.detail)
+        if why.startswith(FOR_GOOD):
+            raise ParticipationRefused(f"{coordinator} refuses the stream: {why}")
         if give_up_after is not None and time.monotonic() - outside_since >= give_up_after:
             raise ParticipationRefused(f"{coordinator} has not let the program in for {give_up_after:g} s: {why}")
         time.sleep(retry_pause)

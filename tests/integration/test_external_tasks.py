@@ -46,7 +46,7 @@ SETTINGS = {
 class Coordinator:
     """One in this process."""
 
-    def __init__(self, directory, **settings):
+    def __init__(self, directory, *, client=True, **settings):
         self.directory = directory
         self.log = io.StringIO()
         configuration = Configuration({"execution.checkpointing.dir": str(directory), **settings})
@@ -56,7 +56,8 @@ class Coordinator:
             on_fatal=lambda: None,
         )
         self.address = self.entrypoint.start()
-        self.client = ClusterClient(self.address, Security())
+        if client:
+            self.client = ClusterClient(self.address, Security())
 
     def submit(self, name, savepoint=None, settings=SETTINGS, **tasks):
         """Submit it, and wait until programs are let in."""
@@ -377,3 +378,18 @@ def test_a_client_that_will_never_be_let_in_says_so(coordinator):
     coordinator.submit("fleet", orders=1)
     with pytest.raises(ParticipationRefused, match="job 'fleet' has no external task 'x'; it has 'orders'"):
         participate(ExternalTask(), job="fleet", task_name="x", coordinator=coordinator.address)
+
+
+def test_a_program_without_the_token_is_refused_for_good(tmp_path, programs):
+    """Another try would end the same way: both clients say why, and stop; with the token, the program is let in."""
+    coordinator = Coordinator(tmp_path / "checkpoints", client=False, **{"security.auth.token": "secret"})
+    try:
+        arguments: dict[str, Any] = {"job": "none", "task_name": "orders", "coordinator": coordinator.address}
+        with pytest.raises(ParticipationRefused, match=r"refuses the stream: UNAUTHENTICATED: .* security.auth.token"):
+            participate(ExternalTask(), **arguments)
+        with pytest.raises(ParticipationRefused, match="has not let the program in for 0 s: no job 'none' runs here"):
+            participate(ExternalTask(), **arguments, settings={"security.auth.token": "secret"}, give_up_after=0)
+        if not NODE_IS_MISSING:
+            assert programs(*node_counter(coordinator, "none", "orders", tmp_path / "out", 1)).wait(20) == 1
+    finally:
+        coordinator.entrypoint.stop()
