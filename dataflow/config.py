@@ -505,7 +505,7 @@ SLOT_IDLE_TIMEOUT = _duration("slot.idle.timeout", "50 s", "An idle slot of a jo
 RESOURCEMANAGER_TASKMANAGER_TIMEOUT = _duration(
     "resourcemanager.taskmanager-timeout",
     "30 s",
-    "A TaskManager in a Spark executor is released when it has been idle for this long; those of `snapline taskmanagers` stay.",
+    "A TaskManager in a Spark executor is released when it has been idle for this long; those of `snapline taskmanagers` stay, unless `--release-idle`.",
 )
 RESOURCEMANAGER_ADDRESS = _option(
     "resourcemanager.rpc.address",

@@ -577,12 +577,13 @@ def task_managers(target: Target) -> None:
     help="how many TaskManagers; also while no job needs them",
 )
 @click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="slots of each")
+@click.option("--release-idle", is_flag=True, help="give back those that no job needs, until one does")
 @with_coordinator
-def taskmanagers(target: Target, *, instances: int, slots: int) -> None:
+def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bool) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
     from snapline.task_manager_launcher import bring_task_managers
 
-    bring_task_managers(target.configuration, instances=instances, slots=slots)
+    bring_task_managers(target.configuration, instances=instances, slots=slots, release_idle=release_idle)
 
 
 @cli.command()

@@ -16,8 +16,11 @@ from snapline.spark.worker_reports import WorkerReports
 CHECK_INTERVAL_S = 0.5
 
 
-def bring_task_managers(configuration: Configuration, *, instances: int, slots: int) -> None:
-    """Keep `instances` TaskManagers of `slots` slots alive until SIGINT or SIGTERM.
+def bring_task_managers(
+    configuration: Configuration, *, instances: int, slots: int, release_idle: bool = False
+) -> None:
+    """Keep `instances` TaskManagers of `slots` slots alive until SIGINT or SIGTERM; `release_idle`: those that no job
+    needs rest until one does.
 
     Raises TaskManagersUnavailable when Spark cannot run them.
     """
@@ -35,7 +38,7 @@ def bring_task_managers(configuration: Configuration, *, instances: int, slots: 
             slots=slots,
             token=configuration.get_option(SECURITY_TOKEN),
             settings={k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key},
-            stay_when_idle=True,
+            stay_when_idle=not release_idle,
         ),
         logger,
     )

@@ -99,7 +99,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         wait_for(address_file, "coordinator")
         address = address_file.read_text().strip()
         assert f"Coordinator listens at {address}" in log("coordinator")
-        start("taskmanagers", "--coordinator", address, "--instances", "2", "--slots", "1")
+        start("taskmanagers", "--coordinator", address, "--instances", "2", "--slots", "1", "--release-idle")
         wait_for("TaskManagers started", "taskmanagers")
         yield Service(address, directory)
     finally:
@@ -153,7 +153,7 @@ def test_run_waits_for_the_end_of_the_job(service, flights, tmp_path):
 
 
 def test_task_managers_that_nobody_needs_rest_until_somebody_does(service, flights, tmp_path):
-    """Idle ones are released and not started again at once; the next job gets its slots."""
+    """With `--release-idle` they are released and not started again at once; the next job gets its slots."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     log = service.directory / "taskmanagers.log"
     while log.read_text().count("TaskManager is not needed") < 2:
