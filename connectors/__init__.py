@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RawFormat,
         RowFormat,
     )
+    from snapline.connectors.hbase.hbase_sink import HBaseSink
     from snapline.connectors.iceberg.iceberg_sink import IcebergSink
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
@@ -49,6 +50,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "GeneratorSource",
+    "HBaseSink",
     "HybridSource",
     "IcebergSink",
     "JsonFormat",
@@ -80,6 +82,7 @@ _PLACES = {
         AvroFormat ConfluentAvroFormat CsvFormat FileFormat FileRows JsonFormat
         OrcFormat ParquetFormat RawFormat RowFormat
     """,
+    "snapline.connectors.hbase.hbase_sink": "HBaseSink",
     "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",

@@ -1,0 +1,1 @@
+"""Tables of HBase, through its Thrift server and happybase."""

@@ -1,0 +1,189 @@
+"""Tables of HBase as a sink: puts and deletes from rows, sent in batches and at the barrier.
+
+Decides what a row becomes (a put of its cells, or a delete), that mutations of a row keep their order (HBase hides a
+put behind a delete of the same millisecond, so a batch has one kind for a row, and the next waits), and that an error
+of the server fails the task: what was sent since the last checkpoint comes again, and changes nothing in the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.files.filesystems import first_line
+from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.errors import ConnectorError
+
+TIMEOUT_MS = 30_000
+PAUSE_SECONDS = 0.002
+"""After it, the server's clock has gone on by a millisecond at least."""
+
+
+class HBaseSink(Sink):
+    """Writes rows to a table that is there.
+
+    >>> sink = sl_connectors.HBaseSink("totals", host="hbase", row_key="shop", family="d", delete="gone")
+    >>> sink.two_phase, sink.described
+    (False, 'HBaseSink totals')
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        host: str,
+        row_key: str,
+        family: str,
+        port: int = 9090,
+        delete: str = "",
+        batch_rows: int = 1_000,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        """`host`, `port`: of HBase's Thrift server. `row_key`: the column that names the row. Every other column is a
+        cell of `family`, under its name; bytes as they are, else as text in UTF-8; null is no cell. `delete`: a column
+        of truth values, true for rows that are to be deleted. `batch_rows`: so many rows are sent at once."""
+        if batch_rows < 1 or timeout_ms < 1:
+            raise ConnectorError("HBaseSink: batch_rows and timeout_ms must be positive")
+        self.table = table
+        self.host = host
+        self.port = port
+        self.row_key = row_key
+        self.family = family
+        self.delete = delete
+        self.batch_rows = batch_rows
+        self.timeout_ms = timeout_ms
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and table, for errors."""
+        return f"HBaseSink {self.table}"
+
+    @property
+    def two_phase(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        connection = connect(self)
+        try:
+            there = [name.decode() for name in connection.tables()]
+            if self.table not in there:
+                raise ConnectorError(f"{self.described}: there is no such table; create it first")
+            families = [name.decode().rstrip(":") for name in connection.table(self.table).families()]
+            if self.family not in families:
+                raise ConnectorError(
+                    f"{self.described}: there is no column family {self.family!r} but {', '.join(families)}; add it, or name one"
+                )
+        except ConnectorError:
+            raise
+        except Exception as error:
+            raise refused(self, error) from error
+        finally:
+            connection.close()
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(self.row_key)
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return HBaseWriter(self)
+
+
+def connect(sink: HBaseSink) -> Any:
+    """A connection to the Thrift server. Raises ConnectorError."""
+    try:
+        import happybase
+    except ImportError as error:
+        raise ConnectorError("HBase needs happybase: pip install 'snapline[hbase]'") from error
+    try:
+        return happybase.Connection(sink.host, sink.port, timeout=sink.timeout_ms)
+    except Exception as error:
+        raise refused(sink, error) from error
+
+
+def refused(sink: HBaseSink, error: Exception) -> ConnectorError:
+    """Say in one line what the server says, or that none answers."""
+    message = getattr(error, "message", "") or str(error)
+    said = first_line(ConnectorError(message.decode(errors="replace") if isinstance(message, bytes) else message))
+    if type(error).__name__ in {"IOError", "IllegalArgument"} and not isinstance(error, OSError):  # Thrift's
+        return ConnectorError(f"{sink.described}: HBase refuses what was sent: {said}")
+    return ConnectorError(
+        f"{sink.described}: no Thrift server of HBase answers at {sink.host}:{sink.port} ({said}); check the address, and that it runs"
+    )
+
+
+class HBaseWriter(SinkWriter):
+    """Sends the mutations of one subtask."""
+
+    def __init__(self, sink: HBaseSink) -> None:
+        self._sink = sink
+        self._connection = connect(sink)
+        self._table = self._connection.table(sink.table)
+        self._pending: dict[bytes, dict[bytes, bytes] | None] = {}
+        """By row, its cells, or None for a delete."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        sink = self._sink
+        for name in (sink.row_key, sink.delete):
+            if name and name not in batch.schema.names:
+                raise ConnectorError(
+                    f"{sink.described}: the rows have no column {name!r} but {', '.join(batch.schema.names)}"
+                )
+        keys = self._values(batch, sink.row_key)
+        deleted = batch.column(sink.delete).to_pylist() if sink.delete else [False] * len(keys)
+        names = [name for name in batch.schema.names if name not in {sink.row_key, sink.delete}]
+        columns = [(f"{sink.family}:{name}".encode(), self._values(batch, name)) for name in names]
+        for number, (key, is_deleted) in enumerate(zip(keys, deleted, strict=True)):
+            if not key:
+                raise ConnectorError(f"{sink.described}: a row has no row key: {sink.row_key!r} is null or empty")
+            cells = {name: values[number] for name, values in columns if values[number] is not None}
+            self._add(key, None if is_deleted else cells)  # type: ignore[arg-type]  # nulls are left out
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        self._flush()
+        return ()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _add(self, key: bytes, cells: dict[bytes, bytes] | None) -> None:
+        if key in self._pending:
+            before = self._pending[key]
+            if (before is None) != (cells is None):
+                self._flush()
+                time.sleep(PAUSE_SECONDS)
+            elif before is not None and cells is not None:
+                cells = {**before, **cells}
+        if cells is None or cells:
+            self._pending[key] = cells
+        if len(self._pending) >= self._sink.batch_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        try:
+            batch = self._table.batch()
+            for key, cells in self._pending.items():
+                if cells is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, cells)
+            batch.send()
+        except Exception as error:
+            raise refused(self._sink, error) from error
+        self._pending = {}
+
+    def _values(self, batch: pa.RecordBatch, name: str) -> list[bytes | None]:
+        """The values of a column as bytes; null stays null."""
+        column = batch.column(name)
+        kind = column.type
+        if pa.types.is_nested(kind) or pa.types.is_duration(kind):
+            raise ConnectorError(
+                f"{self._sink.described}: column {name!r} is {kind}; make it a text, or columns of their own"
+            )
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+            found: list[bytes | None] = column.to_pylist()
+            return found
+        return [None if value is None else value.encode() for value in column.cast(pa.string()).to_pylist()]
