@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from snapline.dataflow.config import LOG_LEVEL, Configuration
-from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.runtime.logs import make_logger
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome
 
@@ -28,6 +28,14 @@ EXIT_STUCK = 70
 POLL_SECONDS = 1.0
 """How often `should_stop` is asked when nobody says that it has changed."""
 SHUTDOWN_SECONDS = 2.0
+
+
+def refuse_breakpoint(*_arguments: object, **_options: object) -> None:
+    """Fail the job once and for all, because a debugger in this process would wait for a terminal that it has not."""
+    raise JobDefinitionError(
+        "breakpoint() was reached in a TaskManager, which has no terminal: run the job with `snapline run --local` or "
+        "env.execute(name, local=True), where it works, or take it out"
+    )
 
 
 def run_task_manager(
@@ -49,6 +57,7 @@ def run_task_manager(
         ended.set()
         bell.set()
 
+    sys.breakpointhook = refuse_breakpoint
     try:
         manager = TaskManager(config, logger, on_ended=on_ended)
     except SnaplineError as error:

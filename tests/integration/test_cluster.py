@@ -73,6 +73,20 @@ def test_a_bounded_job_runs_to_its_end(cluster, tmp_path):
     assert dict(details.overview.subtasks_by_state) == {"FINISHED": 4}
 
 
+def test_a_breakpoint_on_a_cluster_is_one_line_that_says_where_it_works(cluster):
+    """The job ends at the first one, although failures are restarted: no terminal will be there the next time."""
+
+    def looked_at(row):
+        breakpoint()  # noqa: T100 - what is tested
+        return row
+
+    environment = cluster.environment(1)
+    environment.from_collection([{"n": 1}]).map(looked_at).sink_to(DiscardingSink(), uid="sink")
+    details = cluster.wait_for(cluster.submit(environment, "breakpoint"), JobStatus.FAILED)
+    assert "breakpoint() was reached in a TaskManager, which has no terminal" in details.overview.failure.summary
+    assert details.overview.restarts == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_task_manager_costs_nothing(tmp_path, which):
