@@ -41,11 +41,10 @@ PREFIX = "snapline"
 class PostgresSink(Sink):
     """Writes rows to a table that is there; columns are matched by name.
 
-    >>> from snapline.connectors.postgres.postgres_sink import PostgresSink
-    >>> sink = PostgresSink("totals", dsn="postgresql://writer@db/shop", key=["shop"])
-    >>> sink.two_phase, PostgresSink("log", dsn="host=db dbname=shop", guarantee="exactly_once").two_phase
+    >>> sink = sl_connectors.PostgresSink("totals", dsn="postgresql://writer@db/shop", key=["shop"])
+    >>> sink.two_phase, sl_connectors.PostgresSink("log", dsn="host=db dbname=shop", guarantee="exactly_once").two_phase
     (False, True)
-    >>> sink.before_writing(orders.select("shop")).key_columns if "shop" in orders.schema.names else ("shop",)
+    >>> sink.before_writing(orders).key_columns
     ('shop',)
     >>> sink.described
     'PostgresSink totals'
