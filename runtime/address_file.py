@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from pathlib import Path
 
 from snapline.dataflow.errors import SnaplineError
@@ -10,9 +10,10 @@ from snapline.dataflow.errors import SnaplineError
 
 def write_address(target: Path, address: str) -> None:
     """`host:port` and a line end; the file is there at once with all of it. Raises SnaplineError."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(8)}")  # nobody can have put a link there
     try:
-        partial.write_text(f"{address}\n")
+        with partial.open("x") as file:
+            file.write(f"{address}\n")
         partial.replace(target)
     except OSError as error:
         raise SnaplineError(

@@ -7,6 +7,8 @@ Weakest first: a TOML file (`SNAPLINE_CONFIG`, else `snapline.toml` in the worki
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -78,8 +80,22 @@ def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
     """Return the settings of the file and of the environment, merged."""
     named = environment.get(CONFIG_FILE_VARIABLE, "")
     path = Path(named) if named else Path(CONFIG_FILE)
+    if not named and path.exists():
+        _check_owner(path)
     layers = from_toml(path) if named or path.exists() else {}
     return {**layers, **from_environment(environment)}
+
+
+def _check_owner(path: Path) -> None:
+    """A file that merely lies in the working directory is believed when nobody else can have put it there: it could name
+    a coordinator that gets the token. Raises ConfigurationError."""
+    found = path.stat()
+    if found.st_uid in (os.geteuid(), 0) and not found.st_mode & stat.S_IWOTH:
+        return
+    raise ConfigurationError(
+        f"{path.absolute()} is not read: user id {found.st_uid} owns it, others may write to it, or both, and it could send "
+        f"your token elsewhere; if you trust it, say {CONFIG_FILE_VARIABLE}={path.absolute()}"
+    )
 
 
 def command_line_layers(

@@ -38,6 +38,7 @@ from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.pack_command import pack
+from snapline.printing import echo
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
@@ -89,7 +90,7 @@ class Target:
                 raise SnaplineError(f"{len(known)} jobs run beside their drivers here: say which with {named}")
             address = known[0].address
             line = f"using the coordinator at {address}, beside driver {known[0].pid}; -m HOST:PORT names another one"
-            click.echo(line, err=True)
+            echo(line, err=True)
         values = {COORDINATOR_ADDRESS.key: address} if address else {}
         tokens = [each.token for each in known if each.address == address]
         if tokens and SECURITY_TOKEN.key not in self.configuration:
@@ -100,7 +101,7 @@ class Target:
         """Print messages, one row each."""
         if self.as_json:
             dicts = [message_as_dict(m) for m in messages]
-            click.echo(json.dumps(dicts, indent=2))
+            echo(json.dumps(dicts, indent=2))
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in columns:
@@ -239,10 +240,10 @@ def plan(
     at_hand = snapshot_at_hand(path)
     translation = translate_script(script, arguments)
     for warning in translation.warnings:
-        click.echo(f"snapline: {warning}", err=True)
+        echo(f"snapline: {warning}", err=True)
     answer = plan_job(translation, path, at_hand, allow_non_restored_state=allow_non_restored_state)
     if output == "json":
-        click.echo(json.dumps(answer.as_dict(), indent=2))
+        echo(json.dumps(answer.as_dict(), indent=2))
     else:
         print_plan(answer, console())
     if not answer.would_start:
@@ -267,18 +268,18 @@ def status(target: Target, job: str) -> None:
         details = client.get_job(client.resolve_job(job))
         found = None if target.as_json else client.explain_job(details.overview.job_id, without_stacks=True)
     if target.as_json:
-        click.echo(json.dumps(message_as_dict(details), indent=2))
+        echo(json.dumps(message_as_dict(details), indent=2))
         return
     overview = details.overview
-    click.echo(
+    echo(
         f"{overview.name} ({overview.job_id})  {decode_job_status(overview.status).value}  {overview.restarts} restarts"
     )
     if overview.status_detail:
-        click.echo(overview.status_detail)
+        echo(overview.status_detail)
     if overview.HasField("failure"):
-        click.echo(f"last failure: {overview.failure.summary}")
+        echo(f"last failure: {overview.failure.summary}")
     if found is not None and found.findings:
-        click.echo(f"{found.findings[0].kind}: {found.findings[0].summary} (snapline why says more)")
+        echo(f"{found.findings[0].kind}: {found.findings[0].summary} (snapline why says more)")
     target.show(
         list(details.vertices),
         ["TASK", "PARALLELISM", "STATES", "ROWS IN", "ROWS OUT", "BUSIEST", "BACK-PRESSURED", "ROWS/S"],
@@ -342,7 +343,7 @@ def cancel(target: Target, job: str) -> None:
     with target.client() as client:
         job_id = client.resolve_job(job)
         client.cancel(job_id)
-    click.echo(json.dumps({"job_id": job_id}) if target.as_json else f"cancelling {job_id}")
+    echo(json.dumps({"job_id": job_id}) if target.as_json else f"cancelling {job_id}")
 
 
 @cli.command()
@@ -364,7 +365,7 @@ def rescale(target: Target, job: str, parallelism: int) -> None:
             goes_on = f"the rescale goes on; while it waits for slots, `snapline rescale {job} -p N` takes it back with the N of before"
             raise KeyboardInterrupt(goes_on) from None
     answer = {"job_id": job_id, "parallelism": parallelism}
-    click.echo(json.dumps(answer) if target.as_json else f"{job_id} runs with parallelism {parallelism}")
+    echo(json.dumps(answer) if target.as_json else f"{job_id} runs with parallelism {parallelism}")
 
 
 @cli.command()
@@ -382,10 +383,10 @@ def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
             return
         answer = client.list_checkpoints(job_id)
     if target.as_json:
-        click.echo(json.dumps(message_as_dict(answer), indent=2))
+        echo(json.dumps(message_as_dict(answer), indent=2))
         return
     counts = answer.counts
-    click.echo(
+    echo(
         f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed, "
         f"{counts.in_progress} in progress, {counts.restored} restored"
     )
@@ -457,7 +458,7 @@ def trigger(target: Target, job: str, directory: str) -> None:
     """Take a savepoint; prints its path."""
     with target.client() as client:
         path = client.trigger_savepoint(client.resolve_job(job), _absolute(directory))
-    click.echo(json.dumps({"path": path}) if target.as_json else path)
+    echo(json.dumps({"path": path}) if target.as_json else path)
 
 
 @savepoint.command()
@@ -473,11 +474,11 @@ def dispose(path: str, output: str) -> None:
     configuration = resolve(default_layers(os.environ))
     disposed = dispose_savepoint(StateStorages(lambda url: open_storage(url, configuration)), _absolute(path))
     if output == "json":
-        click.echo(json.dumps({"path": disposed.location, "files": disposed.files, "kept": list(disposed.kept)}))
+        echo(json.dumps({"path": disposed.location, "files": disposed.files, "kept": list(disposed.kept)}))
         return
-    click.echo(f"disposed of {disposed.location}, {disposed.files} files")
+    echo(f"disposed of {disposed.location}, {disposed.files} files")
     if disposed.kept:
-        click.echo(f"kept what is not of the savepoint: {', '.join(disposed.kept)}", err=True)
+        echo(f"kept what is not of the savepoint: {', '.join(disposed.kept)}", err=True)
 
 
 @cli.group()
@@ -533,7 +534,7 @@ def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
     """Stop a job with a savepoint; prints its path."""
     with target.client() as client:
         path = client.stop_with_savepoint(client.resolve_job(job), _absolute(directory), drain=drain)
-    click.echo(json.dumps({"path": path}) if target.as_json else path)
+    echo(json.dumps({"path": path}) if target.as_json else path)
 
 
 @cli.command()
@@ -552,7 +553,7 @@ def tap(target: Target, job: str, uid: str, *, rows: int, max_bytes: int, limit:
     with target.client() as client:
         job_id = client.resolve_job(job)
         for row in follow(client, job_id, uid, rows_per_second=rows, bytes_per_second=max_bytes, limit=limit):
-            click.echo(as_json(row))
+            echo(as_json(row))
 
 
 @cli.command("cluster")
@@ -605,7 +606,7 @@ def config(output: str) -> None:
             }
         )
     if output == "json":
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("KEY", "VALUE", "FROM", "WHAT IT DOES"):
@@ -673,7 +674,7 @@ def _checkpoint_row(checkpoint: pb.CheckpointOverview) -> list[str]:
 
 def _show_checkpoint(target: Target, details: pb.CheckpointDetails) -> None:
     if target.as_json:
-        click.echo(json.dumps(message_as_dict(details), indent=2))
+        echo(json.dumps(message_as_dict(details), indent=2))
         return
     columns = ["TASK", "ACKS", "START DELAY", "ALIGNMENT", "SYNC", "ASYNC", "SIZE"]
     target.show(list(details.vertices), columns, _vertex_checkpoint_row)

@@ -8,12 +8,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.flame_graph import flame_graph
+from snapline.printing import echo
 from snapline.protos import client_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,14 +25,14 @@ def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
     with target.client() as client:
         found = client.explain_job(client.resolve_job(job))
     if target.as_json:
-        click.echo(json.dumps(message_as_dict(found), indent=2))
+        echo(json.dumps(message_as_dict(found), indent=2))
         return
     if not found.findings:
-        click.echo(found.summary)
+        echo(found.summary)
     for finding in found.findings:
-        click.echo(f"{finding.kind}: {finding.summary}")
+        echo(f"{finding.kind}: {finding.summary}")
         for frame in finding.stack if with_stacks else ():
-            click.echo(f"    {frame}")
+            echo(f"    {frame}")
 
 
 def print_stacks(target: Target, what: str, *, everything: bool) -> None:
@@ -41,19 +40,19 @@ def print_stacks(target: Target, what: str, *, everything: bool) -> None:
     with target.client() as client:
         dumps = _dump(client, what, 0)
     if target.as_json:
-        click.echo(json.dumps(message_as_dict(dumps), indent=2))
+        echo(json.dumps(message_as_dict(dumps), indent=2))
         return
     for dump in dumps.dumps:
-        click.echo(f"TaskManager {dump.resource_id}")
+        echo(f"TaskManager {dump.resource_id}")
         for stack in sorted(dump.stacks, key=lambda stack: (not stack.task_name, stack.thread_name)):
             if not stack.task_name and not everything:
                 continue
             attempt = f"  attempt {stack.attempt_id.attempt_number}" if stack.task_name else ""
-            click.echo(f"  thread {stack.thread_name!r}{attempt}")
+            echo(f"  thread {stack.thread_name!r}{attempt}")
             for frame in reversed(stack.frames):
-                click.echo(f"    at {frame}")
+                echo(f"    at {frame}")
     for resource_id in dumps.silent:
-        click.echo(f"TaskManager {resource_id} did not answer", err=True)
+        echo(f"TaskManager {resource_id} did not answer", err=True)
 
 
 def write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
@@ -69,11 +68,9 @@ def write_profile(target: Target, what: str, seconds: int, output: Path) -> None
     samples = max((dump.samples for dump in dumps.dumps), default=0)
     output.write_text(flame_graph(f"{what}: {seconds} s, {samples} looks", stacks), encoding="utf-8")
     for resource_id in dumps.silent:
-        click.echo(f"TaskManager {resource_id} did not answer", err=True)
+        echo(f"TaskManager {resource_id} did not answer", err=True)
     said = {"file": str(output), "samples": samples, "stacks": len(stacks)}
-    click.echo(
-        json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers"
-    )
+    echo(json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers")
 
 
 def serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
@@ -86,7 +83,7 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
     server = PageServer(configuration, lambda: coordinator_address(configuration))
     chosen = max(0, configuration.get_option(WEB_PORT)) if port is None else port
     try:
-        click.echo(f"the page is at {server.start(host, chosen)}")
+        echo(f"the page is at {server.start(host, chosen)}")
         threading.Event().wait()
     finally:
         server.stop()

@@ -12,6 +12,7 @@ from snapline.dataflow.config import OPTIONS, ConfigurationError
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
+from snapline.printing import echo
 
 if TYPE_CHECKING:
     from snapline.cli import Target
@@ -49,4 +50,4 @@ def submit_external(
         configuration[key] = value
     graph = external_job(JobID(uuid.uuid4().hex), name, wanted, configuration, savepoint)
     with target.client() as client:
-        click.echo(client.submit(graph))
+        echo(client.submit(graph))

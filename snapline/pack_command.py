@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from snapline.packing import ENDS, distributions, requirements_in, write_archive
+from snapline.printing import echo
 
 
 @click.command()
@@ -29,12 +30,10 @@ def pack(
     found = distributions(wanted, extra)
     write_archive(output, found.values(), python)
     size = output.stat().st_size
-    click.echo(
-        f"packed {len(found)} distributions into {output} ({size / 1_000_000:,.0f} MB); run a job with", err=True
-    )
+    echo(f"packed {len(found)} distributions into {output} ({size / 1_000_000:,.0f} MB); run a job with", err=True)
     alias = next(output.name.removesuffix(end) for end in ENDS if output.name.endswith(end))
     parts = [
         *("spark-submit", "--archives", f"{output}#{alias}", "--conf", f"spark.pyspark.python=./{alias}/bin/python"),
         *("--conf", f"spark.pyspark.driver.python={sys.executable}", "job.py"),
     ]
-    click.echo(shlex.join(parts))
+    echo(shlex.join(parts))

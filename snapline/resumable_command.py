@@ -11,6 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from snapline.printing import echo
+
 
 @click.command("resumable")
 @click.argument("directory")
@@ -27,7 +29,7 @@ def show_resumable(directory: str, output: str) -> None:
     if not found:
         raise click.ClickException(f"no partition has taken a checkpoint in {directory}")
     if output == "json":
-        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+        echo(json.dumps([asdict(each) for each in found], indent=2))
         return
     table = Table("partition", "rows", "rows out", "rows/s", "remaining", "attempt", "state", "as of")
     for each in found:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.printing import echo
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
@@ -46,10 +47,10 @@ def list_states(snapshot: str, output: str) -> None:
     tables = reader.tables()
     if output == "json":
         described = [*map(_described, tables), *map(_described_lists, reader.lists())]
-        click.echo(json.dumps(described, indent=2))
+        echo(json.dumps(described, indent=2))
         return
     metadata = reader.snapshot.metadata
-    click.echo(f"{metadata.snapshot_type.value} {metadata.checkpoint_id} of {metadata.job_name!r}")
+    echo(f"{metadata.snapshot_type.value} {metadata.checkpoint_id} of {metadata.job_name!r}")
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("UID", "KEY", "KEYS", "SIZE", "STATE", "KIND", "TYPE"):
         shown.add_column(title)
@@ -106,13 +107,13 @@ def _deliver(
 ) -> None:
     if target is not None:
         rows = _write(_limited(batches, limit), schema, target)
-        click.echo(f"wrote {rows:,} rows to {target}")
+        echo(f"wrote {rows:,} rows to {target}")
         return
     shown_at_most = limit or _SHOWN_ROWS
     rows_read = list(islice(_rows(batches), shown_at_most + 1))
     shown = rows_read[:shown_at_most]
     if output == "json":
-        click.echo(json.dumps(shown, indent=2, default=_jsonable))
+        echo(json.dumps(shown, indent=2, default=_jsonable))
     else:
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name in schema.names:
@@ -121,7 +122,7 @@ def _deliver(
             table.add_row(*(_spelled(row[name]) for name in schema.names))
         _console().print(table, markup=False)
     if limit is None and len(rows_read) > shown_at_most:
-        click.echo(f"... there are more than {shown_at_most} rows: --limit N, or --to FILE.parquet", err=True)
+        echo(f"... there are more than {shown_at_most} rows: --limit N, or --to FILE.parquet", err=True)
 
 
 def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> int:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from snapline.dataflow.wire.codec import decode_job_status
+from snapline.printing import echo
 
 if TYPE_CHECKING:
     from snapline.cli import Target
@@ -31,10 +32,10 @@ def list_transactions(target: Target, what: str) -> None:
     path = _snapshot(target, what, ends=False)
     found = open_transactions(*open_snapshot(path))
     if target.as_json:
-        click.echo(json.dumps([_described(each) for each in found], indent=2))
+        echo(json.dumps([_described(each) for each in found], indent=2))
         return
     if not found:
-        click.echo(f"{path} holds nothing that is pre-committed")
+        echo(f"{path} holds nothing that is pre-committed")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"):
@@ -70,9 +71,9 @@ def end_by_hand(
         ended.append({**_described(each), "ended": done if was_open else "was committed already"})
         if not target.as_json:
             which = f"checkpoint {each.checkpoint_id} of sink {each.sink_uid!r}"
-            click.echo(f"{done} {which}: {each.what}" if was_open else f"{which} was committed already")
+            echo(f"{done} {which}: {each.what}" if was_open else f"{which} was committed already")
     if target.as_json:
-        click.echo(json.dumps(ended, indent=2))
+        echo(json.dumps(ended, indent=2))
 
 
 def _snapshot(target: Target, what: str, *, ends: bool) -> str:

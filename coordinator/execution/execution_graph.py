@@ -20,6 +20,7 @@ from snapline.dataflow.wire.messages import ExecutionState, JobStatus
 from snapline.runtime.cores.machine import InvariantViolation, check
 
 MAX_SUBTASKS = 1 << 17
+MAX_NAME = 10_000
 """Of one job: an execution of each takes a kilobyte, in this coordinator and in every one that follows."""
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
@@ -263,6 +264,14 @@ def check_job_graph(job_graph: JobGraph) -> None:
     """Raise ValueError, naming vertex or edge, when the graph cannot be expanded."""
     if not job_graph.vertices:
         raise ValueError(f"job {job_graph.name!r} has no vertices: define a source and a sink before you execute")
+    names = [job_graph.name, *(vertex.name for vertex in job_graph.vertices)]
+    names += [operator.uid for vertex in job_graph.vertices for operator in vertex.operators]
+    for name in names:
+        if not name.isprintable() or len(name) > MAX_NAME:
+            raise ValueError(
+                f"the name {name[:100]!r} has characters that cannot be printed, or more than {MAX_NAME}: lists and logs show "
+                "names as they are"
+            )
     seen: dict[JobVertexID, JobVertex] = {}
     for vertex in job_graph.vertices:
         if vertex.vertex_id in seen:

@@ -63,6 +63,33 @@ def test_file_that_is_not_toml_is_named(tmp_path):
         default_layers({"SNAPLINE_CONFIG": str(file)})
 
 
+def test_a_file_of_somebody_else_in_the_working_directory_is_not_believed(tmp_path, monkeypatch):
+    """It could name a coordinator that gets the token of the environment; one that was named is meant."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "snapline.toml"
+    file.write_text('jobmanager.rpc.address = "evil.example:6123"')
+    assert "jobmanager.rpc.address" in default_layers({})
+    file.chmod(0o646)
+    with pytest.raises(
+        ConfigurationError, match=r"snapline.toml is not read: .* if you trust it, say SNAPLINE_CONFIG="
+    ):
+        default_layers({})
+    assert "jobmanager.rpc.address" in default_layers({"SNAPLINE_CONFIG": str(file)})
+    monkeypatch.setattr("os.geteuid", lambda: file.stat().st_uid + 1)
+    file.chmod(0o600)
+    if file.stat().st_uid:
+        with pytest.raises(ConfigurationError, match="is not read"):
+            default_layers({})
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+    """As one that is no TOML."""
+    file = tmp_path / "snapline.toml"
+    file.write_bytes(b'parallelism.default = "\xff"')
+    with pytest.raises(ConfigurationError, match=r"snapline.toml is not valid TOML"):
+        default_layers({"SNAPLINE_CONFIG": str(file)})
+
+
 def test_program_refuses_unknown_settings():
     """At the call, not at night."""
     environment = StreamExecutionEnvironment.get_execution_environment()

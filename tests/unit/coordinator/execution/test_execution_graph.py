@@ -138,6 +138,8 @@ FORWARD = Partitioning.FORWARD
             job("x", [vertex(name, 32_768, max_parallelism=32_768) for name in "abcde"], []),
             "job 'x' has 163840 subtasks, and a coordinator takes 131072 at most",
         ),
+        (job("\x1b[2J", [vertex("a", 1)], []), "characters that cannot be printed"),
+        (job("x" * 10_001, [vertex("a", 1)], []), "or more than 10000"),
         (job("x", [vertex("a", 1), vertex("a", 1)], []), "two vertices have the id a"),
         (job("x", [vertex("a", 1)], [edge("a", "b", FORWARD)]), "'a->b' connects a vertex that is not in the job"),
         (job("x", [vertex("a", 1), vertex("b", 1)], [edge("b", "a", FORWARD)]), "goes backwards"),
