@@ -87,8 +87,8 @@ def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
 
 
 def _check_owner(path: Path) -> None:
-    """A file that merely lies in the working directory is believed when nobody else can have put it there: it could name
-    a coordinator that gets the token. Raises ConfigurationError."""
+    """A file that merely lies in the working directory is believed when nobody else can have put it there: it could
+    name a coordinator that gets the token. Raises ConfigurationError."""
     found = path.stat()
     if found.st_uid in (os.geteuid(), 0) and not found.st_mode & stat.S_IWOTH:
         return

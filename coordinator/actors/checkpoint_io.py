@@ -87,7 +87,8 @@ class CheckpointIo:
         self._tell = tell
         self._logger = logger
         self._statistics_due_ms = 0
-        self._statistics_number = self._statistics_written = 0
+        self._statistics_to_write: bytes | None = None
+        self._statistics_are_written = False
         self._statistics_lock = threading.Lock()
         self._deletions = Deletions(io, timers, clock)
         self._is_over = False
@@ -326,18 +327,23 @@ class CheckpointIo:
         if now_ms < self._statistics_due_ms:
             return
         self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
-        data = encode_statistics(statistics)
-        self._statistics_number += 1
-        number = self._statistics_number
+        with self._statistics_lock:
+            self._statistics_to_write = encode_statistics(statistics)
+        self._quietly("write statistics", self._write_latest_statistics)
 
-        def write() -> None:
-            """Writes of several threads come in any order: what is older than what is there is not written."""
+    def _write_latest_statistics(self) -> None:
+        """One thread writes at a time, always what is newest; others leave theirs to it, and wait for nothing."""
+        while True:
             with self._statistics_lock:
-                if number > self._statistics_written:
-                    self._statistics_store.write(data)
-                    self._statistics_written = number
-
-        self._quietly("write statistics", write)
+                data = self._statistics_to_write
+                if data is None or self._statistics_are_written:
+                    return
+                self._statistics_to_write, self._statistics_are_written = None, True
+            try:
+                self._statistics_store.write(data)
+            finally:
+                with self._statistics_lock:
+                    self._statistics_are_written = False
 
     def _report(self, effect: asked.ReportCheckpoint) -> None:
         say = self._logger.warning if effect.is_warning else self._logger.info
