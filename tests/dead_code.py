@@ -19,6 +19,7 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 """Where names lie that users call: exercised by tests and examples is exercised enough."""
 
 CALLED_BY_LIBRARIES = """
+    breakpointhook
     _ipython_display_
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
     disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states list_open

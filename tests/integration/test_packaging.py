@@ -33,8 +33,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return build(tmp_path_factory.mktemp("packages"))
 
 
-PAGE = {".html", ".js", ".css", ".LICENSE"}
-"""Files of the page that a coordinator shows, with the licences of the libraries in it."""
+PAGE = {".html", ".js", ".css", ".json", ".LICENSE"}
+"""Files of the page that a coordinator shows, with the licences of the libraries in it, and the REST API described."""
 
 
 def kinds(names: list[str]) -> set[str]:
