@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize(
     "victims",
     [
-        pytest.param({"executor": True, "decommission": True}, id="executors"),
-        pytest.param({"sink": False, "all": False}, id="TaskManagers", marks=pytest.mark.rare),
+        pytest.param({"executor": False, "decommission": True}, id="executors"),
+        pytest.param({"sink": False, "all": True}, id="TaskManagers", marks=pytest.mark.rare),
     ],
 )
 def test_whatever_is_killed_leaves_no_trace_in_the_output(tmp_path, victims):
