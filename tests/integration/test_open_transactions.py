@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import deltalake
@@ -15,9 +16,10 @@ import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from snapline.client import RequestRefused
 from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.lost_job import MAY_COMMIT, build, catalog_in
-from tests.services.cluster import LocalCluster
+from tests.services.cluster import LocalCluster, wait_until
 
 pytestmark = pytest.mark.leaks("pyiceberg keeps its threads for the whole process")
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,10 +39,15 @@ def lost(cluster, tmp_path):
     load_catalog("default", **catalog_in(tmp_path)).create_namespace("lost")
     (tmp_path / "lines").mkdir()
     environment = cluster.environment(
+        interval="10 min",
         restart_strategy__type="none",
         execution__checkpointing__externalized_checkpoint_retention="RETAIN_ON_CANCELLATION",
     )
     job_id = cluster.submit(build(environment, tmp_path), "lost")
+    lines = tmp_path / "lines"
+    wait_until(lambda: any(each.stat().st_size for each in lines.iterdir()), "rows: without them nothing is open")
+    with suppress(RequestRefused):  # the job may fail before it can say that the checkpoint is complete
+        cluster.client.trigger_checkpoint(job_id)
     cluster.wait_for(job_id, JobStatus.FAILED)
     return job_id, tmp_path
 

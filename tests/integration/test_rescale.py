@@ -48,7 +48,7 @@ def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
     cluster.wait_for_checkpoints(job_id, 1)
     refused = command("rescale", "to rescale", "-p", "2", coordinator=cluster.address)
     assert refused.returncode == 1
-    assert "needs 2 slots for this parallelism, and has 1 after 3000 ms" in refused.stderr
+    assert "not enough slots for this parallelism after 3000 ms: 2 required, 1 available" in refused.stderr
     assert "it goes on as it is" in refused.stderr
     assert cluster.client.get_job(job_id).overview.restarts == 0
     assert "RESTARTING" not in cluster.client.get_job(job_id).status_timestamps_ms
