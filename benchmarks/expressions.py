@@ -78,7 +78,7 @@ def _columns(**named: Any) -> pa.RecordBatch:
 
 
 def queries() -> dict[str, Query]:
-    """All ten, by name."""
+    """The ten queries that are compared, by their names."""
     price, pieces, discount, country, at = map(sl.col, ("price", "pieces", "discount", "country", "at"))
     return {
         "arithmetic": Query(

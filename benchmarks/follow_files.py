@@ -54,7 +54,7 @@ def source_of(directory: Path) -> FileSource:
 
 
 def discover(directory: Path, files: int) -> None:
-    """Measure the enumerator alone."""
+    """Measure how long the enumerator takes to find all files, without a job around it."""
     enumerator = FileEnumerator(source_of(directory))
     state: dict[str, Any] = {}
     found, sizes, looks, watch = 0, [0], 0, Stopwatch()
@@ -98,7 +98,7 @@ def run_job(directory: Path, files: int) -> None:
 
 
 def main() -> int:
-    """Run all of it."""
+    """Write the files, measure how they are found and read, and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--read", type=int, default=10_000, help="so many of them are read by the job")

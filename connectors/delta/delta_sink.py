@@ -37,6 +37,7 @@ from snapline.connectors.files.partitions import split_by_values
 from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
+from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableWriter
 from snapline.dataflow.api.connector_api import (
     GlobalCommittable,
@@ -46,9 +47,6 @@ from snapline.dataflow.api.connector_api import (
     SourceContextInfo,
 )
 from snapline.dataflow.errors import ConnectorError
-
-LOST_RACES_MAX = 100
-"""So many commits of others may come between one of ours and the look before it."""
 
 
 class DeltaSink(Sink):
@@ -208,19 +206,11 @@ class DeltaCommitter(GlobalCommitter):
             return None if table is None else table.transaction_version(application(job_id, sink_uid))
 
     def commit(self, together: GlobalCommittable) -> None:
-        for _ in range(LOST_RACES_MAX):
-            if self._try(together):
-                return
-        raise ConnectorError(
-            f"Delta table {self._path}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of "
-            f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
-        )
+        commit_against_others(lambda: self._try(together), f"Delta table {self._path}", together.checkpoint_id)
 
     def abort(self, together: GlobalCommittable) -> None:
-        files, location = open_output(self._path, file_options(self._options))
         for each in together.committables:
-            for file in each.data["files"]:
-                files.delete(f"{location.path}/{file['path']}")
+            delete_files(self._path, file_options(self._options), each.data["files"])
 
     def _try(self, together: GlobalCommittable) -> bool:
         """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
@@ -327,15 +317,8 @@ class DeltaCommitter(GlobalCommitter):
         return True
 
     def _require_files(self, notes: Sequence[Mapping[str, Any]], what: str) -> None:
-        """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
-        files, location = open_output(self._path, file_options(self._options))
         for note in notes:
-            for file in note["files"]:
-                if not files.exists(f"{location.path}/{file['path']}"):
-                    raise ConnectorError(
-                        f"{what}: {file['path']} is gone, and with it {file['rows']} rows that were never committed; VACUUM or a "
-                        "person has removed it. Start from an earlier snapshot, or without this one's output"
-                    )
+            require_files(self._path, file_options(self._options), note["files"], what)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

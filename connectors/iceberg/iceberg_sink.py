@@ -29,6 +29,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     unusable,
 )
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
+from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableWriter
 from snapline.dataflow.api.connector_api import (
     GlobalCommittable,
@@ -39,8 +40,6 @@ from snapline.dataflow.api.connector_api import (
 )
 from snapline.dataflow.errors import ConnectorError
 
-LOST_RACES_MAX = 100
-"""So many commits of others may come between one of ours and the look before it."""
 JOB, SINK, CHECKPOINT = "snapline.job", "snapline.sink", "snapline.checkpoint"
 RETRIES = "commit.retry.num-retries"
 
@@ -240,21 +239,13 @@ class IcebergCommitter(GlobalCommitter):
         return None if table is None else committed(table, job_id, sink_uid)
 
     def commit(self, together: GlobalCommittable) -> None:
-        for _ in range(LOST_RACES_MAX):
-            if self._try(together):
-                return
-        raise ConnectorError(
-            f"Iceberg table {self._name}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of "
-            f"checkpoint {together.checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"
-        )
+        commit_against_others(lambda: self._try(together), f"Iceberg table {self._name}", together.checkpoint_id)
 
     def abort(self, together: GlobalCommittable) -> None:
         table = open_table(self._catalog, self._name)
         options = {} if table is None else data_directory(table)[1]
         for each in together.committables:
-            files, location = open_output(each.data["directory"], options)
-            for file in each.data["files"]:
-                files.delete(f"{location.path}/{file['path']}")
+            delete_files(each.data["directory"], options, each.data["files"])
 
     def _try(self, together: GlobalCommittable) -> bool:
         """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
@@ -271,7 +262,8 @@ class IcebergCommitter(GlobalCommitter):
         if done is not None and done >= together.checkpoint_id:
             return True
         if together.may_repeat:
-            require_files(table, notes, what)
+            for note in notes:
+                require_files(note["directory"], data_directory(table)[1], note["files"], what)
         paths = [f"{note['directory']}/{file['path']}" for note in notes for file in note["files"]]
         before = table.metadata_location
         summary = {JOB: together.job_id, SINK: together.sink_uid, CHECKPOINT: str(together.checkpoint_id)}
@@ -316,15 +308,3 @@ def columns_lacking(table: Any, note: Mapping[str, Any], what: str) -> pa.Schema
     columns_to_write(written, columns, note["new_columns"], iceberg_type, f"{what}: the table has changed")
     lacking = [field for field in written if field.name not in columns.names]
     return pa.schema(lacking) if lacking else None
-
-
-def require_files(table: Any, notes: Sequence[Mapping[str, Any]], what: str) -> None:
-    """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
-    for note in notes:
-        files, location = open_output(note["directory"], data_directory(table)[1])
-        for file in note["files"]:
-            if not files.exists(f"{location.path}/{file['path']}"):
-                raise ConnectorError(
-                    f"{what}: {file['path']} is gone, and with it {file['rows']} rows that were never committed; a removal of orphan "
-                    "files or a person has taken it. Start from an earlier snapshot, or without this one's output"
-                )

@@ -177,7 +177,7 @@ def test_others_who_write_the_table_are_no_obstacle(tmp_path, monkeypatch):
 
 def test_a_table_that_never_rests_is_an_error_that_says_so(tmp_path, monkeypatch):
     """After a bounded number of races."""
-    monkeypatch.setattr("snapline.connectors.delta.delta_sink.LOST_RACES_MAX", 2)
+    monkeypatch.setattr("snapline.connectors.tables.table_commits.LOST_RACES_MAX", 2)
     sink = DeltaSink(tmp_path)
     commit(sink, 1, rows(1))
     files = written(sink, rows(2))

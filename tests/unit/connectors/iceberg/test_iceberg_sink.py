@@ -19,7 +19,6 @@ from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransfor
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import IcebergSink
-from snapline.connectors.iceberg import iceberg_sink
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
@@ -198,7 +197,7 @@ def test_others_who_write_the_table_are_no_obstacle_unless_they_never_rest(place
     monkeypatch.setattr(Table, "_do_commit", race)
     sink.create_global_committer(Place()).commit(together(files, 1))
     assert numbers(place_for_tables) == [1, 100, 101]
-    monkeypatch.setattr(iceberg_sink, "LOST_RACES_MAX", 2)
+    monkeypatch.setattr("snapline.connectors.tables.table_commits.LOST_RACES_MAX", 2)
     races[0] = 2
     with pytest.raises(ConnectorError, match="others committed 2 times between a look at the table and the commit"):
         sink.create_global_committer(Place()).commit(together(written(sink, rows(2)), 2))
