@@ -38,7 +38,8 @@ def test_aborted_checkpoints_leave_no_file_and_no_thread(tmp_path):
         before = [threads_of(pid) for pid in pids]
         wait_until(lambda: failed() >= 60, "fifty more")
         after = [threads_of(pid) for pid in pids]
-        assert all(now <= then + 4 for then, now in zip(before, after, strict=True)), (before, after)
+        # A pool may grow to its bound in the meantime; a thread left behind by each of the fifty would be fifty more.
+        assert all(now < then + 25 for then, now in zip(before, after, strict=True)), (before, after)
 
         cluster.cancel(job_id)
         job_directory = cluster.checkpoints / job_id
