@@ -42,11 +42,11 @@ class Counter(ExternalTask):
         self._write(self._next - 1)
 
     def work(self) -> float | None:
-        """Count one; at the end, wait for the checkpoint that covers everything."""
+        """Count one; at the end, or beyond it in an earlier life, wait for the checkpoint that covers everything."""
         if self._next <= self._until:
             self._next += 1
             return self._pause
-        return None if self._written_up_to == self._until else self._pause
+        return None if self._written_up_to == self._next - 1 else self._pause
 
     def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[bytes]]:
         """Return where it is, and what is not in a file yet."""

@@ -25,7 +25,7 @@ class Counter {
 
   work() {
     if (this.next <= this.until) this.next += 1;
-    else if (this.writtenUpTo === this.until) {
+    else if (this.writtenUpTo === this.next - 1) {
       clearInterval(this.timer);
       this.context.finish();
     }

@@ -11,6 +11,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from snapline.dataflow.wire.reflection_codec import is_repeated
+
 
 def message_as_dict(message: Message) -> dict[str, Any]:
     """The message with everything below it."""
@@ -23,7 +25,7 @@ def _field(message: Message, field: Any) -> Any:
     if nested is not None and nested.GetOptions().map_entry:
         of_value = nested.fields_by_name["value"]
         return {str(key): _value(item, of_value) for key, item in sorted(value.items())}
-    if field.is_repeated:
+    if is_repeated(field):
         return [_value(item, field) for item in value]
     if field.has_presence and not message.HasField(field.name):
         return None
