@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from snapline.connectors.parquet import ParquetSink, ParquetSource
     from snapline.dataflow.api.accumulators import DoubleCounter, Histogram, LongCounter
     from snapline.dataflow.api.async_retries import AsyncRetryStrategy
+    from snapline.dataflow.api.bad_rows import BadRow
     from snapline.dataflow.api.batch_aggregates import BatchAggregateFunction
     from snapline.dataflow.api.connector_api import (
         Committable,
@@ -157,6 +158,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "AsyncFunction",
     "AsyncRetryStrategy",
+    "BadRow",
     "BatchAggregateFunction",
     "BatchKeys",
     "BatchResult",
@@ -330,6 +332,7 @@ _PLACES = {
         SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows WindowAssigner
     """,
     "snapline.dataflow.api.async_retries": "AsyncRetryStrategy",
+    "snapline.dataflow.api.bad_rows": "BadRow",
     "snapline.dataflow.api.batch_aggregates": "BatchAggregateFunction",
     "snapline.dataflow.api.watermark_generators": "WatermarkGenerator WatermarkOutput",
     "snapline.dataflow.api.triggers": """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
+from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
 from snapline.dataflow.api.connector_api import Sink
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import AsyncFunction, CheckpointListener
@@ -228,16 +229,25 @@ class DataStream(StreamResults):
         return self.add_operator(name, MapBatchesSpec(projection, schema), "", schema=schema)
 
     def map(
-        self, function: Callable[[Row], Row], *, uid: str = "", name: str = "map", schema: pa.Schema | None = None
+        self,
+        function: Callable[[Row], Row],
+        *,
+        uid: str = "",
+        name: str = "map",
+        schema: pa.Schema | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream:
         """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`. It costs a
-        Python call per row, so take `map_batches` where you can.
+        Python call per row, so take `map_batches` where you can. `on_error`: a row for which the function raises, or
+        returns what does not fit the schema, fails the job, is dropped and counted in the metric `bad_rows`, or goes to
+        `bad_rows()` (`side_output`) as it was before. An OSError and what Snapline raises fail the job all the same.
 
         >>> euros = pa.schema([("euros", pa.float64())])
         >>> orders.map(lambda row: {"euros": row["cents"] / 100}, schema=euros).schema.names
         ['euros']
         """
-        return self.add_operator(name, MapRowsSpec(function, schema), uid, schema=schema)
+        spec = MapRowsSpec(function, schema, _checked_on_error(on_error, name))
+        return self.add_operator(name, spec, uid, schema=schema)
 
     def flat_map(
         self,
@@ -246,26 +256,44 @@ class DataStream(StreamResults):
         uid: str = "",
         name: str = "flat_map",
         schema: pa.Schema | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream:
         """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` as in
-        `map_batches`.
+        `map_batches`, `on_error` as in `map`.
 
         >>> _ = orders.flat_map(lambda row: [row] * (row["cents"] // 100), schema=orders.schema)
         """
-        return self.add_operator(name, FlatMapRowsSpec(function, schema), uid, schema=schema)
+        spec = FlatMapRowsSpec(function, schema, _checked_on_error(on_error, name))
+        return self.add_operator(name, spec, uid, schema=schema)
 
-    def filter_rows(self, predicate: Callable[[Row], bool], *, uid: str = "", name: str = "filter_rows") -> DataStream:
+    def filter_rows(
+        self,
+        predicate: Callable[[Row], bool],
+        *,
+        uid: str = "",
+        name: str = "filter_rows",
+        on_error: OnError = "fail",
+    ) -> DataStream:
         """Keep the rows, dictionaries, for which the function is true. `filter` does the same for whole batches.
+        `on_error` as in `map`.
 
         >>> _ = orders.filter_rows(lambda row: row["coupon"] is not None)
         """
-        return self.add_operator(name, FilterRowsSpec(predicate), uid, schema=self.schema)
+        spec = FilterRowsSpec(predicate, _checked_on_error(on_error, name))
+        return self.add_operator(name, spec, uid, schema=self.schema)
 
     def process(
-        self, function: ProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
+        self,
+        function: ProcessFunction,
+        *,
+        uid: str = "",
+        name: str = "process",
+        schema: pa.Schema | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream:
         """Call a ProcessFunction row by row, without keys: rows, side outputs and the times of the task. `schema` as in
-        `map_batches`. Raises JobDefinitionError for a class instead of an object, and for functions of keyed streams.
+        `map_batches`, `on_error` as in `map`: what was emitted for a bad row before it was known is left out, too.
+        Raises JobDefinitionError for a class instead of an object, and for functions of keyed streams.
 
         >>> class Split(sl.ProcessFunction):
         ...     def process_element(self, row, context):
@@ -280,7 +308,7 @@ class DataStream(StreamResults):
                 f"operator {name!r}: {type(function).__name__} is no ProcessFunction; functions with keyed state and timers need "
                 "key_by(...).process(...)"
             )
-        spec = ProcessSpec(function, schema, self.event_time_column)
+        spec = ProcessSpec(function, schema, self.event_time_column, _checked_on_error(on_error, name))
         return self.add_operator(name, spec, uid, schema=schema)
 
     def assign_timestamps_and_watermarks(
@@ -414,13 +442,27 @@ class DataStream(StreamResults):
         """
         for node in (self.environment.graph.nodes[edge.source] for edge in self.edges):
             if why := why_no_side_output(node.spec, tag):
-                raise JobDefinitionError(f"get_side_output of {node.uid or node.name!r}: {why}")
+                call = "bad_rows" if tag == BAD_ROWS_TAG else "get_side_output"
+                raise JobDefinitionError(f"{call} of {node.uid or node.name!r}: {why}")
         time = self.event_time_column
         if len(self.edges) == 1 and getattr(self.node.spec, "late_output_tag", "") == tag:
             schema = getattr(self.node.spec, "input_schema", None) if schema is None else schema
             time = getattr(self.node.spec, "event_time_column", time)
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
         return DataStream(self.environment, edges, schema, time)
+
+    def bad_rows(self) -> DataStream:
+        """The rows that this source could not read, or for which this function raised, where it was given
+        `on_error="side_output"`: `operator` (its uid), `split` and `position` (a file and the number of the line, a
+        topic with its partition and the offset; null of functions), `value` (the bytes as they came; of functions the
+        row as a JSON object) and `error`. Each bad row is there once, in checkpoints as other rows are. Raises
+        JobDefinitionError for an operator that does not set rows aside.
+
+        >>> euros = orders.map(lambda row: {"euros": 100 / len(row["coupon"])}, on_error="side_output", uid="euros")
+        >>> euros.bad_rows().schema.names
+        ['operator', 'split', 'position', 'value', 'error']
+        """
+        return replace(self.get_side_output(BAD_ROWS_TAG, BAD_ROWS_SCHEMA), event_time_column="")
 
     # --- partitioning -------------------------------------------------------------------------------------------------
 
@@ -626,3 +668,9 @@ class DataStream(StreamResults):
         if schema is not None and time and time not in schema.names:
             time = ""
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
+
+
+def _checked_on_error(on_error: OnError, name: str) -> OnError:
+    if why := why_wrong(on_error):
+        raise JobDefinitionError(f"operator {name!r}: {why}")
+    return on_error

@@ -69,6 +69,10 @@ class HybridSource(Source):
                     )
         return None if first is None else pa.schema([field.with_nullable(True) for field in first])
 
+    @property
+    def sets_bad_rows_aside(self) -> bool:
+        return any(source.sets_bad_rows_aside for source in self.sources)
+
     def enumerate_splits(self) -> Sequence[SourceSplit]:
         """None: each source is asked when it begins. They are asked here, too, so that missing input is said early."""
         for source in self.sources:
@@ -149,7 +153,7 @@ class HybridReader(SourceReader):
             batch = batch.select(self._names)
         split_id = _outer_id(self._phase, polled.split_id) if polled.split_id else ""
         finished = tuple(_outer_id(self._phase, each) for each in polled.finished_splits)
-        return Polled(polled.status, batch, polled.wake_at_ms, split_id, finished)
+        return Polled(polled.status, batch, polled.wake_at_ms, split_id, finished, polled.bad_rows)
 
     def pause_splits(self, split_ids: Sequence[str]) -> None:
         if self._reader is not None:

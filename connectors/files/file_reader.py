@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from snapline.connectors.files.filesystems import Location, advice, first_line, locate
 from snapline.connectors.formats.file_reading import BadLine, FileRows
+from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC, BadRow
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 
@@ -41,7 +42,7 @@ class FileReader(SourceReader):
         self._rows: Iterator[FileRows] | None = None
         self._stream: Any = None
         self._store: Location | None = None
-        self._bad_rows = context.metrics.counter("bad_rows") if source.on_error == "drop" else None
+        self._bad_rows = context.metrics.counter(BAD_ROWS_METRIC) if source.on_error != "fail" else None
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         self._splits.extend(splits)
@@ -71,10 +72,9 @@ class FileReader(SourceReader):
         if found is None:
             self._require_same(split, location)
             return self._finish()
-        if found.bad:
-            self._on_bad(found.bad, location.url)
+        bad = self._on_bad(found.bad, location.url) if found.bad else ()
         self._position = found.position
-        return Polled(InputStatus.MORE_AVAILABLE, batch, split_id=split.split_id)
+        return Polled(InputStatus.MORE_AVAILABLE, batch, split_id=split.split_id, bad_rows=bad)
 
     def close(self) -> None:
         self._rows = None
@@ -193,17 +193,21 @@ class FileReader(SourceReader):
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _on_bad(self, bad: Sequence[BadLine], url: str) -> None:
+    def _on_bad(self, bad: Sequence[BadLine], url: str) -> Sequence[BadRow]:
+        """Fail, or count them; returns those that are to leave aside."""
         first = bad[0]
         if self._bad_rows is None:
             raise ConnectorError(
-                f"FileSource: line {first.number} of {url} is no row: {first.reason}; on_error='drop' leaves such lines out"
+                f"FileSource: line {first.number} of {url} is no row: {first.reason}; on_error='drop' leaves such lines out, on_error='side_output' sets them aside"
             )
         self._bad_rows.inc(len(bad))
+        if self._source.sets_bad_rows_aside:
+            return [BadRow(url, line.number, line.value, line.reason) for line in bad]
         log.warning(
             "FileSource dropped %d lines that are no rows, the first is line %d of %s: %s",
             len(bad), first.number, url, first.reason,
         )  # fmt: skip
+        return ()
 
 
 GONE = "gone"

@@ -26,6 +26,7 @@ from snapline.connectors.formats.file_format import (
     readable_format_of,
 )
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.dataflow.api.bad_rows import OnError, why_wrong
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
 
@@ -33,7 +34,6 @@ BATCH_ROWS = 16_384
 DISCOVERY_INTERVAL_MS = 10_000
 REMEMBER = 10_000
 ORDERS = ("modified", "path")
-BAD_ROWS = ("fail", "drop")
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class FileSource(Source):
         order: Literal["modified", "path"] = "modified",
         schema: pa.Schema | None = None,
         columns: Sequence[str] | None = None,
-        on_error: Literal["fail", "drop"] = "fail",
+        on_error: OnError = "fail",
         discovery_interval_ms: int = DISCOVERY_INTERVAL_MS,
         remember: int = REMEMBER,
         ignore_missing: bool = False,
@@ -68,8 +68,9 @@ class FileSource(Source):
         Kafka take as well. `follow`: look for new files every `discovery_interval_ms`, for ever. `order`: files are
         handed out by the time of their last change, then path, or by path alone. `schema`: columns and types; without
         it they are those of the first file. `columns`: only these, in this order. `on_error`: a line that is no row
-        fails the job, or is dropped and counted. `remember`: a new file may appear behind so many files that come
-        after it in the order. `ignore_missing`: a file that is gone before it is read is left out."""
+        fails the job, is dropped and counted, or goes to `stream.bad_rows()` (`side_output`). `remember`: a new file
+        may appear behind so many files that come after it in the order. `ignore_missing`: a file that is gone before it
+        is read is left out."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
             raise ConnectorError("FileSource: no path given")
@@ -80,8 +81,8 @@ class FileSource(Source):
                 raise ConnectorError(f"FileSource: {name} must be at least 1, got {number}")
         if order not in ORDERS:
             raise ConnectorError(f"FileSource: order is one of {', '.join(ORDERS)}, not {order!r}")
-        if on_error not in BAD_ROWS:
-            raise ConnectorError(f"FileSource: on_error is one of {', '.join(BAD_ROWS)}, not {on_error!r}")
+        if why := why_wrong(on_error):
+            raise ConnectorError(f"FileSource: {why}")
         if schema is not None and (isinstance(format, RowFormat) or format == "avro"):
             raise ConnectorError("FileSource: the format has a schema; leave out schema=, or give columns=[...]")
         self.paths: tuple[str, ...] = tuple(absolute(path) for path in given)
@@ -104,6 +105,10 @@ class FileSource(Source):
     @property
     def bounded(self) -> bool:
         return not self.follow
+
+    @property
+    def sets_bad_rows_aside(self) -> bool:
+        return self.on_error == "side_output"
 
     @property
     def format(self) -> FileFormat:

@@ -10,12 +10,12 @@ from snapline.connectors.formats.file_format import (
 )
 from snapline.connectors.formats.file_reading import FileRows
 from snapline.connectors.formats.json_lines import JsonFormat
-from snapline.connectors.formats.row_format import BadRow, RawFormat, RowFormat
+from snapline.connectors.formats.row_format import BadValue, RawFormat, RowFormat
 from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
 
 __all__ = [
     "AvroFormat",
-    "BadRow",
+    "BadValue",
     "ConfluentAvroFormat",
     "CsvFormat",
     "FileFormat",

@@ -22,13 +22,13 @@ UNREADABLE = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowErr
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
+class BadValue:
     """A value that is no row."""
 
     index: int
-    """Position of the row among the values that were decoded."""
+    """Position of the value among the values that were decoded."""
     reason: str
-    """Why the row cannot be decoded, in one line."""
+    """Why the value cannot be decoded, in one line."""
 
 
 class RowFormat(ABC):
@@ -58,7 +58,7 @@ class RowFormat(ABC):
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         """One value for each row, which has the columns of `schema`."""
 
-    def decode(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[BadRow]]:
+    def decode(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[BadValue]]:
         """As many rows as values; those that are null or bad are nulls in every column.
 
         >>> import pyarrow as pa
@@ -73,7 +73,7 @@ class RowFormat(ABC):
             except UNREADABLE:
                 pass
         there = [index for index, value in enumerate(values) if value is not None]
-        bad: list[BadRow] = []
+        bad: list[BadValue] = []
         good: list[int] = []
         parts = self._decode([value for value in values if value is not None], there, good, bad)
         bad.sort(key=lambda row: row.index)
@@ -90,7 +90,7 @@ class RowFormat(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=schema), bad
 
     def _decode(
-        self, values: Sequence[bytes], indices: Sequence[int], good: list[int], bad: list[BadRow]
+        self, values: Sequence[bytes], indices: Sequence[int], good: list[int], bad: list[BadValue]
     ) -> list[pa.RecordBatch]:
         if not values:
             return []
@@ -99,7 +99,7 @@ class RowFormat(ABC):
         except UNREADABLE as error:
             if len(values) == 1:
                 reason = " ".join(str(error).split())[:REASON_LENGTH_MAX] or type(error).__name__
-                bad.append(BadRow(indices[0], reason))
+                bad.append(BadValue(indices[0], reason))
                 return []
             half = len(values) // 2
             first = self._decode(values[:half], indices[:half], good, bad)

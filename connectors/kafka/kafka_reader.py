@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snapline.connectors.formats import BadRow
+from snapline.connectors.formats import BadValue
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.connectors.kafka.message_columns import PartitionRows, Place, by_partition, partition_rows
 from snapline.connectors.kafka.offsets import CheckpointedOffsets
+from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 
@@ -53,7 +54,7 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[Place] = frozenset()
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
-        self._bad_rows = context.metrics.counter("bad_rows") if source.on_error != "fail" else None
+        self._bad_rows = context.metrics.counter(BAD_ROWS_METRIC) if source.on_error != "fail" else None
         """Values that were no row."""
 
     # --- splits -----------------------------------------------------------------------------------------------------
@@ -123,7 +124,9 @@ class KafkaReader(SourceReader):
         if self._source.commit_offsets == "periodic":
             self._consumer.store_offsets(offsets=[self._library.TopicPartition(*place, rows.next_offset)])
         ended = self._take_ended()
-        return Polled(InputStatus.MORE_AVAILABLE, rows.batch, split_id=split.split_id, finished_splits=ended)
+        return Polled(
+            InputStatus.MORE_AVAILABLE, rows.batch, split_id=split.split_id, finished_splits=ended, bad_rows=rows.bad
+        )
 
     def _is_read(self, place: Place) -> bool:
         """To its end, and everything was handed out."""
@@ -289,9 +292,9 @@ class KafkaReader(SourceReader):
         self._consumer.close()
 
 
-def bad_row_error(topic: str, partition: int, offset: int, bad: BadRow) -> ConnectorError:
+def bad_row_error(topic: str, partition: int, offset: int, bad: BadValue) -> ConnectorError:
     """Where the value is, why it is no row, and the way out."""
     return ConnectorError(
         f"KafkaSource: the value at topic {topic!r}, partition {partition}, offset {offset} is no row: {bad.reason}; "
-        "on_error='drop' leaves such rows out, on_error='keep' hands them on with the reason"
+        "on_error='drop' leaves such rows out, on_error='side_output' sets them aside with the reason"
     )

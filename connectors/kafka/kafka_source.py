@@ -20,7 +20,7 @@ import pyarrow as pa
 from snapline.connectors.formats import RawFormat, RowFormat
 from snapline.connectors.kafka.connection import Settings, checked
 from snapline.connectors.kafka.kafka_reader import KafkaReader
-from snapline.connectors.kafka.message_columns import BAD_COLUMNS, BAD_ROWS, METADATA_COLUMNS
+from snapline.connectors.kafka.message_columns import BAD_COLUMNS, METADATA_COLUMNS, ON_ERROR_OF_KAFKA
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator, partition_splits
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
@@ -62,7 +62,7 @@ class KafkaSource(Source):
         stop: Literal["latest"] | dt.datetime | None = None,
         group_id: str | None = None,
         commit_offsets: Literal["on_checkpoints", "periodic", "disabled"] = "on_checkpoints",
-        on_error: Literal["fail", "drop", "keep"] = "fail",
+        on_error: Literal["fail", "drop", "side_output", "keep"] = "fail",
         settings: Settings | None = None,
         partition_discovery_ms: int | None = None,
         batch_rows: int = BATCH_ROWS,
@@ -74,10 +74,10 @@ class KafkaSource(Source):
         it has none), or the first row at or after a time (UTC, unless it has a zone). `stop`: end before what is
         written after submission (`latest`), or at a time; None reads for ever. `commit_offsets`: publish progress under
         `group_id` when a checkpoint is complete, every few seconds (without checkpoints), or not. `on_error`: a value
-        that the format cannot read fails the job, is dropped and counted, or is kept: null columns with its bytes in
-        `bad_value` and the reason in `bad_reason`. `settings`: of librdkafka, such as `security.protocol`.
-        `partition_discovery_ms`: look so often for partitions that were added, and read them from their first row.
-        `give_up_after_ms`: fail when no broker has answered for so long."""
+        that the format cannot read fails the job, is dropped and counted, goes to `stream.bad_rows()` (`side_output`),
+        or is kept: null columns with its bytes in `bad_value` and the reason in `bad_reason`. `settings`: of
+        librdkafka, such as `security.protocol`. `partition_discovery_ms`: look so often for partitions that were added,
+        and read them from their first row. `give_up_after_ms`: fail when no broker has answered for so long."""
         self.topics: tuple[str, ...] = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not self.topics or not all(self.topics):
             raise ConnectorError("KafkaSource: no topic given")
@@ -99,8 +99,8 @@ class KafkaSource(Source):
             raise ConnectorError(
                 f"KafkaSource: commit_offsets is one of {', '.join(OFFSET_MODES)}, not {commit_offsets!r}"
             )
-        if on_error not in BAD_ROWS:
-            raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(BAD_ROWS)}, not {on_error!r}")
+        if on_error not in ON_ERROR_OF_KAFKA:
+            raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(ON_ERROR_OF_KAFKA)}, not {on_error!r}")
         if batch_rows < 1:
             raise ConnectorError(f"KafkaSource: batch_rows must be at least 1, got {batch_rows}")
         if partition_discovery_ms is not None and partition_discovery_ms < 1:
@@ -124,6 +124,10 @@ class KafkaSource(Source):
     @property
     def bounded(self) -> bool:
         return self.stop is not None
+
+    @property
+    def sets_bad_rows_aside(self) -> bool:
+        return self.on_error == "side_output"
 
     def schema(self) -> pa.Schema:
         fields = [field.with_nullable(True) for field in self.format.schema]

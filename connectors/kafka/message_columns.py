@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.connectors.formats import BadRow, RowFormat
+from snapline.connectors.formats import BadValue, RowFormat
+from snapline.dataflow.api.bad_rows import ON_ERROR, BadRow
 
 METADATA_COLUMNS: dict[str, pa.DataType] = {
     "key": pa.binary(),
@@ -24,7 +25,7 @@ METADATA_COLUMNS: dict[str, pa.DataType] = {
     "headers": pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
 }
 BAD_COLUMNS = (pa.field("bad_value", pa.binary()), pa.field("bad_reason", pa.string()))
-BAD_ROWS = ("fail", "drop", "keep")
+ON_ERROR_OF_KAFKA = (*ON_ERROR, "keep")
 Place = tuple[str, int]
 
 
@@ -35,6 +36,8 @@ class PartitionRows:
     place: Place
     batch: pa.RecordBatch
     next_offset: int
+    bad: Sequence[BadRow] = ()
+    """Values among them that are to leave aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class BadMessage:
 
     place: Place
     offset: int
-    bad: BadRow
+    bad: BadValue
 
 
 def by_partition(messages: Sequence[Any], topics: int) -> dict[Place, list[Any]]:
@@ -66,7 +69,7 @@ def partition_rows(
     grouped: Mapping[Place, Sequence[Any]], row_format: RowFormat, metadata: Mapping[str, str], on_error: str
 ) -> tuple[list[PartitionRows], list[BadMessage]]:
     """The rows of each partition in order, and the messages that are none. With `keep` these are rows too, with `drop`
-    they are not, and with `fail` the caller raises. One decoding serves all partitions."""
+    and `side_output` they are not, and with `fail` the caller raises. One decoding serves all partitions."""
     messages = [message for group in grouped.values() for message in group]
     values = [message.value() for message in messages]
     decoded, bad = row_format.decode(values)
@@ -81,8 +84,15 @@ def partition_rows(
         names += [field.name for field in BAD_COLUMNS]
     batch = pa.RecordBatch.from_arrays(columns, names=names)
     keep = np.ones(len(values), bool)
-    if on_error == "drop":
+    if on_error in {"drop", "side_output"}:
         keep[[row.index for row in bad]] = False
+    aside: dict[Place, list[BadRow]] = {}
+    if on_error == "side_output":
+        for row in bad:
+            message = messages[row.index]
+            topic, partition = message.topic(), message.partition()
+            one = BadRow(f"{topic}-{partition}", message.offset(), values[row.index], row.reason)
+            aside.setdefault((topic, partition), []).append(one)
     found = []
     end = 0
     for place, group in grouped.items():
@@ -90,7 +100,7 @@ def partition_rows(
         rows = batch.slice(start, end - start)
         if not keep[start:end].all():
             rows = rows.filter(pa.array(keep[start:end]))
-        found.append(PartitionRows(place, rows, group[-1].offset() + 1))
+        found.append(PartitionRows(place, rows, group[-1].offset() + 1, aside.get(place, ())))
     places = [(messages[row.index].topic(), messages[row.index].partition()) for row in bad]
     return found, [BadMessage(place, messages[row.index].offset(), row) for place, row in zip(places, bad, strict=True)]
 

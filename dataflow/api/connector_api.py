@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.user_metrics import MetricGroup
 
 
@@ -69,6 +70,8 @@ class Polled:
     """Split that the batch came from. Without it, a watermark per split is the watermark of all rows."""
     finished_splits: tuple[str, ...] = ()
     """Splits that ended with this poll; they hold the watermark back no longer."""
+    bad_rows: Sequence[BadRow] = ()
+    """Rows that could not be read, for `DataStream.bad_rows()`. The position lies behind them, too."""
 
 
 class SourceContextInfo(Protocol):
@@ -224,6 +227,7 @@ class Source(ABC):
     ...     def enumerate_splits(self):
     ...         return [sl.SourceSplit("all")]
     ...     splits_at_once = 1
+    ...     sets_bad_rows_aside = False
     ...     def create_enumerator(self, splits):
     ...         return None
     ...     def create_reader(self, context):
@@ -254,6 +258,11 @@ class Source(ABC):
     def schema(self) -> pa.Schema | None:
         """Schema of the batches, if known on the driver; used to check columns before the job starts."""
         return None
+
+    @property
+    def sets_bad_rows_aside(self) -> bool:
+        """Return whether the readers hand out rows that they could not read (`Polled.bad_rows`)."""
+        return False
 
     @abstractmethod
     def enumerate_splits(self) -> Sequence[SourceSplit]:

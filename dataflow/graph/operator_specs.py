@@ -83,10 +83,12 @@ class FilterSpec:
 
 @dataclass(frozen=True)
 class MapRowsSpec:
-    """A function that turns one row into one row (map)."""
+    """A function that turns one row into one row (map). `on_error`: of it and its like, what becomes of a row that the
+    function raises for."""
 
     function: Callable[[Row], Row]
     output_schema: pa.Schema | None = None
+    on_error: str = "fail"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class ProcessSpec:
     output_schema: pa.Schema | None = None
     event_time_column: str = ""
     """Empty: rows have no event time."""
+    on_error: str = "fail"
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class FlatMapRowsSpec:
 
     function: Callable[[Row], Iterable[Row] | None]
     output_schema: pa.Schema | None = None
+    on_error: str = "fail"
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class FilterRowsSpec:
     """Keep the rows for which the function is true."""
 
     predicate: Callable[[Row], bool]
+    on_error: str = "fail"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ only.
 
 from __future__ import annotations
 
+from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     CustomOperatorSpec,
@@ -15,6 +16,7 @@ from snapline.dataflow.graph.operator_specs import (
     MapBatchesSpec,
     OperatorSpec,
     ProcessSpec,
+    SourceSpec,
     WindowProcessSpec,
 )
 
@@ -25,6 +27,8 @@ def why_no_side_output(spec: OperatorSpec, tag: str) -> str:
     """What is wrong with reading this tag, and the way out; empty: nothing, as far as can be known."""
     if not isinstance(tag, str) or not tag:
         return f"the tag of a side output is a name, not {tag!r}"
+    if tag == BAD_ROWS_TAG:
+        return _why_no_bad_rows(spec)
     if isinstance(spec, _ANY) or (isinstance(spec, WindowProcessSpec) and spec.form in ("rows", "batches")):
         return ""
     late = getattr(spec, "late_output_tag", None)
@@ -35,3 +39,19 @@ def why_no_side_output(spec: OperatorSpec, tag: str) -> str:
     if late is not None:
         return f"there is no side output {tag!r}: late rows go to one with side_output_late_data(...) (of joins: late_tag=)"
     return f"there is no side output {tag!r}: only functions that are handed a context, or return SideOutput(...), have some"
+
+
+def _why_no_bad_rows(spec: OperatorSpec) -> str:
+    """Bad rows are set aside by those that were asked to."""
+    if isinstance(spec, SourceSpec):
+        if spec.source.sets_bad_rows_aside:
+            return ""
+        return (
+            f"its bad rows are not set aside: give {type(spec.source).__name__} on_error='side_output', if it has that"
+        )
+    on_error = getattr(spec, "on_error", None)
+    if on_error == "side_output":
+        return ""
+    if on_error is not None:
+        return "its bad rows are not set aside: give it on_error='side_output'"
+    return "sources, map, flat_map, filter_rows and process set bad rows aside, with on_error='side_output', and nothing else does"

@@ -24,6 +24,7 @@ from snapline.dataflow.graph.operator_specs import (
 )
 from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, listed, try_rows
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
 
@@ -105,16 +106,19 @@ class FilterOperator(FunctionOperator):
             self.output.emit_batch(batch.filter(mask))
 
 
-class MapRowsOperator(FunctionOperator):
+class MapRowsOperator(RowWiseOperator):
     """Calls a function that turns one row into one row."""
 
     def __init__(self, spec: MapRowsSpec) -> None:
-        super().__init__(spec.function)
+        super().__init__(spec.function, spec.on_error)
         self._call = spec.function
         self._batcher = RowBatcher(spec.output_schema)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         call = self._call
+        if self.goes_on:
+            self.emit_good(batch, lambda row: [call(row)], self._batcher)
+            return
         rows = rows_of(batch)
         iterator = iter(rows)
         try:
@@ -124,16 +128,19 @@ class MapRowsOperator(FunctionOperator):
         _emit_rows(self, self._batcher, results)
 
 
-class FlatMapRowsOperator(FunctionOperator):
+class FlatMapRowsOperator(RowWiseOperator):
     """Row in, any number of rows out."""
 
     def __init__(self, spec: FlatMapRowsSpec) -> None:
-        super().__init__(spec.function)
+        super().__init__(spec.function, spec.on_error)
         self._call = spec.function
         self._batcher = RowBatcher(spec.output_schema)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         call = self._call
+        if self.goes_on:
+            self.emit_good(batch, lambda row: listed(call(row)), self._batcher)
+            return
         rows = rows_of(batch)
         iterator = iter(rows)
         results: list[Row] = []
@@ -147,21 +154,29 @@ class FlatMapRowsOperator(FunctionOperator):
         _emit_rows(self, self._batcher, results)
 
 
-class FilterRowsOperator(FunctionOperator):
+class FilterRowsOperator(RowWiseOperator):
     """Keeps the rows for which the function is true; the batch itself is not rebuilt."""
 
     def __init__(self, spec: FilterRowsSpec) -> None:
-        super().__init__(spec.predicate)
+        super().__init__(spec.predicate, spec.on_error)
         self._predicate = spec.predicate
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         predicate = self._predicate
         rows = rows_of(batch)
+        if self.goes_on:
+            kept, errors = try_rows(rows, lambda row: bool(predicate(row)))
+            self._emit(batch, [kept.get(index, False) for index in range(len(rows))])
+            self.set_aside(batch, errors)
+            return
         iterator = iter(rows)
         try:
             mask = [bool(predicate(row)) for row in iterator]
         except Exception as error:
             raise RowFailure(row_being_read(rows, iterator), error) from error
+        self._emit(batch, mask)
+
+    def _emit(self, batch: pa.RecordBatch, mask: Sequence[bool]) -> None:
         if all(mask):
             self.output.emit_batch(batch)
         elif any(mask):

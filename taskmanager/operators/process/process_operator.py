@@ -6,6 +6,7 @@ key is refused in one line. Mirrors Flink's ProcessOperator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import ProcessSpec
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
-from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, fitting, listed, try_rows
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
 
@@ -66,11 +67,11 @@ class ContextWithoutKeys:
         self.side_rows.setdefault(tag, []).append(row)
 
 
-class ProcessOperator(FunctionOperator):
+class ProcessOperator(RowWiseOperator):
     """Calls the function for every row."""
 
     def __init__(self, spec: ProcessSpec) -> None:
-        super().__init__(spec.function)
+        super().__init__(spec.function, spec.on_error)
         self._time_column = spec.event_time_column
         self._batcher = RowBatcher(spec.output_schema)
         self._side_batchers: dict[str, RowBatcher] = {}
@@ -81,6 +82,9 @@ class ProcessOperator(FunctionOperator):
         process, call = self.function.process_element, self._call
         times = event_times_ms(batch, self._time_column).tolist() if self._time_column else [None] * batch.num_rows
         rows = rows_of(batch)
+        if self.goes_on:
+            self._process_good(batch, list(zip(rows, times, strict=True)))
+            return
         iterator = iter(rows)
         results: list[Row] = []
         try:
@@ -95,6 +99,30 @@ class ProcessOperator(FunctionOperator):
         if emitted is not None:
             self.output.emit_batch(emitted)
         side_rows, call.side_rows = call.side_rows, {}
+        self._emit_aside(side_rows)
+
+    def _process_good(self, batch: pa.RecordBatch, timed_rows: Sequence[tuple[Row, int | None]]) -> None:
+        """Emit what the function makes of each row that it can work on, to its side outputs as well."""
+        aside_of: dict[int, dict[str, list[Row]]] = {}
+
+        def produce(numbered: tuple[int, tuple[Row, int | None]]) -> list[Row]:
+            number, (row, self._call.timestamp_ms) = numbered
+            aside_of[number] = self._call.side_rows = {}
+            return listed(self.function.process_element(row, self._call))
+
+        made, errors = try_rows(list(enumerate(timed_rows)), produce)
+        results = fitting(made, self._batcher, errors)
+        self._call.side_rows = {}
+        if results is not None:
+            self.output.emit_batch(results)
+        side_rows: dict[str, list[Row]] = {}
+        for number in made:
+            for tag, rows in aside_of[number].items():
+                side_rows.setdefault(tag, []).extend(rows)
+        self._emit_aside(side_rows)
+        self.set_aside(batch, errors)
+
+    def _emit_aside(self, side_rows: Mapping[str, Sequence[Row]]) -> None:
         for tag, of_tag in side_rows.items():
             side = self._side_batchers.setdefault(tag, RowBatcher()).batch_of(of_tag)
             if side is not None:

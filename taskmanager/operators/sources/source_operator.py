@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG, bad_rows_batch
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import SourceSpec
@@ -139,6 +140,8 @@ class SourceOperator(WatermarkedSource):
     def _poll_reader(self, reader: SourceReader, now_ms: int) -> Polled:
         """Emit what the reader has, and set when to ask it again."""
         polled = reader.poll_next(now_ms)
+        if polled.bad_rows:
+            self.output.emit_side(BAD_ROWS_TAG, bad_rows_batch(self.context.operator_uid, polled.bad_rows))
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
             if generator is None or cadence is None:

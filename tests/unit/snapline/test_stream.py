@@ -59,6 +59,22 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         ),
         (lambda s: buckets(s).aggregate(n=sl.count()).get_side_output("late"), "side_output_late_data(...)"),
         (lambda s: s.filter_rows(bool).get_side_output("odd"), "only functions that are handed a context"),
+        (
+            lambda s: s.map(dict, uid="m").bad_rows(),
+            "bad_rows of 'm': its bad rows are not set aside: give it on_error=",
+        ),
+        (
+            lambda s: s.bad_rows(),
+            "bad_rows of 'watermarks': sources, map, flat_map, filter_rows and process set bad rows",
+        ),
+        (
+            lambda s: s.environment.from_collection([{"k": 1}], uid="c").bad_rows(),
+            "bad_rows of 'c': its bad rows are not set aside: give CollectionSource on_error='side_output', if it has",
+        ),
+        (
+            lambda s: s.map(dict, on_error="skip"),
+            "operator 'map': on_error is one of fail, drop, side_output, not 'skip'",
+        ),
         (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
         (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
         (

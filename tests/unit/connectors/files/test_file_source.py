@@ -295,6 +295,12 @@ def test_bad_lines_fail_with_their_number_or_are_dropped_and_counted(tmp_path: P
     good = drain(open_reader(source, found_by(source)[0], place))
     assert [1, 2, 3] == [row["n"] for row in good]
     assert 1 == place.metrics.counter("bad_rows").value
+    aside = FileSource(tmp_path, "csv", schema=SCHEMA, on_error="side_output")
+    polled = open_reader(aside, found_by(aside)[0], place).poll_next(0)
+    [bad] = polled.bad_rows
+    assert (str(tmp_path / "a.csv"), 6, b"x,c") == (bad.split, bad.position, bad.value)
+    assert "x" in bad.error
+    assert 2 == place.metrics.counter("bad_rows").value
     (tmp_path / "a.csv").write_text('{"n": 1}\n\n[]\n')
     with pytest.raises(ConnectorError, match=r"line 3 of .*a\.csv is no row: not a JSON object"):
         read(FileSource(tmp_path, "json", schema=SCHEMA))
@@ -360,7 +366,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         (lambda at: FileSource(at, "xml"), "unknown format 'xml'; there are parquet, orc, json, csv, avro"),
         (lambda at: FileSource([]), "no path given"),
         (lambda at: FileSource(at, order=WRONG), "order is one of modified, path, not 'wrong'"),
-        (lambda at: FileSource(at, on_error=WRONG), "on_error is one of fail, drop, not 'wrong'"),
+        (lambda at: FileSource(at, on_error=WRONG), "on_error is one of fail, drop, side_output, not 'wrong'"),
         (lambda at: FileSource(at, remember=0), "remember must be at least 1, got 0"),
         (lambda at: FileSource(at, JsonFormat(SCHEMA), schema=SCHEMA), "the format has a schema; leave out schema="),
         (lambda at: FileSource(at, JsonFormat(SCHEMA), columns=["m"]), "no column 'm' in the schema; it has n, word"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapline.connectors.kafka import KafkaSource
+from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.user_metrics import MetricGroup
 
@@ -59,12 +60,14 @@ def rows_of(found) -> list[dict[str, Any]]:
     return [row for polled in found if polled.batch is not None for row in polled.batch.to_pylist()]
 
 
-def read_all(source, splits=None) -> list[dict[str, Any]]:
-    """Of a bounded source."""
+def read_all(source, splits=None, bad: list[BadRow] | None = None) -> list[dict[str, Any]]:
+    """Of a bounded source. `bad` takes the rows that it sets aside."""
     reader = open_reader(source, splits)
-    found = rows_of(polls(reader, until=lambda _: False))
+    found = polls(reader, until=lambda _: False)
     reader.close()
-    return found
+    if bad is not None:
+        bad += [row for polled in found for row in polled.bad_rows]
+    return rows_of(found)
 
 
 def at_least(count):

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator
+from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.errors import ConnectorError
 from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
@@ -245,9 +246,9 @@ def test_a_cluster_that_is_away_for_a_moment_is_asked_again_for_partitions(kafka
             enumerator.discover(state)
 
 
-def test_bad_rows_fail_are_dropped_or_kept(kafka):
-    """The error names the place of the value; the reader counts what it drops; what is kept has the bytes and the
-    reason."""
+def test_bad_rows_fail_are_dropped_kept_or_set_aside(kafka):
+    """The error names the place of the value; the reader counts what it drops; what is kept or set aside has the bytes
+    and the reason."""
     topic = kafka.topic()
     kafka.send(topic, [b'{"n": 1}', b"?", b'{"n": 2}'])
     common = {"format": NUMBERS, "stop": "latest", "metadata": ["offset"]}
@@ -258,8 +259,11 @@ def test_bad_rows_fail_are_dropped_or_kept(kafka):
         read_all(source_of(kafka, topic, **common))
     dropped = read_all(source_of(kafka, topic, on_error="drop", **common))
     kept = read_all(source_of(kafka, topic, on_error="keep", **common))
+    aside: list[BadRow] = []
+    good_ones = read_all(source_of(kafka, topic, on_error="side_output", **common), bad=aside)
 
-    assert [{"n": 1, "offset": 0}, {"n": 2, "offset": 2}] == dropped
+    assert [{"n": 1, "offset": 0}, {"n": 2, "offset": 2}] == dropped == good_ones
+    assert [BadRow(f"{topic}-0", 1, b"?", "not a JSON object")] == aside
     good = {"bad_value": None, "bad_reason": None}
     assert [
         {"n": 1, "offset": 0, **good},
@@ -381,7 +385,7 @@ def test_brokers_that_go_and_come_back(kafka):
         ({"metadata": {"key": "value"}}, "two columns have one name"),
         ({"partition_discovery_ms": 0}, "partition_discovery_ms must be positive, got 0"),
         ({"partition_discovery_ms": 1, "stop": "latest"}, "is for sources that read for ever; leave out stop="),
-        ({"on_error": "shrug"}, "on_error is one of fail, drop, keep, not 'shrug'"),
+        ({"on_error": "shrug"}, "on_error is one of fail, drop, side_output, keep, not 'shrug'"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
         (
             {"settings": {"enable.auto.commit": True}},
