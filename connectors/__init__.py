@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from snapline.connectors.iceberg.iceberg_sink import IcebergSink
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.connectors.postgres.postgres_lookup import PostgresLookup
     from snapline.connectors.postgres.postgres_sink import PostgresSink
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "ParquetFormat",
     "ParquetSink",
     "ParquetSource",
+    "PostgresLookup",
     "PostgresSink",
     "PrintSink",
     "RateLimiter",
@@ -86,6 +88,7 @@ _PLACES = {
     "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.connectors.postgres.postgres_lookup": "PostgresLookup",
     "snapline.connectors.postgres.postgres_sink": "PostgresSink",
 }
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}

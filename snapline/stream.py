@@ -411,7 +411,8 @@ class DataStream(StreamResults):
         A request that takes longer than `timeout_ms` milliseconds is given up: `function.timeout(row)` says what leaves
         instead. `ordered`: results leave in the order of their rows; otherwise as they come, but never across a
         watermark. `retry`: when a request that failed, or was answered badly, is made again; the timeout counts all of
-        its attempts. Raises JobDefinitionError for a capacity or timeout below 1.
+        its attempts. `schema`: of the results; without it the function is asked (`result_schema`). Raises
+        JobDefinitionError for a capacity or timeout below 1.
 
         >>> class Price(sl.AsyncFunction):
         ...     async def async_invoke(self, row):
@@ -427,6 +428,8 @@ class DataStream(StreamResults):
             raise JobDefinitionError(
                 f"operator {name!r}: retry={retry!r} is no AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, 500)"
             )
+        if schema is None and isinstance(function, AsyncFunction):
+            schema = function.result_schema(self.schema)
         spec = AsyncSpec(function, capacity, timeout_ms, ordered, schema, retry)
         return self.add_operator(name, spec, uid, schema=schema, stateful=True)
 

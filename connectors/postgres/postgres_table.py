@@ -39,11 +39,18 @@ def connect(dsn: str) -> Any:
     """A connection that commits each statement, unless it is told to begin. Raises ConnectorError."""
     psycopg = library()
     try:
-        known = psycopg.conninfo.conninfo_to_dict(dsn)
-        known.setdefault("connect_timeout", CONNECT_SECONDS)
-        return psycopg.connect(psycopg.conninfo.make_conninfo(**known), autocommit=True)
+        return psycopg.connect(connection_info(dsn), autocommit=True)
     except psycopg.Error as error:
         raise refused(dsn, "", error) from error
+
+
+def connection_info(dsn: str) -> str:
+    """The dsn with a bound on the time to connect, unless it has one. Raises psycopg's error for one that cannot be
+    read."""
+    conninfo = library().conninfo
+    known = conninfo.conninfo_to_dict(dsn)
+    known.setdefault("connect_timeout", CONNECT_SECONDS)
+    return str(conninfo.make_conninfo(**known))
 
 
 def place_of(dsn: str) -> str:
@@ -61,7 +68,8 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
     what = f"PostgreSQL {place_of(dsn)}" + (f", table {table}" if table else "")
     said = first_line(error)
     state = getattr(error, "sqlstate", None) or ""
-    if "password authentication failed" in said or "no password supplied" in said or state.startswith("28"):
+    no_user = "role" in said and "does not exist" in said and not state.startswith("42")
+    if "password authentication failed" in said or "no password supplied" in said or state.startswith("28") or no_user:
         return ConnectorError(f"{what}: the server refuses user and password of dsn=; correct them, or pg_hba.conf")
     if "does not exist" in said and "database" in said and isinstance(error, psycopg.OperationalError):
         return ConnectorError(f"{what}: {said}; create it, or correct dsn=")
@@ -99,9 +107,7 @@ class TargetTable:
     @classmethod
     def read(cls, connection: Any, name: str, key: Sequence[str], what: str) -> TargetTable:
         """Raises ConnectorError where there is no such table, or nothing that makes the key unique."""
-        types = dict(connection.execute(COLUMNS, [name]).fetchall())
-        if not types:
-            raise ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
+        types = _there(connection.execute(COLUMNS, [name]).fetchall(), name, what)
         for column in key:
             if column not in types:
                 raise ConnectorError(f"{what}: key names {column!r}, and the table has {', '.join(types)}")
@@ -112,6 +118,12 @@ class TargetTable:
             )
         return cls(name, types)
 
+    @classmethod
+    async def read_async(cls, connection: Any, name: str, what: str) -> TargetTable:
+        """The same over an asynchronous connection, without a key."""
+        cursor = await connection.execute(COLUMNS, [name])
+        return cls(name, _there(await cursor.fetchall(), name, what))
+
     def require_columns(self, columns: Sequence[str], what: str) -> None:
         """Raise ConnectorError for a column of the rows that the table has not."""
         for column in columns:
@@ -119,6 +131,12 @@ class TargetTable:
                 raise ConnectorError(
                     f"{what}: the rows have the column {column!r}, and the table has {', '.join(self.types)}; add it, or leave it out"
                 )
+
+
+def _there(found: Sequence[tuple[str, str]], name: str, what: str) -> dict[str, str]:
+    if not found:
+        raise ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
+    return dict(found)
 
 
 def texts(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:

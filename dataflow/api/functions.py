@@ -334,13 +334,20 @@ class AsyncFunction(Function, ABC):
     ...         return [{**row, "town": "Aachen"}]
     ...     def timeout(self, row):
     ...         return [{**row, "town": None}]
-    >>> towns = pa.schema([*orders.schema, ("town", pa.string())])
-    >>> _ = orders.async_wait(Lookup(), capacity=50, timeout_ms=2_000, uid="towns", schema=towns)
+    ...     def result_schema(self, schema):
+    ...         return pa.schema([*schema, ("town", pa.string())])
+    >>> orders.async_wait(Lookup(), capacity=50, timeout_ms=2_000, uid="towns").schema.names[-1]
+    'town'
     """
 
     @abstractmethod
     async def async_invoke(self, row: Row) -> Iterable[Row] | None:
         """The rows to emit for this one. Runs on an event loop of its own thread: never touch state here."""
+
+    def result_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        """Return the schema of the results for rows of this one (None: not known), asked when the job is defined
+        without `schema=`. Default: not known."""
+        return None
 
     def timeout(self, row: Row) -> Iterable[Row] | None:
         """What to emit for a row whose request took too long. Default: fail the job."""

@@ -34,10 +34,11 @@ class EventLoopCalls:
         try:
             self._loop.run_forever()
         finally:
-            for task in self._tasks.values():
+            tasks = asyncio.all_tasks(self._loop)  # those, too, that the function has begun beside its answers
+            for task in tasks:
                 task.cancel()
-            if self._tasks:
-                self._loop.run_until_complete(asyncio.gather(*self._tasks.values(), return_exceptions=True))
+            if tasks:
+                self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.close()
 
     def submit(self, number: int, row: Row) -> None:

@@ -32,10 +32,8 @@ class PostgresServer:
         if os.geteuid() == 0:  # the server refuses to run as root
             nobody = pwd.getpwnam("nobody")
             self._identity = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            for above in (directory, *directory.parents):
-                if above.owner() == "root" and above != Path("/") and not above.stat().st_mode & 0o001:
-                    above.chmod(above.stat().st_mode | 0o001)
             directory.mkdir(exist_ok=True)
+            self._open_the_way()
             os.chown(directory, nobody.pw_uid, nobody.pw_gid)
         self._run("initdb", "-D", directory / "data", "-U", "snapline", "--auth=trust", "-E", "UTF8", "--no-sync")
         rules = "host all guarded 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
@@ -61,6 +59,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Run the server, and wait until it answers."""
+        self._open_the_way()
         data = self._directory / "data"
         settings = {
             "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off",
@@ -80,6 +79,13 @@ class PostgresServer:
     def close(self) -> None:
         """End the server and its connections."""
         self._stop(signal.SIGINT)
+
+    def _open_the_way(self) -> None:
+        """Let the server's user pass the directories above its own. Every run of pytest that begins closes the one that
+        all runs have in common again."""
+        for above in (self._directory, *self._directory.parents) if self._identity else ():
+            if above.owner() == "root" and above != Path("/") and not above.stat().st_mode & 0o001:
+                above.chmod(above.stat().st_mode | 0o001)
 
     def _stop(self, number: int) -> None:
         self._process.send_signal(number)

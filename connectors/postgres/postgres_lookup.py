@@ -1,0 +1,328 @@
+"""Look-ups in a table of PostgreSQL, for `DataStream.async_wait`: the columns that belong to a row's key.
+
+Decides that keys are asked for many at a time, that answers are kept for a bounded time, what is a server that is away
+(asked again, if a retry strategy says so) and what is an error of the job (it fails at once), and which Arrow types
+columns of PostgreSQL have; the schema of the result is read when the job is defined, so that a wrong name is found
+then. It does not know batches and checkpoints: rows under way are the operator's. Mirrors Flink's JDBC look-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.lookups.answers import Found, KeptAnswers
+from snapline.connectors.lookups.waiting_keys import WaitingKeys
+from snapline.connectors.postgres.postgres_table import (
+    TargetTable,
+    connect,
+    connection_info,
+    library,
+    refused,
+)
+from snapline.dataflow.api.function_contexts import Row, RuntimeContext
+from snapline.dataflow.api.functions import AsyncFunction
+from snapline.dataflow.errors import ConnectorError
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64(), "real": pa.float32(),
+    "double precision": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(), "bytea": pa.binary(),
+    "timestamp without time zone": pa.timestamp("us"), "timestamp with time zone": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+"""All others but `numeric(p,s)` are read as their text."""
+NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+REFUSED_STATES = ("28", "3D", "42")
+"""Classes of errors that a retry does not cure: user and password, no such database, no such name or no right."""
+REFUSED_WORDS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+"""The same, as said before there is a connection."""
+
+
+class ServerAway(ConnectorError):
+    """The server does not answer, or has ended what was under way."""
+
+
+class PostgresLookup(AsyncFunction):
+    """Adds columns of a table to each row, found by a key.
+
+    >>> shops = sl_connectors.PostgresLookup(
+    ...     "shops", dsn="postgresql://reader@db/shop", on={"shop": "id"}, columns=["town"], cache_ms=5_000
+    ... )
+    >>> shops.on, shops.columns
+    ({'shop': 'id'}, {'town': 'town'})
+    >>> shops.described
+    'PostgresLookup shops'
+    >>> retry = sl.AsyncRetryStrategy.exponential_backoff(8, 100, 5_000, retry_if_exception=shops.is_away)
+    >>> towns = pa.schema([*orders.schema, ("town", pa.string())])  # without schema= the table is asked for its types
+    >>> _ = orders.async_wait(shops, retry=retry, uid="towns", schema=towns)
+    >>> shops.is_away(ValueError("not the server's"))
+    False
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        dsn: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        columns: Sequence[str] | Mapping[str, str],
+        how: Literal["left", "inner"] = "left",
+        cache_keys: int = 10_000,
+        cache_ms: int = 60_000,
+        cache_absent_ms: int | None = None,
+        connections: int = 2,
+        batch_keys: int = 200,
+        query_timeout_ms: int = 10_000,
+    ) -> None:
+        """`table`, `dsn`: as for `PostgresSink`. `on`: the key, columns of the rows; a mapping {column: the table's
+        column} where names differ. `columns` of the table that are added; a mapping gives them other names. `how`: a
+        row whose key has none gets nulls (`left`), or is left out (`inner`); one whose key has several leaves once for
+        each. `cache_keys`: each subtask keeps the answers to so many keys, for `cache_ms` milliseconds, those without a
+        row for `cache_absent_ms` (None: as long); 0 keeps none. `connections` of a subtask, each with a question for up
+        to `batch_keys` keys at a time. `query_timeout_ms`: a server that takes longer counts as away. Raises
+        ConnectorError for what makes no sense."""
+        if how not in ("left", "inner"):
+            raise ConnectorError(f"PostgresLookup {table}: how is left or inner, not {how!r}")
+        absent_ms = cache_ms if cache_absent_ms is None else cache_absent_ms
+        for name, number, least in (
+            ("cache_keys", cache_keys, 0), ("cache_ms", cache_ms, 0), ("cache_absent_ms", absent_ms, 0),
+            ("connections", connections, 1), ("batch_keys", batch_keys, 1), ("query_timeout_ms", query_timeout_ms, 1),
+        ):  # fmt: skip
+            if number < least:
+                raise ConnectorError(f"PostgresLookup {table}: {name} must be at least {least}, got {number}")
+        self.table = table
+        self.dsn = dsn
+        self.how = how
+        self.on: dict[str, str] = _named(on)
+        self.columns: dict[str, str] = _named(columns)
+        """The name that it has in the rows, by the table's column."""
+        if not self.on or not self.columns:
+            raise ConnectorError(
+                f"PostgresLookup {table}: give at least one column of the key in on=, and one in columns="
+            )
+        self.cache_keys = cache_keys
+        self.cache_ms = cache_ms
+        self.cache_absent_ms: int = absent_ms
+        self.connections = connections
+        self.batch_keys = batch_keys
+        self.query_timeout_ms = query_timeout_ms
+
+    @property
+    def described(self) -> str:
+        """Return the table, as errors name it."""
+        return f"PostgresLookup {self.table}"
+
+    @staticmethod
+    def is_away(error: BaseException) -> bool:
+        """Whether the server did not answer, so that another attempt may help: for `retry_if_exception` of a retry
+        strategy."""
+        return isinstance(error, ServerAway)
+
+    # --- before the job runs ------------------------------------------------------------------------------------------
+
+    def result_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        """Ask the server for the types of the columns; None where those of the rows are not known. Raises
+        ConnectorError for a server that cannot be asked, and for columns that are not there."""
+        connection = connect(self.dsn)
+        try:
+            types = self._types(TargetTable.read(connection, self.table, (), self.described))
+        except library().Error as error:
+            raise refused(self.dsn, self.table, error) from error
+        finally:
+            connection.close()
+        if schema is None:
+            return None
+        for column in self.on:
+            if column not in schema.names:
+                raise ConnectorError(
+                    f"{self.described}: on= names {column!r}, and the rows have {', '.join(schema.names)}"
+                )
+        fields = [pa.field(name, arrow_type_of(types[column])) for column, name in self.columns.items()]
+        for field in fields:
+            if field.name in schema.names:
+                raise ConnectorError(
+                    f"{self.described}: the rows have a column {field.name!r} already; give another name in columns={{...}}"
+                )
+        return pa.schema([*schema, *fields])
+
+    def _types(self, table: TargetTable) -> dict[str, str]:
+        for option, named in (("on", self.on.values()), ("columns", self.columns)):
+            for column in named:
+                if column not in table.types:
+                    raise ConnectorError(
+                        f"{self.described}: {option}= names {column!r}, and the table has {', '.join(table.types)}"
+                    )
+        return table.types
+
+    # --- in the task --------------------------------------------------------------------------------------------------
+
+    def open(self, context: RuntimeContext) -> None:
+        """Begin with nothing known and no connection."""
+        self._hits = context.metrics.counter("lookup_hits")
+        self._misses = context.metrics.counter("lookup_misses")
+        self._absent = context.metrics.counter("lookup_absent")
+        self._queries = context.metrics.counter("lookup_queries")
+        self._errors = context.metrics.counter("lookup_errors")
+        self._kept = KeptAnswers(self.cache_keys, self.cache_ms, self.cache_absent_ms)
+        self._keys = WaitingKeys(self._ask, self.connections, self.batch_keys)
+        self._open: dict[int, Any] = {}
+        """The connections, by number of the worker."""
+        self._query: Any = None
+
+    async def async_invoke(self, row: Row) -> Iterable[Row]:
+        """Answer from what is kept, or wait for the server."""
+        key = tuple(row[column] for column in self.on)
+        if None in key:  # as in SQL, where null equals nothing
+            return self._joined(row, ())
+        found = self._kept.get(key, _now_ms())
+        if found is None:
+            self._misses.inc()
+            found = await self._keys.answer(key)
+        else:
+            self._hits.inc()
+        return self._joined(row, found)
+
+    def timeout(self, row: Row) -> Iterable[Row] | None:
+        """Fail the job, in one line that names the key."""
+        key = ", ".join(f"{column}={row[column]!r}" for column in self.on)
+        raise ServerAway(
+            f"{self.described}: no answer for {key} within timeout_ms of async_wait; raise it, or see why the server is slow"
+        )
+
+    def _joined(self, row: Row, found: Found) -> list[Row]:
+        if not found and self.how == "left":
+            return [{**row, **dict.fromkeys(self.columns.values())}]
+        return [{**row, **columns} for columns in found]
+
+    async def _ask(self, worker: int, keys: Sequence[tuple[Any, ...]]) -> Mapping[tuple[Any, ...], Found]:
+        """Ask the server for all of these keys."""
+        self._queries.inc()
+        try:
+            rows = await asyncio.wait_for(self._rows(worker, keys), self.query_timeout_ms / 1000)
+        except TimeoutError as error:
+            self._errors.inc()
+            self._drop(worker)
+            why = f"the server has not answered within query_timeout_ms = {self.query_timeout_ms}"
+            raise ServerAway(f"{self.described}: {why}; raise it, or see why the server is slow") from error
+        except library().Error as error:
+            self._errors.inc()
+            self._drop(worker)
+            line = refused(self.dsn, self.table, error)
+            raise (ServerAway(str(line)) if is_away(error) else line) from error
+        except ConnectorError:
+            self._errors.inc()
+            raise
+        found: dict[tuple[Any, ...], list[Row]] = {key: [] for key in keys}
+        names = tuple(self.columns.values())
+        for number, *values in rows:
+            found[keys[number - 1]].append(dict(zip(names, values, strict=True)))
+        now_ms = _now_ms()
+        for key, answer in found.items():
+            self._kept.put(key, answer, now_ms)
+        self._absent.inc(sum(not answer for answer in found.values()))
+        return found
+
+    async def _rows(self, worker: int, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows of these keys, each behind the number of its key."""
+        parameters = [[_text(key[place]) for key in keys] for place in range(len(self.on))]
+        connection = self._open.get(worker)
+        if connection is not None:
+            try:
+                return await self._execute(connection, parameters)
+            except library().Error as error:
+                if not is_away(error):
+                    raise
+                self._drop(worker)  # the server has been restarted, say, since it was used last
+        psycopg = library()
+        connection = await psycopg.AsyncConnection.connect(connection_info(self.dsn), autocommit=True)
+        self._open[worker] = connection
+        return await self._execute(connection, parameters)
+
+    async def _execute(self, connection: Any, parameters: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
+        if self._query is None:
+            self._query = await self._made_query(connection)
+        cursor = await connection.execute(self._query, parameters)
+        rows: list[tuple[Any, ...]] = await cursor.fetchall()
+        return rows
+
+    async def _made_query(self, connection: Any) -> Any:
+        """One question for any number of keys. Each is handed over as text and read by the server as a value of its
+        column's type, so that an index on the key is used."""
+        from psycopg import sql
+
+        types = self._types(await TargetTable.read_async(connection, self.table, self.described))
+        places = [sql.Identifier(f"k{number}") for number in range(len(self.on))]
+        matches = [
+            sql.SQL("t.{} = k.{}::{}").format(sql.Identifier(column), place, sql.SQL(types[column]))
+            for column, place in zip(self.on.values(), places, strict=True)
+        ]
+        wanted = [
+            sql.SQL("t.{}" if is_read_as_it_is(types[column]) else "t.{}::text").format(sql.Identifier(column))
+            for column in self.columns
+        ]
+        return sql.SQL("SELECT k.n, {} FROM unnest({}) WITH ORDINALITY AS k({}, n) JOIN {} AS t ON {}").format(
+            sql.SQL(", ").join(wanted),
+            sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(places)),
+            sql.SQL(", ").join(places),
+            sql.Identifier(*self.table.split(".")),
+            sql.SQL(" AND ").join(matches),
+        )
+
+    def _drop(self, worker: int) -> None:
+        """Close a connection without a word to the server; the next question makes another one."""
+        connection = self._open.pop(worker, None)
+        if connection is not None:
+            connection.pgconn.finish()
+
+    def close(self) -> None:
+        """Close the connections; the event loop has ended."""
+        for worker in list(self._open):
+            self._drop(worker)
+
+
+def arrow_type_of(spelled: str) -> pa.DataType:
+    """Return the Arrow type of a column, by its type as the server spells it."""
+    known = ARROW_TYPES.get(spelled)
+    if known is not None:
+        return known
+    numeric = NUMERIC.fullmatch(spelled)
+    return pa.string() if numeric is None else pa.decimal128(int(numeric[1]), int(numeric[2]))
+
+
+def is_read_as_it_is(spelled: str) -> bool:
+    """Whether values are not asked for as text."""
+    return spelled in ARROW_TYPES or NUMERIC.fullmatch(spelled) is not None
+
+
+def is_away(error: Any) -> bool:
+    """Whether an error of psycopg means that the server, or the way to it, is away for now."""
+    psycopg = library()
+    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    state = error.sqlstate or ""
+    return not state.startswith(REFUSED_STATES) and not any(word in first_line(error) for word in REFUSED_WORDS)
+
+
+def _named(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {name: name for name in ([given] if isinstance(given, str) else given)}
+
+
+def _text(value: Any) -> str:
+    """A value as PostgreSQL reads it."""
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return value.isoformat()
+    return str(value)
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)
