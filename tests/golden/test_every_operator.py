@@ -1,4 +1,4 @@
-"""The golden job has everything that the API can put into a job; what needs a world of its own is in the simulator's
+"""The golden jobs have everything that the API can put into a job; what needs a world of its own is in the simulator's
 jobs."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import snapline
-from tests.golden import forms, job, verbs
+from tests.golden import forms, job, test_bad_rows, verbs
 from tests.simulation import workload
 
 NO_OPERATORS = frozenset(
@@ -25,6 +25,7 @@ STREAMS = (
     snapline.JoinedStreams,
     snapline.BroadcastConnectedStream,
 )
+JOBS = (job, forms, verbs, test_bad_rows)
 OUTSIDE = frozenset(
     {"SinkFunction", "TwoPhaseCommitSinkFunction", "CheckpointedFunction", "StateDescriptor", "ResumableFunction"}
 )
@@ -46,9 +47,9 @@ def names_in(*modules: object) -> set[str]:
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_every_method_that_adds_to_the_graph(stream: type) -> None:
-    """An operator that is new has to come into the golden job, too."""
+    """An operator that is new has to come into a golden job, too."""
     public = {name for name, value in vars(stream).items() if not name.startswith("_") and callable(value)}
-    assert public - NO_OPERATORS - {SINKS} <= names_in(job, forms, verbs)
+    assert public - NO_OPERATORS - {SINKS} <= names_in(*JOBS)
 
 
 def test_every_window_state_aggregate_and_function() -> None:
@@ -58,5 +59,5 @@ def test_every_window_state_aggregate_and_function() -> None:
     aggregates = {
         name for module, names in snapline._PLACES.items() if module == "snapline.aggregates" for name in names.split()
     }
-    assert (named | aggregates) - OUTSIDE <= names_in(job, forms, verbs)
+    assert (named | aggregates) - OUTSIDE <= names_in(*JOBS)
     assert {"TwoPhaseCommitSinkFunction"} <= names_in(workload)
