@@ -70,6 +70,7 @@ from snapline.dataflow.config import (
     JOB_HISTORY_SIZE,
     MAX_JOBS,
     RESOURCEMANAGER_ADDRESS,
+    SECURITY_PICKLED_JOBS,
     SECURITY_TOKEN,
     Configuration,
     ConfigurationError,
@@ -319,7 +320,11 @@ class ClusterEntrypoint:
 
     def _start_dispatcher(self) -> pykka.ActorRef[Any]:
         settings = self._config.configuration
-        core = Dispatcher(settings.get_option(JOB_HISTORY_SIZE), settings.get_option(MAX_JOBS))
+        core = Dispatcher(
+            settings.get_option(JOB_HISTORY_SIZE),
+            settings.get_option(MAX_JOBS),
+            takes_pickles=settings.get_option(SECURITY_PICKLED_JOBS),
+        )
         performers: dict[type, Performer] = {
             dispatching.StoreJobGraph: self._store_job_graph,
             dispatching.RemoveJobGraph: self._remove_job_graph,

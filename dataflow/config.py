@@ -612,6 +612,12 @@ WEB_BIND_ADDRESS = _string(
 SECURITY_TOKEN = _string(
     "security.auth.token", "", "Shared secret of all processes of a cluster; empty: none (loopback only)."
 )
+SECURITY_PICKLED_JOBS = _bool(
+    "security.pickled-jobs.allowed",
+    "true",
+    "Whether a coordinator takes jobs whose operators are pickles, as programs in Python submit them: who submits one runs code of "
+    "his choice on TaskManagers. With `false` it takes declared jobs and external tasks only.",
+)
 SECURITY_ADOPT_UNSIGNED = _bool(
     "security.storage.adopt-unsigned",
     "false",

@@ -1,5 +1,6 @@
 from snapline.protos import checkpoint_pb2 as _checkpoint_pb2
 from snapline.protos import cluster_pb2 as _cluster_pb2
+from snapline.protos import declared_pb2 as _declared_pb2
 from snapline.protos import job_pb2 as _job_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -26,6 +27,12 @@ class SubmitJobRequest(_message.Message):
     JOB_GRAPH_FIELD_NUMBER: _ClassVar[int]
     job_graph: _job_pb2.JobGraph
     def __init__(self, job_graph: _Optional[_Union[_job_pb2.JobGraph, _Mapping]] = ...) -> None: ...
+
+class SubmitDeclaredJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _declared_pb2.DeclaredJob
+    def __init__(self, job: _Optional[_Union[_declared_pb2.DeclaredJob, _Mapping]] = ...) -> None: ...
 
 class SubmitJobResponse(_message.Message):
     __slots__ = ("job_id",)

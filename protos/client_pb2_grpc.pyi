@@ -40,6 +40,10 @@ class ClientServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ClientServiceAsyncStub: ...
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]
     """Accept a job. Returns when it is accepted, not when it runs."""
+    SubmitDeclaredJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.SubmitDeclaredJobRequest, _client_pb2.SubmitJobResponse]
+    """Accept a job that is declared, so that a client in any language can submit one (declared.proto). Asked again with the
+    same job id, the answer is that id, and nothing is submitted twice.
+    """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsResponse]
     """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]
@@ -90,6 +94,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Accept a job. Returns when it is accepted, not when it runs."""
+    SubmitDeclaredJob: _aio.UnaryUnaryMultiCallable[_client_pb2.SubmitDeclaredJobRequest, _client_pb2.SubmitJobResponse]  # type: ignore[assignment]
+    """Accept a job that is declared, so that a client in any language can submit one (declared.proto). Asked again with the
+    same job id, the answer is that id, and nothing is submitted twice.
+    """
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsResponse]  # type: ignore[assignment]
     """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _aio.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]  # type: ignore[assignment]
@@ -143,6 +151,16 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.SubmitJobResponse, _abc.Awaitable[_client_pb2.SubmitJobResponse]]:
         """Accept a job. Returns when it is accepted, not when it runs."""
+
+    @_abc_1.abstractmethod
+    def SubmitDeclaredJob(
+        self,
+        request: _client_pb2.SubmitDeclaredJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.SubmitJobResponse, _abc.Awaitable[_client_pb2.SubmitJobResponse]]:
+        """Accept a job that is declared, so that a client in any language can submit one (declared.proto). Asked again with the
+        same job id, the answer is that id, and nothing is submitted twice.
+        """
 
     @_abc_1.abstractmethod
     def ListJobs(

@@ -209,6 +209,17 @@ def run(
 
 
 @cli.command()
+@click.option("--detached", "-d", is_flag=True, help="return once the job is accepted")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@with_coordinator
+def submit(target: Target, file: Path, *, detached: bool) -> None:
+    """Submit a job that a file declares as JSON (protos/declared.proto), without any Python of its own."""
+    from snapline.declared.submit_command import submit_declared
+
+    submit_declared(target, file, detached=detached)
+
+
+@cli.command()
 @click.option("--from", "-s", "snapshot", required=True, help="directory of a savepoint or checkpoint")
 @click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
 @click.option(

@@ -20,6 +20,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.wire.codec import decode, decode_job_status, encode_job_graph
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
+from snapline.protos import declared_pb2
 
 if TYPE_CHECKING:
     import grpc
@@ -176,6 +177,16 @@ class ClusterClient:
         """Submit; returns the job id once the coordinator has accepted the job."""
         request = pb.SubmitJobRequest(job_graph=encode_job_graph(job_graph))
         return self._call(self._stub.SubmitJob, request).job_id
+
+    def submit_declared(self, job: declared_pb2.DeclaredJob) -> str:
+        """Submit a job that is declared (protos/declared.proto); returns its id once the coordinator has accepted it.
+        Raises RequestRefused with the operator that cannot be
+        built.
+
+        >>> from snapline.protos.declared_pb2 import DeclaredJob
+        >>> client.submit_declared(DeclaredJob(name="empty"))  # doctest: +SKIP
+        """
+        return self._call(self._stub.SubmitDeclaredJob, pb.SubmitDeclaredJobRequest(job=job)).job_id
 
     def list_jobs(self) -> list[pb.JobOverview]:
         """Return an overview of all jobs, the newest first."""

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable, Sink
 from snapline.dataflow.api.state import serializer_named
 from snapline.dataflow.api.two_phase_commit import STATE_NAME, TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.operator_specs import GlobalCommitterSpec, SinkFunctionSpec, SinkSpec
 from snapline.dataflow.ids import OperatorID
@@ -165,7 +164,7 @@ def _end_of(transaction: OpenTransaction, job_graph: JobGraph) -> Sink | TwoPhas
     nodes = {node.operator_id: node for vertex in job_graph.vertices for node in vertex.operators}
     node = nodes.get(transaction.operator_id)
     if node is not None:
-        spec = cloudpickle.loads(node.payload)
+        spec = load_payload(node.payload)
         if isinstance(spec, SinkFunctionSpec) and isinstance(spec.function, TwoPhaseCommitSinkFunction):
             return spec.function
         if isinstance(spec, GlobalCommitterSpec if transaction.is_together else SinkSpec):

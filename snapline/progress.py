@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import IO
 
-import cloudpickle
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.wire.codec import decode_job_status
@@ -21,7 +21,7 @@ def rows_expected(job_graph: JobGraph) -> int | None:
     for vertex in job_graph.vertices:
         if not vertex.is_source:
             continue
-        spec = cloudpickle.loads(vertex.operators[0].payload)
+        spec = load_payload(vertex.operators[0].payload)
         if not isinstance(spec, SourceSpec) or not spec.source.bounded:
             return None
         for split in spec.splits:

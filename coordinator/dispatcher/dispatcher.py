@@ -30,6 +30,7 @@ from snapline.coordinator.dispatcher.events import (
     DispatcherEvent,
     DispatcherStarted,
     DispatcherSuspended,
+    HeldJob,
     JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
@@ -103,9 +104,11 @@ class JobOverview:
 class Dispatcher:
     """The core, for one leadership."""
 
-    def __init__(self, history_capacity: int = 1000, jobs_max: int = 300) -> None:
+    def __init__(self, history_capacity: int = 1000, jobs_max: int = 300, *, takes_pickles: bool = True) -> None:
         """`history_capacity` is how many ended jobs are remembered (jobstore.max-capacity), `jobs_max` how many jobs
-        are taken at a time (jobmanager.max-jobs)."""
+        are taken at a time (jobmanager.max-jobs), `takes_pickles` whether those are that were not declared
+        (security.pickled-jobs.allowed)."""
+        self._takes_pickles = takes_pickles
         self._jobs_max = jobs_max
         self._history_capacity = history_capacity
         self._jobs: dict[JobID, _Job] = {}
@@ -137,13 +140,15 @@ class Dispatcher:
                 self._is_leader = True
                 self._set_aside = tuple(_overview_of_set_aside(each, now_ms) for each in set_aside)
                 graphs = [graph.without_secrets() for graph in recovered]  # an older version stored them
-                for graph in graphs:
+                started = [graph for graph in graphs if not self._pickled(graph)]
+                for graph in started:
                     self._jobs[graph.job_id] = _Job(graph, JobPhase.RUNNING, JobStatus.CREATED, now_ms)
-                for job in held:
-                    why = SerializedFailure(job.reason, Blame.USER, retryable=False)
+                not_run = [HeldJob(graph, why) for graph in graphs if (why := self._pickled(graph))]
+                for job in (*held, *not_run):
+                    failure = SerializedFailure(job.reason, Blame.USER, retryable=False)
                     graph = job.job_graph.without_secrets()
-                    self._jobs[graph.job_id] = _Job(graph, JobPhase.HELD, JobStatus.FAILED, now_ms, failure=why)
-                return [StartJobMaster(graph, recovered=True) for graph in graphs]
+                    self._jobs[graph.job_id] = _Job(graph, JobPhase.HELD, JobStatus.FAILED, now_ms, failure=failure)
+                return [StartJobMaster(graph, recovered=True) for graph in started]
             case DispatcherSuspended(reason):
                 return self._suspend(reason)
             case SubmitJob(request_id, graph):
@@ -186,6 +191,8 @@ class Dispatcher:
                 "raise it",
                 retryable=True,
             )
+        if pickled := self._pickled(graph):
+            return _refuse(pickled)
         module = former_module(graph)
         if module:
             return _refuse(
@@ -208,6 +215,17 @@ class Dispatcher:
         except (ValueError, SnaplineError) as error:
             return _refuse(str(error))
         return None
+
+    def _pickled(self, graph: JobGraph) -> str:
+        """Why the job's pickles are not run here; empty: it has none, or they may be."""
+        found = [uid for vertex in graph.vertices for uid in vertex.pickled_operators]
+        if self._takes_pickles or not (found or graph.master_hooks):
+            return ""
+        what = f"operator {found[0]!r} is a pickle" if found else "a master hook is a pickle"
+        return (
+            f"job {graph.name!r} is not run here: {what}, and security.pickled-jobs.allowed is false; declare the job "
+            "(SubmitDeclaredJob, `snapline submit`), or allow pickles in the coordinator's settings"
+        )
 
     def _stored(self, job_id: JobID) -> list[DispatcherEffect]:
         job = self._jobs.get(job_id)

@@ -7,6 +7,7 @@ looking again: at once when the status of a job changed, else a few times a seco
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
@@ -32,10 +33,12 @@ from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.audit import AuditLog, client_of
 from snapline.coordinator.rpc.job_pages import BadPageToken, page_of_jobs
 from snapline.coordinator.rpc.savepoint_operations import BadTriggerId, SavepointOperations
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
+from snapline.dataflow.graph.declared_payload import translate_declared
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, JobVertexID
-from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into
+from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
 from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
@@ -125,6 +128,22 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             job_graph = decode_job_graph(request.job_graph)
         except WireError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._submit(job_graph, context)
+
+    async def SubmitDeclaredJob(  # noqa: N802
+        self, request: pb.SubmitDeclaredJobRequest, context: Any
+    ) -> pb.SubmitJobResponse:
+        job = request.job
+        if job.job_id and await self._cluster.knows(JobID(job.job_id)):
+            return pb.SubmitJobResponse(job_id=job.job_id)
+        try:
+            job_graph = await asyncio.to_thread(translate_declared, job)
+            job_graph = decode_job_graph(encode_job_graph(job_graph))  # with the bounds of what clients send
+        except (SnaplineError, WireError) as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._submit(job_graph, context)
+
+    async def _submit(self, job_graph: JobGraph, context: Any) -> pb.SubmitJobResponse:
         answer = await self._cluster.submit(job_graph)
         self._audit.write("submit", client_of(context), _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
         if isinstance(answer, OperationFailed):

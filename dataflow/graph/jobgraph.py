@@ -13,13 +13,17 @@ from snapline.dataflow.config import is_secret
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
 
+DECLARED = b"snapline declared 1\n"
+"""What the payload of an operator of a declared job begins with; no pickle does."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
     """One operator of a chain.
 
-    `payload` is a cloudpickled callable `() -> dataflow.operator_spec.OperatorSpec`; TaskManagers build the runtime
-    operator from it. The coordinator treats it as opaque bytes.
+    `payload` is a pickled specification (`snapline.dataflow.graph.operator_specs`), or a declaration
+    (`snapline.dataflow.graph.declared_payload`); TaskManagers build the runtime operator from it. To the coordinator it
+    is opaque.
     """
 
     operator_id: OperatorID
@@ -55,6 +59,11 @@ class JobVertex:
     """Once the job was rescaled; 0: it was not."""
     is_external: bool = False
     """Its subtasks are programs outside, which register for the vertex by its name (protos/external.proto)."""
+
+    @property
+    def pickled_operators(self) -> tuple[str, ...]:
+        """Uids of the operators whose payload is a pickle, which runs code when it is read."""
+        return tuple(each.uid for each in self.operators if each.payload and not each.payload.startswith(DECLARED))
 
     @property
     def is_source(self) -> bool:

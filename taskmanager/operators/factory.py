@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
@@ -59,11 +58,13 @@ from snapline.taskmanager.operators.sources.split_reader_operator import SplitRe
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 
 
-def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any] = cloudpickle.loads) -> Any:
-    """Unpickle. JobDefinitionError that names the operator and what is missing here."""
+def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any] = load_payload) -> Any:
+    """Unpickle, or build what was declared. JobDefinitionError that names the operator and what is missing here."""
     try:
         spec = unpickle(payload)
         return spec() if callable(spec) else spec
+    except JobDefinitionError as error:
+        raise JobDefinitionError(f"operator {operator_uid!r}: {error}") from error
     except Exception as error:
         raise JobDefinitionError(
             f"operator {operator_uid!r} cannot be unpickled on the TaskManager: {type(error).__name__}: {error}; every module "

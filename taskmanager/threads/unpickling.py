@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import cloudpickle
+from snapline.dataflow.graph.declared_payload import load_payload
 
 UNPICKLING = threading.Lock()
 
 
 def unpickle_alone(payload: bytes) -> Any:
-    """What was pickled. Raises whatever its modules raise when they are imported."""
+    """What was pickled, or declared. Raises whatever its modules raise when they are imported."""
     with UNPICKLING:
-        return cloudpickle.loads(payload)
+        return load_payload(payload)

@@ -166,6 +166,22 @@ def test_so_many_jobs_are_taken_and_no_more() -> None:
     assert isinstance(effect, StoreJobGraph)
 
 
+def test_pickled_jobs_are_refused_where_they_are_not_allowed() -> None:
+    """Submitted or found in the store: the first is refused, the second held, and neither runs."""
+    pickled = keyed_job("pickled")
+    core = Dispatcher(10, takes_pickles=False)
+
+    effects = core.handle(DispatcherStarted((pickled,)), 0)
+
+    why = (
+        "job 'pickled' is not run here: operator 'source' is a pickle, and security.pickled-jobs.allowed is false; declare the job "
+        "(SubmitDeclaredJob, `snapline submit`), or allow pickles in the coordinator's settings"
+    )
+    assert [] == effects
+    assert [(JobStatus.FAILED, why)] == [(job.status, job.failure.summary) for job in core.jobs() if job.failure]
+    assert why.replace("'pickled'", "'another'") == refusal(core, keyed_job("another"))
+
+
 def test_without_leadership_nothing_is_taken() -> None:
     """The client asks another coordinator."""
     assert "not the leader" in refusal(Dispatcher(), GRAPH)
