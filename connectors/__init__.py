@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from snapline.connectors.iceberg.iceberg_sink import IcebergSink
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
+    from snapline.connectors.postgres.changes_source import PostgresChangesSource
     from snapline.connectors.postgres.postgres_lookup import PostgresLookup
     from snapline.connectors.postgres.postgres_sink import PostgresSink
 
@@ -61,6 +62,7 @@ __all__ = [
     "ParquetFormat",
     "ParquetSink",
     "ParquetSource",
+    "PostgresChangesSource",
     "PostgresLookup",
     "PostgresSink",
     "PrintSink",
@@ -88,6 +90,7 @@ _PLACES = {
     "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
+    "snapline.connectors.postgres.changes_source": "PostgresChangesSource",
     "snapline.connectors.postgres.postgres_lookup": "PostgresLookup",
     "snapline.connectors.postgres.postgres_sink": "PostgresSink",
 }

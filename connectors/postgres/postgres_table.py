@@ -6,6 +6,7 @@ passwords stand in no message; and the one line for each way in which a server r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,17 @@ import pyarrow as pa
 from snapline.connectors.files.filesystems import first_line
 from snapline.dataflow.errors import ConnectorError
 
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64(), "real": pa.float32(),
+    "double precision": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(), "bytea": pa.binary(),
+    "timestamp without time zone": pa.timestamp("us"), "timestamp with time zone": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+"""All others but `numeric(p,s)` are read as their text."""
+NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+REFUSED_STATES = ("28", "3D", "42")
+"""Classes of errors that a retry does not cure: user and password, no such database, no such name or no right."""
+REFUSED_WORDS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
+"""The same, as said before there is a connection."""
 CONNECT_SECONDS = 10
 COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
@@ -89,6 +101,29 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
     if isinstance(error, psycopg.OperationalError) and not state:
         return ConnectorError(f"{what}: the server does not answer ({said}); check the address, and that it runs")
     return ConnectorError(f"{what}: {said}")
+
+
+def arrow_type_of(spelled: str) -> pa.DataType:
+    """Return the Arrow type of a column, by its type as the server spells it."""
+    known = ARROW_TYPES.get(spelled)
+    if known is not None:
+        return known
+    numeric = NUMERIC.fullmatch(spelled)
+    return pa.string() if numeric is None else pa.decimal128(int(numeric[1]), int(numeric[2]))
+
+
+def is_read_as_it_is(spelled: str) -> bool:
+    """Whether values are not asked for as text."""
+    return spelled in ARROW_TYPES or NUMERIC.fullmatch(spelled) is not None
+
+
+def is_away(error: Any) -> bool:
+    """Whether an error of psycopg means that the server, or the way to it, is away for now."""
+    psycopg = library()
+    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    state = error.sqlstate or ""
+    return not state.startswith(REFUSED_STATES) and not any(word in first_line(error) for word in REFUSED_WORDS)
 
 
 NO_PREPARED = (

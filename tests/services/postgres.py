@@ -23,11 +23,12 @@ PASSWORD = "its-secret"
 class PostgresServer:
     """A running server with one database, `snapline`."""
 
-    def __init__(self, directory: Path, prepared_transactions: int = 64) -> None:
+    def __init__(self, directory: Path, prepared_transactions: int = 64, wal_level: str = "replica") -> None:
         self._programs = programs() or Path("there-is-no-postgresql")
         (self.port,) = free_ports(1)
         self._directory = directory
         self._prepared_transactions = prepared_transactions
+        self._wal_level = wal_level
         self._identity: Any = {}
         if os.geteuid() == 0:  # the server refuses to run as root
             nobody = pwd.getpwnam("nobody")
@@ -57,6 +58,12 @@ class PostgresServer:
         with self.connect() as connection:
             return connection.execute(query).fetchall()
 
+    def run(self, *statements: str) -> None:
+        """Statements, each a transaction of its own."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
     def start(self) -> None:
         """Run the server, and wait until it answers."""
         self._open_the_way()
@@ -64,6 +71,7 @@ class PostgresServer:
         settings = {
             "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off",
             "max_prepared_transactions": self._prepared_transactions, "shared_buffers": "16MB",
+            "wal_level": self._wal_level,
         }  # fmt: skip
         options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
         with (self._directory / "log").open("ab") as log:

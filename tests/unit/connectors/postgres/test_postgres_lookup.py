@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.connectors import PostgresLookup
+from snapline.connectors import PostgresChangesSource, PostgresLookup
 from snapline.connectors.postgres import postgres_lookup
 from snapline.dataflow.errors import ConnectorError
 from tests.services.postgres import PASSWORD, PostgresServer, programs
@@ -279,3 +279,10 @@ def test_a_job_that_ends_while_questions_are_open_leaves_nothing(server: Postgre
         assert [(0,)] == server.rows(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = 'snapline' AND query LIKE 'SELECT k.n%'"
         )
+
+
+def test_a_server_that_logs_too_little_for_changes_is_named(server: PostgresServer) -> None:
+    """A source of changes needs a setting that servers do not have by themselves."""
+    source = PostgresChangesSource("shops", dsn=server.dsn, slot="shops")
+    with pytest.raises(ConnectorError, match=r"wal_level = replica\); set wal_level = logical and restart"):
+        source.enumerate_splits()
