@@ -29,13 +29,16 @@ from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
-from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.codec import decode_job_status, encode_into
 from snapline.dataflow.wire.messages import JobStatus, RequestThreadDump, ThreadDump
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
+from snapline.runtime.process_figures import ProcessWatch
 
 DUMP_TIMEOUT_SECONDS = 5.0
 """How long after the end of its sampling a TaskManager may take to say what it has seen."""
+HEAP_TIMEOUT_SECONDS = 15.0
+"""Likewise, when it also has to look through its memory."""
 RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
 
 
@@ -61,6 +64,7 @@ class ClientView:
         self._version = version
         self._session = session
         self._start_time_ms = start_time_ms
+        self._process = ProcessWatch()
 
     async def submit(self, job_graph: JobGraph) -> Answer:
         request_id, answer = self._replies.draw(job_graph.job_id)
@@ -124,16 +128,19 @@ class ClientView:
         return await read_actor(self._resource_manager, read)
 
     async def dump_threads(
-        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0
+        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0, *, heap: bool = False
     ) -> Sequence[ThreadDump]:
         request_id, answer = self._thread_dumps.draw(resource_ids)
-        request = RequestThreadDump(request_id, duration_ms, interval_ms)
+        request = RequestThreadDump(request_id, duration_ms, interval_ms, heap)
         asked = tuple(ResourceID(resource_id) for resource_id in resource_ids)
         tell_if_alive(self._resource_manager, ThreadDumpRequested(request, asked))
-        return await answer(duration_ms / 1000 + DUMP_TIMEOUT_SECONDS)
+        return await answer(duration_ms / 1000 + (HEAP_TIMEOUT_SECONDS if heap else DUMP_TIMEOUT_SECONDS))
 
     async def now_ms(self) -> int:
         return self._registry.now_ms
+
+    async def leads_since_ms(self) -> int:
+        return self._start_time_ms
 
     async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
         for worker in report.ended:
@@ -145,7 +152,7 @@ class ClientView:
         resources = await self.required_resources()
         statuses = [decode_job_status(job.status) for job in await self.list_jobs()]
         running = sum(status in RUNNING for status in statuses)
-        return pb.ClusterOverview(
+        overview = pb.ClusterOverview(
             version=self._version,
             leader_session_id=self._session,
             start_time_ms=self._start_time_ms,
@@ -155,6 +162,8 @@ class ClientView:
             jobs_running=running,
             jobs_ended=len(statuses) - running,
         )
+        encode_into(self._process.read(), overview.process)
+        return overview
 
     async def changed(self, job_id: JobID | None, timeout_seconds: float) -> None:
         await self._registry.changed(job_id, timeout_seconds)

@@ -47,6 +47,12 @@ TASK_FIGURES = {
     "idle_ms_per_second": "idleTimeMsPerSecond",
     "step_ms": "currentStepDuration",
 }
+PROCESS_FIGURES = {
+    "resident_bytes": "processResidentMemory",
+    "cpu_ms_per_second": "processCpuTimeMsPerSecond",
+    "threads": "processThreads",
+    "open_files": "processOpenFiles",
+}
 
 
 class CoordinatorMetrics:
@@ -111,6 +117,13 @@ def _cluster(manager: ResourceManager) -> list[Sample]:
         labels = {"tm_id": managed.info.resource_id, "host": managed.info.host}
         found.append(sample("taskmanager", "slots", managed.info.slots, labels))
         found.append(sample("taskmanager", "slotsFree", managed.free, labels))
+        process = manager.process_of(managed.info.resource_id)
+        if process is not None:
+            found.append(sample("taskmanager", "processMemoryGrowth", process.growth.grown_bytes, labels))
+            found += [
+                sample("taskmanager", name, getattr(process.latest, field), labels)
+                for field, name in PROCESS_FIGURES.items()
+            ]
     return found
 
 

@@ -34,6 +34,11 @@ _GAUGES = {
     "taskmanager": {
         "slots": "Slots of the TaskManager.",
         "slotsFree": "Slots of the TaskManager that no job has.",
+        "processResidentMemory": "Bytes of memory that the process of the TaskManager has in use.",
+        "processMemoryGrowth": "Bytes by which that memory has grown without a break within the last minute, else 0.",
+        "processCpuTimeMsPerSecond": "Milliseconds of processor time that the process has used in each second.",
+        "processThreads": "Threads of the process of the TaskManager.",
+        "processOpenFiles": "Files and connections that the process of the TaskManager has open.",
     },
     "taskmanager_job_task": {
         "currentInputWatermark": "Event time up to which the subtask is complete, in milliseconds since 1970.",

@@ -512,7 +512,7 @@ class ListTaskManagersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TaskManagerDetails(_message.Message):
-    __slots__ = ("resource_id", "host", "pid", "exchange_address", "executor_id", "log_url", "version", "slots", "free_slots", "registered_timestamp_ms", "last_heartbeat_timestamp_ms")
+    __slots__ = ("resource_id", "host", "pid", "exchange_address", "executor_id", "log_url", "version", "slots", "free_slots", "registered_timestamp_ms", "last_heartbeat_timestamp_ms", "process", "memory_growth_bytes", "memory_growth_ms", "clock_offset_ms")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +524,10 @@ class TaskManagerDetails(_message.Message):
     FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARTBEAT_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GROWTH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GROWTH_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     host: str
     pid: int
@@ -535,7 +539,11 @@ class TaskManagerDetails(_message.Message):
     free_slots: int
     registered_timestamp_ms: int
     last_heartbeat_timestamp_ms: int
-    def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
+    process: _cluster_pb2.ProcessFigures
+    memory_growth_bytes: int
+    memory_growth_ms: int
+    clock_offset_ms: int
+    def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ..., memory_growth_bytes: _Optional[int] = ..., memory_growth_ms: _Optional[int] = ..., clock_offset_ms: _Optional[int] = ...) -> None: ...
 
 class ListTaskManagersResponse(_message.Message):
     __slots__ = ("task_managers", "lost")
@@ -572,16 +580,18 @@ class ReportWorkersResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class DumpThreadsRequest(_message.Message):
-    __slots__ = ("job_id", "resource_id", "duration_ms", "interval_ms")
+    __slots__ = ("job_id", "resource_id", "duration_ms", "interval_ms", "heap")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    HEAP_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     resource_id: str
     duration_ms: int
     interval_ms: int
-    def __init__(self, job_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+    heap: bool
+    def __init__(self, job_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ...) -> None: ...
 
 class ThreadDumps(_message.Message):
     __slots__ = ("dumps", "silent")
@@ -630,7 +640,7 @@ class GetClusterOverviewRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterOverview(_message.Message):
-    __slots__ = ("version", "leader_session_id", "start_time_ms", "task_managers", "slots", "free_slots", "jobs_running", "jobs_ended")
+    __slots__ = ("version", "leader_session_id", "start_time_ms", "task_managers", "slots", "free_slots", "jobs_running", "jobs_ended", "process")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -639,6 +649,7 @@ class ClusterOverview(_message.Message):
     FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     JOBS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader_session_id: str
     start_time_ms: int
@@ -647,7 +658,8 @@ class ClusterOverview(_message.Message):
     free_slots: int
     jobs_running: int
     jobs_ended: int
-    def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ...) -> None: ...
+    process: _cluster_pb2.ProcessFigures
+    def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ...) -> None: ...
 
 class ArchivedJob(_message.Message):
     __slots__ = ("details", "checkpoints", "checkpoint_details")

@@ -258,14 +258,32 @@ class TaskMetrics(_message.Message):
     def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("report", "metrics", "executions")
+    __slots__ = ("report", "metrics", "executions", "process")
     REPORT_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EXECUTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     report: SlotReport
     metrics: _containers.RepeatedCompositeFieldContainer[TaskMetrics]
     executions: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.ExecutionAttemptID]
-    def __init__(self, report: _Optional[_Union[SlotReport, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[TaskMetrics, _Mapping]]] = ..., executions: _Optional[_Iterable[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]]] = ...) -> None: ...
+    process: ProcessFigures
+    def __init__(self, report: _Optional[_Union[SlotReport, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[TaskMetrics, _Mapping]]] = ..., executions: _Optional[_Iterable[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]]] = ..., process: _Optional[_Union[ProcessFigures, _Mapping]] = ...) -> None: ...
+
+class ProcessFigures(_message.Message):
+    __slots__ = ("resident_bytes", "cpu_ms_per_second", "threads", "open_files", "clock_ms", "clock_leap_ms")
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_MS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_LEAP_MS_FIELD_NUMBER: _ClassVar[int]
+    resident_bytes: int
+    cpu_ms_per_second: int
+    threads: int
+    open_files: int
+    clock_ms: int
+    clock_leap_ms: int
+    def __init__(self, resident_bytes: _Optional[int] = ..., cpu_ms_per_second: _Optional[int] = ..., threads: _Optional[int] = ..., open_files: _Optional[int] = ..., clock_ms: _Optional[int] = ..., clock_leap_ms: _Optional[int] = ...) -> None: ...
 
 class Disconnect(_message.Message):
     __slots__ = ("reason",)
@@ -274,14 +292,36 @@ class Disconnect(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class RequestThreadDump(_message.Message):
-    __slots__ = ("request_id", "duration_ms", "interval_ms")
+    __slots__ = ("request_id", "duration_ms", "interval_ms", "heap")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    HEAP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     duration_ms: int
     interval_ms: int
-    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+    heap: bool
+    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ...) -> None: ...
+
+class HeapType(_message.Message):
+    __slots__ = ("name", "count", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    count: int
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class AllocationSite(_message.Message):
+    __slots__ = ("frames", "count", "bytes")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedScalarFieldContainer[str]
+    count: int
+    bytes: int
+    def __init__(self, frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ThreadStack(_message.Message):
     __slots__ = ("thread_name", "task_name", "attempt_id", "frames", "count")
@@ -298,16 +338,20 @@ class ThreadStack(_message.Message):
     def __init__(self, thread_name: _Optional[str] = ..., task_name: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ThreadDump(_message.Message):
-    __slots__ = ("request_id", "resource_id", "stacks", "samples")
+    __slots__ = ("request_id", "resource_id", "stacks", "samples", "types", "sites")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     resource_id: str
     stacks: _containers.RepeatedCompositeFieldContainer[ThreadStack]
     samples: int
-    def __init__(self, request_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., stacks: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., samples: _Optional[int] = ...) -> None: ...
+    types: _containers.RepeatedCompositeFieldContainer[HeapType]
+    sites: _containers.RepeatedCompositeFieldContainer[AllocationSite]
+    def __init__(self, request_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., stacks: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., samples: _Optional[int] = ..., types: _Optional[_Iterable[_Union[HeapType, _Mapping]]] = ..., sites: _Optional[_Iterable[_Union[AllocationSite, _Mapping]]] = ...) -> None: ...
 
 class ShutDownTaskExecutor(_message.Message):
     __slots__ = ("reason",)

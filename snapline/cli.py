@@ -33,12 +33,13 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
-from snapline.diagnosis_commands import ended_jobs, explain_job, print_stacks, serve_page, write_profile
+from snapline.diagnosis_commands import ended_jobs, explain_job, print_heap, print_stacks, serve_page, write_profile
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.pack_command import pack
 from snapline.printing import echo
+from snapline.process_table import PROCESS_COLUMNS, process_row, words_of_process
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
@@ -277,6 +278,8 @@ def status(target: Target, job: str) -> None:
     """One job with its tasks. JOB is an id, the beginning of one, or a name."""
     with target.client() as client:
         details = client.get_job(client.resolve_job(job))
+        runs_on = {subtask.resource_id for vertex in details.vertices for subtask in vertex.subtasks}
+        hosts = [] if target.as_json else [each for each in client.list_task_managers() if each.resource_id in runs_on]
         found = None if target.as_json else client.explain_job(details.overview.job_id, without_stacks=True)
     if target.as_json:
         echo(json.dumps(message_as_dict(details), indent=2))
@@ -296,6 +299,8 @@ def status(target: Target, job: str) -> None:
         ["TASK", "PARALLELISM", "STATES", "ROWS IN", "ROWS OUT", "BUSIEST", "BACK-PRESSURED", "ROWS/S"],
         _vertex_row,
     )
+    if hosts:
+        target.show(hosts, PROCESS_COLUMNS, process_row)
 
 
 @cli.command()
@@ -322,10 +327,14 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 @click.option(
     "--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.html"), show_default=True
 )
+@click.option("--heap", is_flag=True, help="print instead who keeps memory; tasks are slower meanwhile")
 @with_target
-def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path) -> None:
-    """Where the time of a job's tasks goes: a flame graph as one HTML file."""
-    write_profile(target, job_or_taskmanager, seconds, file)
+def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path, heap: bool) -> None:
+    """Where the time of a job's tasks goes: a flame graph as one HTML file. With --heap, where memory goes."""
+    if heap:
+        print_heap(target, job_or_taskmanager, seconds)
+    else:
+        write_profile(target, job_or_taskmanager, seconds, file)
 
 
 @cli.command()
@@ -573,11 +582,10 @@ def task_managers(target: Target) -> None:
     """The TaskManagers that are registered, and their slots."""
     with target.client() as client:
         found = client.list_task_managers()
-    target.show(
-        found,
-        ["RESOURCE ID", "HOST", "PID", "EXECUTOR", "SLOTS", "FREE"],
-        lambda t: [t.resource_id, t.host, str(t.pid), t.executor_id, str(t.slots), str(t.free_slots)],
-    )
+        own = client.overview().process
+    if not target.as_json:
+        echo(f"coordinator: {', '.join(words_of_process(own))}")
+    target.show(found, PROCESS_COLUMNS, process_row)
 
 
 @cli.command()

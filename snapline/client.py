@@ -335,15 +335,18 @@ class ClusterClient:
             return "registered"
         return "lost" if resource_id in answer.lost else "unknown"
 
-    def dump_threads(self, job_id: str = "", resource_id: str = "", duration_ms: int = 0) -> pb.ThreadDumps:
+    def dump_threads(
+        self, job_id: str = "", resource_id: str = "", duration_ms: int = 0, *, heap: bool = False
+    ) -> pb.ThreadDumps:
         """What the threads of a job's TaskManagers do, or of one TaskManager: now, or which stacks are seen how often
-        while `duration_ms` pass. Raises RequestRefused for what is not known.
+        while `duration_ms` pass. With `heap` also the types that take most of their memory, and the places in the code
+        that have allocated most meanwhile and not freed it. Raises RequestRefused for what is not known.
 
         >>> client.dump_threads(resource_id="nobody")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
-        request = pb.DumpThreadsRequest(job_id=job_id, resource_id=resource_id, duration_ms=duration_ms)
+        request = pb.DumpThreadsRequest(job_id=job_id, resource_id=resource_id, duration_ms=duration_ms, heap=heap)
         return self._call(self._stub.DumpThreads, request, CALL_TIMEOUT_S + duration_ms / 1000)
 
     def explain_job(self, job_id: str, *, without_stacks: bool = False) -> pb.JobExplanation:

@@ -73,6 +73,26 @@ def write_profile(target: Target, what: str, seconds: int, output: Path) -> None
     echo(json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers")
 
 
+def print_heap(target: Target, what: str, seconds: int) -> None:
+    """Follow allocations for some seconds, and print who has kept memory meanwhile and which types take most."""
+    with target.client() as client:
+        dumps = _dump(client, what, seconds * 1000, heap=True)
+    if target.as_json:
+        echo(json.dumps(message_as_dict(dumps), indent=2))
+        return
+    for dump in dumps.dumps:
+        echo(f"TaskManager {dump.resource_id}: allocated in {seconds} s and still there")
+        for site in dump.sites:
+            echo(f"  {site.bytes:>14,} bytes  {site.count:>10,} pieces")
+            for frame in reversed(site.frames):
+                echo(f"      at {frame}")
+        echo("  types that take most, of all objects")
+        for each in dump.types:
+            echo(f"  {each.bytes:>14,} bytes  {each.count:>10,} of {each.name}")
+    for resource_id in dumps.silent:
+        echo(f"TaskManager {resource_id} did not answer", err=True)
+
+
 def serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
     """Serve the page of the cluster that the settings name, until the process is interrupted."""
     from snapline.coordinator.web.page_server import PageServer, check_exposure
@@ -89,11 +109,11 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
         server.stop()
 
 
-def _dump(client: ClusterClient, what: str, duration_ms: int) -> pb.ThreadDumps:
+def _dump(client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False) -> pb.ThreadDumps:
     """Of a TaskManager of this name, else of a job."""
     if any(what == each.resource_id for each in client.list_task_managers()):
-        return client.dump_threads(resource_id=what, duration_ms=duration_ms)
-    return client.dump_threads(client.resolve_job(what), duration_ms=duration_ms)
+        return client.dump_threads(resource_id=what, duration_ms=duration_ms, heap=heap)
+    return client.dump_threads(client.resolve_job(what), duration_ms=duration_ms, heap=heap)
 
 
 def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:

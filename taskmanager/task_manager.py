@@ -25,7 +25,7 @@ from snapline.dataflow.config import (
     TASKMANAGER_TURNS,
 )
 from snapline.dataflow.ids import JobID, ResourceID
-from snapline.dataflow.wire.messages import Fenced, TaskManagerInfo
+from snapline.dataflow.wire.messages import Fenced, HeartbeatResponse, TaskManagerInfo
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
@@ -33,6 +33,7 @@ from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetri
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
 from snapline.runtime.logs import Logger
+from snapline.runtime.process_figures import ProcessWatch
 from snapline.runtime.rpc.dialing import Dialer, relay_for
 from snapline.runtime.rpc.grpc_channels import Security
 from snapline.runtime.signing import Signer
@@ -94,6 +95,7 @@ class TaskManager:
         host = config.bind_host or host_towards(towards)
         self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host))
         self._clock = SystemClock()
+        self._process = ProcessWatch()
         self._timers = TimerScheduler(self._clock)
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         roots = [root.strip() for root in configuration.get_option(LOCAL_STATE_ROOTS).split(",") if root.strip()]
@@ -214,7 +216,12 @@ class TaskManager:
         return tell_if_alive(self._actor, event)
 
     def _send(self, effect: Send) -> None:
-        envelope = Fenced(effect.envelope.leader_session_id, self._tasks.with_counters(effect.envelope.message))
+        message = self._tasks.with_counters(effect.envelope.message)
+        if (
+            type(message) is HeartbeatResponse
+        ):  # to the ResourceManager; those to JobMasters have an effect of their own
+            message = replace(message, process=self._process.read())
+        envelope = Fenced(effect.envelope.leader_session_id, message)
         self._dialer.send(effect.connection, envelope)
 
     def _send_heartbeat_response(self, effect: SendHeartbeatResponse) -> None:

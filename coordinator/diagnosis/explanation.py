@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
-from snapline.coordinator.diagnosis.stack_reading import Place, place_of, stacks_by_task
+from snapline.coordinator.diagnosis.clock_findings import clock_findings
+from snapline.coordinator.diagnosis.memory_growth import memory_findings
+from snapline.coordinator.diagnosis.stack_reading import Place, place_of, stacks_by_task, writing_of
 from snapline.dataflow.wire.codec import decode_job_status, decode_state
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus, ThreadDump
 from snapline.protos import client_pb2 as pb
@@ -25,6 +27,8 @@ LONG_STEP_MS = 2_000
 SKEW_FACTOR = 2
 """So many times as many rows as the subtask in the middle make the hottest one skewed."""
 LONG_CHECKPOINT_MS = 5_000
+NEW_LEADER_MS = 120_000
+"""For so long after a change of the leader it is said that there was one."""
 UNKNOWN_WATERMARK_MS = -(2**63)
 MAX_NAMED = 3
 """Subtasks that one line names."""
@@ -61,17 +65,23 @@ def explain(
     waiting: pb.CheckpointDetails | None,
     dumps: Iterable[ThreadDump],
     now_ms: int,
+    registered: Sequence[pb.TaskManagerDetails] = (),
+    leads_since_ms: int = 0,
 ) -> pb.JobExplanation:
-    """What holds the job up. `waiting` is the oldest checkpoint in progress; `dumps` are of the suspected
-    TaskManagers."""
+    """What holds the job up. `waiting` is the oldest checkpoint in progress; `dumps` are of the suspected TaskManagers;
+    `registered` are those of the cluster; the coordinator leads since `leads_since_ms` (0: not known)."""
+    dumps = list(dumps)
     places = {key: place_of(stacks) for key, stacks in stacks_by_task(dumps).items()}
     findings = [
         *_not_running(details, places, now_ms),
         *_long_steps(details, places),
         *_busy(details, places),
         *_skew(details),
-        *_checkpoints(details, checkpoints, waiting, places, now_ms),
+        *_checkpoints(details, checkpoints, waiting, dumps, places, now_ms),
+        *memory_findings(details, registered, dumps),
+        *clock_findings(details, registered),
         *_watermarks(details),
+        *_new_leader(details, leads_since_ms, now_ms),
     ]
     summary = findings[0].summary if findings else _nothing(details)
     return pb.JobExplanation(summary=summary, findings=findings)
@@ -96,9 +106,6 @@ def _not_running(details: pb.JobDetails, places: _Places, now_ms: int) -> list[p
                 place = places.get((vertex.vertex_id, subtask.subtask_index))
                 line = f"{_name(vertex, subtask)} has not ended, although it was cancelled{lasts}{_doing(place)}"
                 found.append(_finding("user code", line, vertex, subtask, place))
-    if overview.status_detail:
-        kind = "slots" if "slots" in overview.status_detail else "waiting"
-        found.append(_finding(kind, f"the job is {status.value}{lasts}: {overview.status_detail}"))
     if details.failures:
         last = details.failures[0]
         task = f" of {last.task_name}" if last.task_name else ""
@@ -108,6 +115,9 @@ def _not_running(details: pb.JobDetails, places: _Places, now_ms: int) -> list[p
         )
     elif overview.HasField("failure"):
         found.append(_finding("failure", f"the job is {status.value}: {overview.failure.summary}"))
+    if overview.status_detail:
+        kind = "slots" if "slots" in overview.status_detail else "waiting"
+        found.append(_finding(kind, f"the job is {status.value}{lasts}: {overview.status_detail}"))
     if not found:
         starting = [v.name for v, s in _tasks(details) if decode_state(s.state) is ExecutionState.INITIALIZING]
         line = f"; state is restored by {', '.join(dict.fromkeys(starting))}" if starting else ""
@@ -180,29 +190,16 @@ def _checkpoints(
     details: pb.JobDetails,
     checkpoints: pb.ListCheckpointsResponse,
     waiting: pb.CheckpointDetails | None,
+    dumps: Sequence[ThreadDump],
     places: _Places,
     now_ms: int,
 ) -> list[pb.JobFinding]:
     found = []
     if waiting is not None:
-        began_ms = waiting.overview.trigger_timestamp_ms
         usual_ms = round(checkpoints.end_to_end_duration_ms.p95)
-        late = _not_acknowledged(waiting)
-        lasts_ms = now_ms - began_ms
-        if late and lasts_ms >= max(LONG_CHECKPOINT_MS, 3 * usual_ms):
-            vertex_id, index, name = late[0]
-            more = f" and {len(late) - 1} more" if len(late) > 1 else ""
-            place = places.get((vertex_id, index))
-            line = (
-                f"checkpoint {waiting.overview.checkpoint_id} waits for {name} ({index + 1}){more} since {_duration(lasts_ms)}"
-                f"{_doing(place)}"
-            )
-            finding = pb.JobFinding(
-                kind="checkpoint", summary=line, vertex_id=vertex_id, vertex_name=name, subtask_index=index
-            )
-            if place is not None:
-                finding.stack.extend(place.stack)
-            found.append(finding)
+        lasts_ms = now_ms - waiting.overview.trigger_timestamp_ms
+        if lasts_ms >= max(LONG_CHECKPOINT_MS, 3 * usual_ms):
+            found.append(_late_checkpoint(waiting, _duration(lasts_ms), dumps, places))
     if checkpoints.HasField("latest_failed"):
         failed = checkpoints.latest_failed
         newer = not checkpoints.HasField("latest_completed") or (
@@ -216,6 +213,40 @@ def _checkpoints(
                 )
             )
     return found
+
+
+def _late_checkpoint(
+    waiting: pb.CheckpointDetails, lasts: str, dumps: Sequence[ThreadDump], places: _Places
+) -> pb.JobFinding:
+    """Whom or what a checkpoint waits for that lasts longer than is usual."""
+    checkpoint_id, late = waiting.overview.checkpoint_id, _not_acknowledged(waiting)
+    if not late:
+        line = f"checkpoint {checkpoint_id} has all acknowledgements, and the coordinator stores its metadata since {lasts}"
+        return pb.JobFinding(kind="storage", summary=line, subtask_index=-1)
+    vertex_id, index, name = late[0]
+    more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+    line = f"checkpoint {checkpoint_id} waits for {name} ({index + 1}){more} since {lasts}"
+    place = places.get((vertex_id, index))
+    kind, said = "checkpoint", _doing(place)
+    if not said:  # the task itself does nothing that would explain it: its snapshot may be written beside it
+        writing = writing_of(dumps)
+        if writing is not None:
+            kind, place, said = "storage", writing, f"; its snapshot is being written to the storage: {writing.where}"
+    finding = pb.JobFinding(kind=kind, summary=line + said, vertex_id=vertex_id, vertex_name=name, subtask_index=index)
+    if place is not None:
+        finding.stack.extend(place.stack)
+    return finding
+
+
+def _new_leader(details: pb.JobDetails, leads_since_ms: int, now_ms: int) -> list[pb.JobFinding]:
+    """That the leader has changed while the job ran, for a while after it."""
+    lasts_ms = now_ms - leads_since_ms
+    if not leads_since_ms or details.overview.start_time_ms >= leads_since_ms or lasts_ms > NEW_LEADER_MS:
+        return []
+    if details.overview.end_time_ms:
+        return []
+    line = f"the leader has changed: this coordinator leads since {_duration(lasts_ms)}, and has taken the job over"
+    return [_finding("leader", line)]
 
 
 def _watermarks(details: pb.JobDetails) -> list[pb.JobFinding]:

@@ -18,6 +18,7 @@ _ENGINE = re.compile(r"/snapline/(?!.*/(?:tests|examples)/)")
 _CONNECTORS = "/connectors/"
 _STORAGE = ("/runtime/storage/", "/taskmanager/snapshots/", "/connectors/shared/storage")
 _OPERATORS = "/taskmanager/operators/"
+_IDLE_POOL = "/concurrent/futures/thread.py"
 _WAITING = ("/taskmanager/threads/turns", "/taskmanager/threads/task_thread")
 MAX_SHOWN = 25
 """Frames of a finding; the innermost ones."""
@@ -42,10 +43,10 @@ def place_of(stacks: Iterable[ThreadStack]) -> Place | None:
     total = sum(stack.count for stack in seen)
     if not total:
         return None
-    working = [stack for stack in seen if _read(stack.frames).kind != "waiting"]
+    working = [stack for stack in seen if read_frames(stack.frames).kind != "waiting"]
     most = working[0] if working else seen[0]
-    found = _read(most.frames)
-    same = sum(stack.count for stack in seen if _read(stack.frames).where == found.where)
+    found = read_frames(most.frames)
+    same = sum(stack.count for stack in seen if read_frames(stack.frames).where == found.where)
     return Place(found.kind, found.where, found.stack, same / total)
 
 
@@ -60,7 +61,21 @@ def stacks_by_task(dumps: Iterable[ThreadDump]) -> dict[tuple[str, int], list[Th
     return found
 
 
-def _read(frames: Sequence[str]) -> Place:
+def writing_of(dumps: Iterable[ThreadDump]) -> Place | None:
+    """Where a thread that works for no task writes snapshots; None: none was seen to."""
+    stacks = [stack for dump in dumps for stack in dump.stacks if stack.attempt_id is None]
+    for stack in sorted(stacks, key=lambda stack: stack.count, reverse=True):
+        place = read_frames(stack.frames)
+        files = [_file(frame) for frame in stack.frames]
+        if place.kind != "waiting" and any(part in file for file in files for part in _STORAGE):
+            innermost = next(n for n in reversed(range(len(files))) if any(part in files[n] for part in _STORAGE))
+            if _IDLE_POOL not in files[-1]:
+                return Place("storage", _words(stack.frames[innermost]), place.stack)
+    return None
+
+
+def read_frames(frames: Sequence[str]) -> Place:
+    """Where a thread with this stack is."""
     files = [_file(frame) for frame in frames]
     last_engine = max((n for n, file in enumerate(files) if _is_engine(file)), default=-1)
     shown = tuple(frames[-MAX_SHOWN:])

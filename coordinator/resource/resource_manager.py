@@ -33,6 +33,7 @@ from snapline.coordinator.resource.events import (
     WorkerPoolClosed,
     WorkersUnavailable,
 )
+from snapline.coordinator.resource.process_history import ProcessHistory
 from snapline.coordinator.resource.slot_manager import ManagedTaskManager, SlotManager
 from snapline.dataflow.config import (
     RESOURCEMANAGER_TASKMANAGER_TIMEOUT,
@@ -173,6 +174,8 @@ class ResourceManager:
         heartbeat = settings.heartbeat
         self._task_manager_heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-executors", heartbeat)
         self._job_master_heartbeats: HeartbeatMonitor[JobID] = HeartbeatMonitor("job-masters", heartbeat)
+        self._processes: dict[ResourceID, ProcessHistory] = {}
+        """What the processes of registered TaskManagers use, of those that have said so."""
         self._declared: DeclareWorkers | None = None
         self._limits: dict[str, WorkersUnavailable] = {}
         """How many slots can still be had, by pool of TaskManagers."""
@@ -194,6 +197,10 @@ class ResourceManager:
     def lost_task_managers(self) -> tuple[ResourceID, ...]:
         """Those that were registered and are not any more, the latest last. A leader knows of its own time only."""
         return tuple(self._lost)
+
+    def process_of(self, resource_id: ResourceID) -> ProcessHistory | None:
+        """What the process of a registered TaskManager uses; None: it has not said."""
+        return self._processes.get(resource_id)
 
     @property
     def registered_jobs(self) -> tuple[JobID, ...]:
@@ -322,9 +329,11 @@ class ResourceManager:
         match message:
             case SlotReport():
                 self._take_report(resource_id, message)
-            case HeartbeatResponse(report):
+            case HeartbeatResponse(report, process=process):
                 if report is not None:
                     self._take_report(resource_id, report)
+                if process is not None:
+                    self._processes.setdefault(resource_id, ProcessHistory()).add(process, self._now_ms)
             case SlotRequestRejected(allocation_id, report):
                 self.slot_manager.reject_allocation(resource_id, allocation_id, self._now_ms)
                 self._take_report(resource_id, report)
@@ -431,6 +440,7 @@ class ResourceManager:
         if managed is None:
             return
         self.losses += 1
+        self._processes.pop(resource_id, None)
         self._note(RegistrationOutcome.LOST, managed.info, reason)
         self._lost[resource_id] = None
         if len(self._lost) > MAX_LOST_REMEMBERED:

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from snapline.coordinator.diagnosis.explanation import explain, suspected_task_managers, task_managers_of
+from snapline.coordinator.diagnosis.memory_growth import growing_task_managers
 from snapline.coordinator.jobmaster.operations import (
     Answer,
     CancelJob,
@@ -47,6 +48,8 @@ from snapline.runtime.logs import Logger
 MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
 """How long threads are looked at to explain what a job does: a call that is stuck is there every time."""
+HEAP_MS = 2_000
+"""How long allocations are followed where memory grows; they are dearer meanwhile."""
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""
 
@@ -91,13 +94,18 @@ class Cluster(Protocol):
         ...
 
     async def dump_threads(
-        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0
+        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0, *, heap: bool = False
     ) -> Sequence[ThreadDump]:
-        """What the threads of these TaskManagers do; those that do not answer in time are missing."""
+        """What the threads of these TaskManagers do, and what their memory is used for; those that do not answer in
+        time are missing."""
         ...
 
     async def now_ms(self) -> int:
         """Return the time of the coordinator's clock."""
+        ...
+
+    async def leads_since_ms(self) -> int:
+        """Return when the coordinator began to lead."""
         ...
 
     async def report_workers(self, report: pb.ReportWorkersRequest) -> None:
@@ -323,7 +331,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             if not wanted:
                 text = f"there is no TaskManager {request.resource_id!r} here; `snapline cluster` shows all"
                 await _abort(context, grpc.StatusCode.NOT_FOUND, text)
-        found = await self._cluster.dump_threads(sorted(wanted), request.duration_ms, request.interval_ms)
+        found = await self._cluster.dump_threads(
+            sorted(wanted), request.duration_ms, request.interval_ms, heap=request.heap
+        )
         answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
         for dump in found:
             encode_into(dump, answer.dumps.add())
@@ -337,10 +347,16 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if pending:
             waiting = await self._cluster.checkpoint_details(JobID(request.job_id), pending[-1].checkpoint_id)
         dumps: Sequence[ThreadDump] = ()
+        registered = (await self._cluster.list_task_managers()).task_managers
         suspects = sorted(suspected_task_managers(details, waiting))
-        if suspects and not request.without_stacks:
-            dumps = await self._cluster.dump_threads(suspects, STACKS_MS, STACKS_INTERVAL_MS)
-        return explain(details, checkpoints, waiting, dumps, await self._cluster.now_ms())
+        growing = sorted(growing_task_managers(details, registered))
+        if not request.without_stacks:
+            looks = [self._cluster.dump_threads(suspects, STACKS_MS, STACKS_INTERVAL_MS)] if suspects else []
+            if growing:
+                looks.append(self._cluster.dump_threads(growing, HEAP_MS, STACKS_INTERVAL_MS, heap=True))
+            dumps = [dump for found in await asyncio.gather(*looks) for dump in found]
+        now_ms, since_ms = await self._cluster.now_ms(), await self._cluster.leads_since_ms()
+        return explain(details, checkpoints, waiting, dumps, now_ms, registered, since_ms)
 
     async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
         return await self._cluster.overview()

@@ -280,8 +280,9 @@ def required_resources(manager: ResourceManager, releasable: Iterable[str] = ())
 
 def task_managers(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
     """All that are registered, longest first."""
-    return [
-        pb.TaskManagerDetails(
+    found = []
+    for managed in manager.task_managers:
+        details = pb.TaskManagerDetails(
             resource_id=managed.info.resource_id,
             host=managed.info.host,
             pid=managed.info.pid,
@@ -292,5 +293,11 @@ def task_managers(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
             slots=managed.info.slots,
             free_slots=managed.free,
         )
-        for managed in manager.task_managers
-    ]
+        process = manager.process_of(managed.info.resource_id)
+        if process is not None:
+            encode_into(process.latest, details.process)
+            details.clock_offset_ms = process.clock_offset_ms
+            growth = process.growth
+            details.memory_growth_bytes, details.memory_growth_ms = growth.grown_bytes, growth.over_ms
+        found.append(details)
+    return found

@@ -99,6 +99,7 @@ def cluster_figures(cluster: pb.ClusterOverview) -> Figures:
         "numRunningJobs": cluster.jobs_running,
         "taskSlotsAvailable": cluster.free_slots,
         "taskSlotsTotal": cluster.slots,
+        **_process_figures(cluster.process),
     }
 
 
@@ -141,7 +142,17 @@ def _task_manager(found: pb.TaskManagerDetails) -> Json:
 
 def task_manager_figures(found: pb.TaskManagerDetails) -> Figures:
     """The figures of one TaskManager, behind `/taskmanagers/:taskmanagerid/metrics`."""
-    return {"slots": found.slots, "slotsFree": found.free_slots}
+    return {"slots": found.slots, "slotsFree": found.free_slots, **_process_figures(found.process)}
+
+
+def _process_figures(process: cluster_pb2.ProcessFigures) -> dict[str, float | str]:
+    """Flink's names where it means the same, and what only a process without a JVM has."""
+    return {
+        "Status.JVM.CPU.Load": process.cpu_ms_per_second / 1000,
+        "Status.JVM.Threads.Count": process.threads,
+        "processResidentMemory": process.resident_bytes,
+        "processOpenFiles": process.open_files,
+    }
 
 
 def thread_dump(dump: cluster_pb2.ThreadDump) -> Json:

@@ -100,6 +100,7 @@ _OTHER_MESSAGES: dict[type, type[Message]] = {
     AccumulatorValue: job_pb2.AccumulatorValue,
     MetricValue: job_pb2.MetricValue,
     m.TaskManagerInfo: cluster_pb2.TaskManagerInfo,
+    m.ProcessFigures: cluster_pb2.ProcessFigures,
     m.TaskDeploymentDescriptor: cluster_pb2.TaskDeploymentDescriptor,
     m.CheckpointMetrics: checkpoint_pb2.CheckpointMetrics,
 }

@@ -263,6 +263,21 @@ class TaskMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """What one process uses, as its operating system says; 0: not known here."""
+
+    resident_bytes: int = 0
+    cpu_ms_per_second: int = 0
+    """Since the figures before; more than 1,000 when several cores work."""
+    threads: int = 0
+    open_files: int = 0
+    clock_ms: int = 0
+    """The wall clock of its host."""
+    clock_leap_ms: int = 0
+    """By how much that clock has leapt since the process began, forward or back."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
     """TaskManager -> asker. To a ResourceManager with a slot report, to a JobMaster with metrics of its tasks."""
 
@@ -270,6 +285,8 @@ class HeartbeatResponse:
     metrics: tuple[TaskMetrics, ...] = ()
     executions: tuple[ExecutionAttemptID, ...] = ()
     """Attempts of the asking job that this TaskManager runs; the JobMaster reconciles with what it deployed."""
+    process: ProcessFigures | None = None
+    """To a ResourceManager: what the process of the TaskManager uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +303,27 @@ class RequestThreadDump:
     request_id: str
     duration_ms: int = 0
     interval_ms: int = 0
+    heap: bool = False
+    """Say also what memory is used for, and what was allocated meanwhile and not freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeapType:
+    """Objects of one type in the memory of a process."""
+
+    name: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationSite:
+    """Memory that one place in the code has allocated while it was looked at, and that was not freed."""
+
+    frames: tuple[str, ...]
+    """Outermost first, each `source line (file:line)`."""
+    count: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +346,9 @@ class ThreadDump:
     resource_id: ResourceID
     stacks: tuple[ThreadStack, ...] = ()
     samples: int = 1
+    types: tuple[HeapType, ...] = ()
+    """When asked for the heap: those whose objects take most."""
+    sites: tuple[AllocationSite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

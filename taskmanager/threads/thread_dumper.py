@@ -1,4 +1,4 @@
-"""What the threads of this process do: their stacks, once or sampled over some time.
+"""What the threads of this process do: their stacks, once or sampled over some time; and what its memory is used for.
 
 Decides how a stack is shown (outermost frame first, `function (file:line)`), how many frames and different stacks are
 kept, and that at most so many samplings run at a time. Reads `sys._current_frames`, so a thread that is in a call
@@ -15,6 +15,7 @@ from types import FrameType
 
 from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
 from snapline.dataflow.wire.messages import RequestThreadDump, ThreadDump, ThreadStack
+from snapline.taskmanager.threads.heap_reading import HeapReading
 
 MAX_FRAMES = 100
 """The innermost ones of a deep stack are shown."""
@@ -86,6 +87,9 @@ class ThreadDumper:
         own = threading.get_ident()
         seen: dict[tuple[str, str, ExecutionAttemptID | None, tuple[str, ...]], int] = {}
         samples = 0
+        heap = HeapReading() if request.heap else None
+        if heap is not None:
+            heap.begin()
         while True:
             samples += 1
             names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -100,4 +104,5 @@ class ThreadDumper:
             if time.monotonic() >= ends or self._stopping.wait(interval_s):
                 break
         stacks = tuple(ThreadStack(*key, count) for key, count in seen.items())
-        return ThreadDump(request.request_id, self._resource_id, stacks, samples)
+        types, sites = heap.end() if heap is not None else ((), ())
+        return ThreadDump(request.request_id, self._resource_id, stacks, samples, types, sites)

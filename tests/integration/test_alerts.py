@@ -159,6 +159,7 @@ def test_the_alerts_fire_on_what_they_are_for(tmp_path: Path) -> None:
         f"snapline_taskmanager_job_task_backPressuredTimeMsPerSecond{task}": "900x20",
         f"snapline_taskmanager_job_task_watermarkLag{task}": "900000x20",
         f"snapline_taskmanager_job_task_currentStepDuration{task}": "0+60000x20",
+        'snapline_taskmanager_processMemoryGrowth{tm_id="tm-1", host="h", instance="c1"}': "99000000x20",
         'snapline_jobmanager_isLeader{instance="c1"}': "0x20",
         'snapline_jobmanager_taskSlotsRequired{instance="c1"}': "4x20",
         'snapline_jobmanager_taskSlotsTotal{instance="c1"}': "2x20",

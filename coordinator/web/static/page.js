@@ -132,10 +132,16 @@ async function configurationView(id) {
   const job = await ask(`jobs/${id}`);
   return { data: job.configuration, draw: () => [...jobHead(job, "configuration"), table("Configuration", [["Setting"], ["Value", "long"]], Object.entries(job.configuration), "The job has no settings of its own.")] };
 }
+// What a process uses: memory, with its growth where it grows without a break, processor, threads, files.
+function processCells({ process: used, memory_growth_bytes: grown = 0, memory_growth_ms: over = 0 }) {
+  if (!used) return ["–", "–", "–", "–"];
+  const memory = grown ? el("span", { class: "status FAILING" }, `${bytes(used.resident_bytes)}, +${bytes(grown)} in ${lasting(over)}`) : bytes(used.resident_bytes);
+  return [memory, `${Math.round(used.cpu_ms_per_second / 10)} %`, count(used.threads), count(used.open_files)];
+}
 async function taskManagersView() {
   const found = await ask("taskmanagers");
-  return { data: found, draw: () => [el("h1", {}, "TaskManagers"), table("TaskManagers", [["Id"], ["Host"], ["Process", "n"], ["Executor"], ["Version"], ["Slots", "n"], ["Free", "n"], ["Log"]],
-    found.task_managers.map((each) => [each.resource_id, each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
+  return { data: found, draw: () => [el("h1", {}, "TaskManagers"), table("TaskManagers", [["Id"], ["Host"], ["Process", "n"], ["Executor"], ["Version"], ["Slots", "n"], ["Free", "n"], ["Memory", "n"], ["CPU", "n"], ["Threads", "n"], ["Files", "n"], ["Log"]],
+    found.task_managers.map((each) => [each.resource_id, each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, ...processCells(each), /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
     found.lost.length ? el("p", { class: "soft" }, `lost under this leader: ${found.lost.slice(-20).join(", ")}`) : null] };
 }
 
@@ -164,7 +170,7 @@ async function refresh(always = false) {
       else if (focused) [...main.querySelectorAll("a,button")].find((each) => each.textContent === focused)?.focus();
       [route, drawn] = [here, now];
     }
-    document.getElementById("cluster").textContent = `${cluster.leader} · Snapline ${cluster.version} · ${cluster.task_managers} TaskManagers · ${cluster.free_slots} of ${cluster.slots} slots free`;
+    document.getElementById("cluster").textContent = `${cluster.leader} · Snapline ${cluster.version} · ${cluster.process ? `${bytes(cluster.process.resident_bytes)}, ${Math.round(cluster.process.cpu_ms_per_second / 10)} % CPU · ` : ""}${cluster.task_managers} TaskManagers · ${cluster.free_slots} of ${cluster.slots} slots free`;
     trouble.hidden = true;
   } catch (error) { if (mine === generation) complain(error); }
   timer = setTimeout(refresh, document.hidden ? 5 * period : period);

@@ -179,8 +179,8 @@ def test_a_job_graph_without_a_savepoint_need_not_say_so():
 def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to snapline.dataflow.wire.messages and forgets the wire."""
     parts = {
-        "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
-        "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
+        "AllocationSite", "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "HeapType", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
+        "ProcessFigures", "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
         "TaskManagerInfo", "TaskMetrics", "ThreadStack",
     }  # fmt: skip
     declared = {
