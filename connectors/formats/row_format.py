@@ -9,7 +9,7 @@ and SerializationSchema, for batches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,11 +73,11 @@ class RowFormat(ABC):
             except UNREADABLE:
                 pass
         there = [index for index, value in enumerate(values) if value is not None]
-        bad: list[BadValue] = []
-        good: list[int] = []
-        parts = self._decode([value for value in values if value is not None], there, good, bad)
-        bad.sort(key=lambda row: row.index)
-        rows = pa.Table.from_batches(parts, self.schema).combine_chunks()
+        parts = list(self._decode([value for value in values if value is not None], there))
+        bad = [part for part in parts if isinstance(part, BadValue)]
+        decoded_parts = [part for part in parts if not isinstance(part, BadValue)]
+        good = [index for indices, _ in decoded_parts for index in indices]
+        rows = pa.Table.from_batches([batch for _, batch in decoded_parts], self.schema).combine_chunks()
         if len(good) == len(values):
             decoded = rows.to_batches()
             return (decoded[0] if decoded else pa.RecordBatch.from_pylist([], self.schema)), bad
@@ -90,22 +90,23 @@ class RowFormat(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=schema), bad
 
     def _decode(
-        self, values: Sequence[bytes], indices: Sequence[int], good: list[int], bad: list[BadValue]
-    ) -> list[pa.RecordBatch]:
+        self, values: Sequence[bytes], indices: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], pa.RecordBatch] | BadValue]:
+        """Halve what cannot be decoded until the bad values stand alone; in order of the indices."""
         if not values:
-            return []
+            return
         try:
             batch = self.decode_all(values)
         except UNREADABLE as error:
             if len(values) == 1:
                 reason = " ".join(str(error).split())[:REASON_LENGTH_MAX] or type(error).__name__
-                bad.append(BadValue(indices[0], reason))
-                return []
+                yield BadValue(indices[0], reason)
+                return
             half = len(values) // 2
-            first = self._decode(values[:half], indices[:half], good, bad)
-            return first + self._decode(values[half:], indices[half:], good, bad)
-        good.extend(indices)
-        return [batch]
+            yield from self._decode(values[:half], indices[:half])
+            yield from self._decode(values[half:], indices[half:])
+            return
+        yield indices, batch
 
 
 class RawFormat(RowFormat):

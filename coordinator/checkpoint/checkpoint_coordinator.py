@@ -102,7 +102,7 @@ from snapline.dataflow.wire.messages import (
     JobStatus,
     TriggerCheckpoint,
 )
-from snapline.runtime.cores.machine import InvariantViolation, StartTimer, TimerFired, check
+from snapline.runtime.cores.machine import InvariantViolation, Outbox, StartTimer, TimerFired, check
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class CheckpointCoordinator:
         self._store_is_shut_down = False
         self._is_over = False
         self._now_ms = 0
-        self._out: list[CheckpointCoordinatorEffect] = []
+        self._out: Outbox[CheckpointCoordinatorEffect] = Outbox()
 
     # --- what can be read ---------------------------------------------------------------------------------------------
 
@@ -206,8 +206,6 @@ class CheckpointCoordinator:
     def handle(self, event: CheckpointCoordinatorEvent, now_ms: int) -> list[CheckpointCoordinatorEffect]:
         """Take one event at the time `now_ms` and say what to do."""
         self._now_ms = now_ms
-        out: list[CheckpointCoordinatorEffect] = []
-        self._out = out
         self._take(event)
         in_flight = self._in_flight
         if (
@@ -218,7 +216,7 @@ class CheckpointCoordinator:
             or self._shutdown_status is not None
         ):
             self._settle()
-        return out
+        return self._out.take()
 
     def _take(self, event: CheckpointCoordinatorEvent) -> None:
         match event:

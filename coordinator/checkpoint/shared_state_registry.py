@@ -97,8 +97,9 @@ class SharedStateRegistry:
     ) -> tuple[tuple[OperatorState, ...], tuple[StreamStateHandle, ...]]:
         """Refer to all shared state of a checkpoint; returns its operators with the handles that count, and the
         duplicates that nobody needs."""
-        duplicates: list[StreamStateHandle] = []
-        return tuple(self._register_operator(operator, duplicates) for operator in operators), tuple(duplicates)
+        registered = [self._register_operator(operator) for operator in operators]
+        duplicates = tuple(handle for _, discarded in registered for handle in discarded)
+        return tuple(operator for operator, _ in registered), duplicates
 
     def unregister_all(self, checkpoint: CompletedCheckpoint) -> tuple[StreamStateHandle, ...]:
         """Give up all shared state of a checkpoint; returns what nobody needs any more."""
@@ -115,23 +116,29 @@ class SharedStateRegistry:
         self._keys_by_path.clear()
         self._is_open = False
 
-    def _register_operator(self, operator: OperatorState, duplicates: list[StreamStateHandle]) -> OperatorState:
+    def _register_operator(self, operator: OperatorState) -> tuple[OperatorState, list[StreamStateHandle]]:
+        """The operator with the handles that count, and the duplicates of them."""
         changed: dict[int, OperatorSubtaskState] = {}
+        duplicates: list[StreamStateHandle] = []
         for subtask, state in operator.subtasks.items():
             if any(part.shared_key for part in state.managed_keyed):
-                keyed = tuple(self._register_part(part, duplicates) for part in state.managed_keyed)
+                registered = [self._register_part(part) for part in state.managed_keyed]
+                keyed = tuple(part for part, _ in registered)
+                duplicates += [duplicate for _, duplicate in registered if duplicate is not None]
                 if keyed != state.managed_keyed:
                     changed[subtask] = replace(state, managed_keyed=keyed)
-        return replace(operator, subtasks={**operator.subtasks, **changed}) if changed else operator
+        if changed:
+            operator = replace(operator, subtasks={**operator.subtasks, **changed})
+        return operator, duplicates
 
-    def _register_part(self, part: KeyedStateHandle, duplicates: list[StreamStateHandle]) -> KeyedStateHandle:
+    def _register_part(self, part: KeyedStateHandle) -> tuple[KeyedStateHandle, StreamStateHandle | None]:
+        """The part with the handle that counts, and its own handle if that is a duplicate."""
         if not part.shared_key:
-            return part
+            return part, None
         registration = self.register(part.shared_key, part.handle)
         if registration.discarded is None or registration.handle is None:
-            return part
-        duplicates.append(registration.discarded)
-        return replace(part, handle=registration.handle)
+            return part, None
+        return replace(part, handle=registration.handle), registration.discarded
 
 
 def _shared_keys(operators: Iterable[OperatorState]) -> Iterable[str]:

@@ -12,7 +12,6 @@ It knows no clock: the JobMaster watches. It has no counterpart in Flink.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -46,7 +45,7 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.machine import check
+from snapline.runtime.cores.machine import InvariantViolation, Outbox, check
 
 PROTOCOL_VERSION = 1
 MAX_LINE = 1_000
@@ -185,15 +184,7 @@ class ExternalProgram:
         self._heartbeat = RegistrationSuccess(0, 0)
         self._heartbeats_asked = 0
         self._attempt: _Attempt | None = None
-        self._out: list[ProgramEffect] = []
-        self._handlers: dict[str, Callable[[Any], None]] = {
-            "task_running": self._task_running,
-            "acknowledge_checkpoint": self._acknowledged,
-            "decline_checkpoint": self._declined,
-            "task_finished": self._finished,
-            "task_failed": self._failed,
-            "task_canceled": self._canceled,
-        }
+        self._out: Outbox[ProgramEffect] = Outbox()
 
     @property
     def resource_id(self) -> ResourceID:
@@ -213,8 +204,7 @@ class ExternalProgram:
                     self._reject(rejected)
                 case JobMasterSaid(message):
                     self._job_master_said(message)
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()
 
     # --- registration -------------------------------------------------------------------------------------------------
 
@@ -408,7 +398,25 @@ class ExternalProgram:
                     f"{kind} names attempt {said.attempt_id[:MAX_LINE]!r}, {self._present_is()}: nothing was done"
                 )
             else:
-                self._handlers[kind](said)
+                self._attempt_said(said)
+
+    def _attempt_said(self, said: Any) -> None:
+        """Take a message that the program says of its present attempt."""
+        match said:
+            case pb.TaskRunning():
+                self._task_running(said)
+            case pb.AcknowledgeCheckpoint():
+                self._acknowledged(said)
+            case pb.DeclineCheckpoint():
+                self._declined(said)
+            case pb.TaskFinished():
+                self._finished(said)
+            case pb.TaskFailed():
+                self._failed(said)
+            case pb.TaskCanceled():
+                self._canceled(said)
+            case _:
+                raise InvariantViolation(f"{type(said).__name__} is no message of an attempt")
 
     def _present_is(self) -> str:
         return "and there is none" if self._attempt is None else f"and the present one is {self._attempt.attempt_id}"

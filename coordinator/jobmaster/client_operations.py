@@ -36,7 +36,7 @@ from snapline.coordinator.jobmaster.taps import Taps, TapTimer
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import JobVertexID
 from snapline.dataflow.wire.messages import JobStatus, TapTask, TaskTapped
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer
 
 STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
 
@@ -78,7 +78,7 @@ class ClientOperations:
         self._pending = PendingOperations()
         self._rescaling = Rescaling(scheduler, settings, note)
         self._taps = Taps()
-        self._out: list[ClientOperationsEffect] = []
+        self._out: Outbox[ClientOperationsEffect] = Outbox()
 
     @property
     def detail(self) -> str:
@@ -92,7 +92,7 @@ class ClientOperations:
         if self._pending.is_stopping and not isinstance(operation, CancelJob):
             # Its sources may have ended for good: what is taken now is nothing to go on from when the savepoint fails.
             self._out.append(refused(request_id, STOPPING, retryable=True))
-            return self._done()
+            return self._out.take()
         match operation:
             case CancelJob():
                 self._out += [Scheduled(tuple(self._scheduler.cancel(now_ms))), Reply(request_id, Acknowledged())]
@@ -110,7 +110,7 @@ class ClientOperations:
                 self._request_rescale(request_id, parallelism, now_ms)
             case TapOperator():
                 self._out += self._taps.request(request_id, operation, self._scheduler.graph, now_ms)
-        return self._done()
+        return self._out.take()
 
     def _savepoint_target(self, request_id: RequestID, directory: str) -> str | None:
         """A directory that never was, `savepoint-<job>-<random>` as in Flink."""
@@ -135,12 +135,12 @@ class ClientOperations:
     def advance(self, now_ms: int) -> list[ClientOperationsEffect]:
         """Something of the job has changed: a rescale takes its next step, if it can."""
         self._rescale(self._rescaling.advance(now_ms))
-        return self._done()
+        return self._out.take()
 
     def rescale_timer_fired(self, now_ms: int) -> list[ClientOperationsEffect]:
         """Go on with the rescale whose RescaleTimer has fired."""
         self._rescale(self._rescaling.timer_fired(now_ms))
-        return self._done()
+        return self._out.take()
 
     def rows_tapped(self, message: TaskTapped) -> list[ClientOperationsEffect]:
         """A subtask shows some of its rows."""
@@ -162,7 +162,7 @@ class ClientOperations:
                 self._begin_rescale(snapshot.request_id, parallelism, now_ms)
             if self._scheduler.is_over:  # it was being stored when the job ended: no other status will follow
                 self._out += self._pending.job_status_changed(self._scheduler.status)
-        return self._done()
+        return self._out.take()
 
     def snapshot_failed(self, failed: CheckpointRequestFailed) -> list[ClientOperationsEffect]:
         """One that was asked for."""
@@ -172,7 +172,7 @@ class ClientOperations:
             self._out += self._pending.failed(failed.request_id, f"{failed.reason.message} {failed.detail}".strip())
             if not self._pending.rescale_in_progress:
                 self._rescale(self._rescaling.checkpoint_failed())
-        return self._done()
+        return self._out.take()
 
     def job_status_changed(self, status: JobStatus) -> list[ClientOperationsEffect]:
         """Which may be what a client waits for."""
@@ -217,7 +217,3 @@ class ClientOperations:
 
     def _ask(self, event: CheckpointRequested | StopWithSavepointRequested) -> None:
         self._out.append(AskForSnapshot(event))
-
-    def _done(self) -> list[ClientOperationsEffect]:
-        effects, self._out = self._out, []
-        return effects

@@ -101,7 +101,7 @@ from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.taps import TapTimer
 from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
@@ -149,7 +149,7 @@ from snapline.runtime.cores.connections import (
     TogetherReceived,
 )
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatTimer
-from snapline.runtime.cores.machine import CancelTimer, Machine, StartTimer, TimerFired, check
+from snapline.runtime.cores.machine import CancelTimer, Machine, Outbox, StartTimer, TimerFired, check
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
@@ -218,7 +218,7 @@ class JobMaster:
         self._is_ended = False
         self._shown_status = JobStatus.CREATED
         self._queue: deque[SchedulerEffect | CheckpointCoordinatorEffect] = deque()
-        self._out: list[JobMasterEffect] = []
+        self._out: Outbox[JobMasterEffect] = Outbox()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -253,7 +253,6 @@ class JobMaster:
         if self._is_ended:
             return answer_when_closed(event)
         self._now_ms = now_ms
-        self._out = []
         self._take(event)
         self._perform_queue()
         self._reconcile()
@@ -261,8 +260,7 @@ class JobMaster:
         self._perform_queue()
         self._declare_required_slots()
         self._watch_idle_slots()
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()
 
     def _perform_queue(self) -> None:
         while self._queue:
@@ -380,13 +378,11 @@ class JobMaster:
                 self._restore_failed(round_of(request_id), detail, retryable=retryable)
             case FailJob(is_under_way=True):
                 pass
-            case FailJob(reason, detail) | FailTask(_, reason, detail):
-                text = f"{reason.message} {detail}".strip()
-                failure = SerializedFailure(text, Blame.EXTERNAL, error_type=reason.name)
-                if isinstance(effect, FailTask):
-                    self._schedule(self.scheduler.fail_execution(effect.attempt_id, failure, self._now_ms))
-                else:
-                    self._schedule(self.scheduler.fail_global(failure, self._now_ms))
+            case FailJob(reason, detail):
+                self._schedule(self.scheduler.fail_global(_failure_for(reason, detail), self._now_ms))
+            case FailTask(attempt_id, reason, detail):
+                failure = _failure_for(reason, detail)
+                self._schedule(self.scheduler.fail_execution(attempt_id, failure, self._now_ms))
             case CoordinatorShutDown():
                 self._is_ended = True
                 self._out.append(
@@ -792,3 +788,8 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
+
+
+def _failure_for(reason: CheckpointFailureReason, detail: str) -> SerializedFailure:
+    """The failure of a job or task that a checkpoint, which failed for this reason, takes with it."""
+    return SerializedFailure(f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name)

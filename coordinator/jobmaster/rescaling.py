@@ -24,7 +24,7 @@ from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.dataflow.ids import JobVertexID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.cores.machine import CancelTimer, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer
 
 OWN_PREFIX = "reactive-"
 """Of the ids of checkpoints that nobody asked for."""
@@ -75,7 +75,7 @@ class Rescaling:
         self._own_requests = 0
         self._watched_slots = -1
         """In reactive mode: the number of slots that is being watched, until it has been the same for long enough."""
-        self._out: list[RescalingEffect] = []
+        self._out: Outbox[RescalingEffect] = Outbox()
 
     def request(
         self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
@@ -93,13 +93,13 @@ class Rescaling:
         has = self._has()
         if has == {**has, **parallelism}:
             self._out.append(Reply(request_id, Acknowledged()))
-            return self._done()
+            return self._out.take()
         wanted = with_parallelism(self._scheduler.graph.job_graph, parallelism)
         self._slots, self._programs = required_slots(wanted), required_programs(wanted)
         self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, request_id, parallelism
         self._scheduler.require_slots(self._slots, self._programs)
         self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
-        return self._done()
+        return self._out.take()
 
     @property
     def slots_missing(self) -> int:
@@ -142,7 +142,7 @@ class Rescaling:
             elif self._watched_slots != slots:
                 self._watched_slots = slots
                 self._start_timer(now_ms + self._settings.resource_stabilization_ms)
-        return self._done()
+        return self._out.take()
 
     def timer_fired(self, now_ms: int) -> list[RescalingEffect]:
         """Go on because RescaleTimer has fired: slots have not come in time, or have settled."""
@@ -156,7 +156,7 @@ class Rescaling:
         elif self._phase is RescalePhase.NONE and (wanted := self._wanted()) is not None:
             self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, None, wanted
             self._slots, self._programs = 0, {}  # those that are there
-        return self._done() + self.advance(now_ms)
+        return self._out.take() + self.advance(now_ms)
 
     def checkpoint_failed(self) -> list[RescalingEffect]:
         """A client's checkpoint failed: that of a rescale, if one waits for it."""
@@ -165,7 +165,7 @@ class Rescaling:
     def end(self) -> list[RescalingEffect]:
         """The restart begins, or the rescale is given up."""
         self._reset()
-        return self._done()
+        return self._out.take()
 
     def _reset(self) -> None:
         self._phase, self._request_id, self._watched_slots = RescalePhase.NONE, None, -1
@@ -198,10 +198,6 @@ class Rescaling:
         if self._timer_runs:
             self._timer_runs = False
             self._out.append(CancelTimer(RescaleTimer()))
-
-    def _done(self) -> list[RescalingEffect]:
-        effects, self._out = self._out, []
-        return effects
 
 
 def is_own(request_id: CheckpointRequestID) -> bool:

@@ -58,7 +58,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
-from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, StartTimer, check
+from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, Outbox, StartTimer, check
 
 TASK_MANAGER_LOST = "TaskManagerLost"
 """The type of a failure whose tasks ended without a word."""
@@ -155,7 +155,7 @@ class Scheduler:
         """How many attempts are CANCELING, by TaskManager; a CancellationTimer runs for each that is here."""
         self._rescale_to: dict[JobVertexID, int] = {}
         """Asked for, and waiting for all attempts to end."""
-        self._out: list[SchedulerEffect] = []
+        self._out: Outbox[SchedulerEffect] = Outbox()
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
         check_external_tasks(job_graph)
@@ -699,8 +699,7 @@ class Scheduler:
 
     def _done(self) -> list[SchedulerEffect]:
         self._flush()
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()
 
 
 def _lost(resource_id: ResourceID, reason: str) -> SerializedFailure:

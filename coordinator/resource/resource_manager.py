@@ -63,7 +63,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer, TimerFired
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class ResourceManager:
         """Jobs that a slot came back from, and when they are given another one."""
         self._check_timer_ms: int | None = None
         self._now_ms = 0
-        self._out: list[ResourceManagerEffect] = []
+        self._out: Outbox[ResourceManagerEffect] = Outbox()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,6 @@ class ResourceManager:
     def handle(self, event: ResourceManagerEvent, now_ms: int) -> list[ResourceManagerEffect]:
         """Take one event at `now_ms`, and return what is to be done."""
         self._now_ms = now_ms
-        self._out = []
         match event:
             case ResourceManagerStarted():
                 self._out += self._task_manager_heartbeats.start(now_ms)
@@ -243,8 +242,7 @@ class ResourceManager:
                 elif self._job_master_heartbeats.owns(key):
                     self._job_master_heartbeats_due(key)
         self._settle()
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()
 
     def _settle(self) -> None:
         """Whatever happened: give away what is free, and say what is missing."""
@@ -312,17 +310,18 @@ class ResourceManager:
         if connection in self._task_manager_on:
             if not stale:
                 self._handle_task_manager(self._task_manager_on[connection], message)
-        elif connection in self._job_on:
+            return
+        if connection in self._job_on:
             if not stale:
                 self._handle_job_master(self._job_on[connection], message)
-        elif stale:
-            self._out.append(CloseConnection(connection))
-        elif isinstance(message, RegisterTaskExecutor):
-            self._register_task_manager(connection, message)
-        elif isinstance(message, RegisterJobMaster):
-            self._register_job_master(connection, message)
-        else:
-            self._out.append(CloseConnection(connection))
+            return
+        match message:
+            case RegisterTaskExecutor() if not stale:
+                self._register_task_manager(connection, message)
+            case RegisterJobMaster() if not stale:
+                self._register_job_master(connection, message)
+            case _:
+                self._out.append(CloseConnection(connection))
 
     def _handle_task_manager(self, resource_id: ResourceID, message: Any) -> None:
         self._task_manager_heartbeats.receive_heartbeat(resource_id, self._now_ms)

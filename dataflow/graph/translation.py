@@ -69,8 +69,8 @@ def translate(
     """Build the JobGraph. Raises JobDefinitionError that names the operator."""
     if not graph.nodes:
         raise JobDefinitionError(f"job {name!r} has no operators: add a source with env.from_source(...)")
-    warnings: list[str] = []
-    resolved = _resolve(graph, configuration, warnings)
+    resolved, without_uid = _resolve(graph, configuration)
+    warnings = (warning_of(without_uid),) if without_uid else ()
     chain_of = _chain(resolved, configuration)
     chains: dict[int, list[int]] = {}
     for node_id, head in chain_of.items():
@@ -116,10 +116,12 @@ def translate(
             if isinstance(item.node.spec, SourceSpec) and item.node.spec.source.staged_directory
         ),
     )
-    return Translation(job_graph.without_secrets(), tuple(warnings), configuration)
+    return Translation(job_graph.without_secrets(), warnings, configuration)
 
 
-def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[str]) -> list[_Resolved]:
+def _resolve(
+    graph: StreamGraph, configuration: Configuration
+) -> tuple[list[_Resolved], list[tuple[str, str]]]:
     default_parallelism = configuration.get_option(PARALLELISM_DEFAULT)
     checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
     resolved: list[_Resolved] = []
@@ -163,9 +165,7 @@ def _resolve(graph: StreamGraph, configuration: Configuration, warnings: list[st
             )
         uids[uid] = node.name
         resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
-    if without_uid:
-        warnings.append(warning_of(without_uid))
-    return resolved
+    return resolved, without_uid
 
 
 def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[int, int]:

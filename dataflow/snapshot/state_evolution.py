@@ -56,6 +56,10 @@ class Evolution:
     problems: tuple[str, ...] = ()
     """Why it cannot be done."""
 
+    def __add__(self, other: Evolution) -> Evolution:
+        """Both together, as of two columns of one state."""
+        return Evolution(self.changes + other.changes, self.problems + other.problems)
+
 
 def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_columns: bool = False) -> Evolution:
     """Hold what a snapshot says of a state against what the job declares. `drop_columns`: columns may go."""
@@ -72,31 +76,32 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
             "before is not known to another aggregate; give the operator another uid to start it without state"
         )
         return Evolution(problems=(problem,))
-    changes: list[str] = []
-    problems: list[str] = []
+    found = Evolution()
     if written.kind is StateKind.MAP:
-        _compare(
-            f"{name} (key)",
-            written.storage_type.key_type,
-            declared.storage_type.key_type,
-            changes,
-            problems,
-            drop=False,
+        found = _compare(
+            f"{name} (key)", written.storage_type.key_type, declared.storage_type.key_type, drop=False
         )
     same = written.serializer == declared.serializer and _plain(written) == _plain(declared)
     if (written.ttl is None) != (declared.ttl is None):
-        changes.append(f"{name}: the time-to-live is {'added' if written.ttl is None else 'removed'}")
+        found += _change(f"{name}: the time-to-live is {'added' if written.ttl is None else 'removed'}")
     if same:
-        pass
-    elif declared.migrate is not None:
-        changes.append(f"{name}: {_spelled(written)} -> {_spelled(declared)}, by the descriptor's migrate function")
-    elif written.serializer != declared.serializer:
-        problems.append(
+        return found
+    if declared.migrate is not None:
+        by = "by the descriptor's migrate function"
+        return found + _change(f"{name}: {_spelled(written)} -> {_spelled(declared)}, {by}")
+    if written.serializer != declared.serializer:
+        return found + _problem(
             f"state {name!r} is written as {_spelled(written)}, and is declared as {_spelled(declared)}: {_WAY_OUT}"
         )
-    else:
-        _compare(name, _plain(written), _plain(declared), changes, problems, drop=drop_columns)
-    return Evolution(tuple(changes), tuple(problems))
+    return found + _compare(name, _plain(written), _plain(declared), drop=drop_columns)
+
+
+def _change(what: str) -> Evolution:
+    return Evolution(changes=(what,))
+
+
+def _problem(why: str) -> Evolution:
+    return Evolution(problems=(why,))
 
 
 def _goes_on(written: pa.StructType, declared: pa.StructType) -> bool:
@@ -145,53 +150,49 @@ def convert(values: pa.Array, written: StateDescriptor, declared: StateDescripto
 # --- what may become what ---------------------------------------------------------------------------------------------
 
 
-def _compare(
-    column: str, old: pa.DataType, new: pa.DataType, changes: list[str], problems: list[str], *, drop: bool
-) -> None:
+def _compare(column: str, old: pa.DataType, new: pa.DataType, *, drop: bool) -> Evolution:
     if pa.types.is_struct(old) and pa.types.is_struct(new):
-        _compare_structs(column, old, new, changes, problems, drop=drop)
-    elif _is_list(old) and _is_list(new):
-        _compare(f"{column}[]", old.value_type, new.value_type, changes, problems, drop=drop)
-    elif pa.types.is_map(old) and pa.types.is_map(new):
-        _compare(f"{column}.key", old.key_type, new.key_type, changes, problems, drop=False)
-        _compare(f"{column}.value", old.item_type, new.item_type, changes, problems, drop=drop)
-    elif old == new:
-        return
-    elif widens(old, new):
-        changes.append(f"{column}: {old} -> {new}")
-    else:
-        problems.append(
-            f"column {column!r} is {old} in the snapshot and {new} in the job, which does not hold all of it: {_WAY_OUT}"
-        )
+        return _compare_structs(column, old, new, drop=drop)
+    if _is_list(old) and _is_list(new):
+        return _compare(f"{column}[]", old.value_type, new.value_type, drop=drop)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        keys = _compare(f"{column}.key", old.key_type, new.key_type, drop=False)
+        return keys + _compare(f"{column}.value", old.item_type, new.item_type, drop=drop)
+    if old == new:
+        return Evolution()
+    if widens(old, new):
+        return _change(f"{column}: {old} -> {new}")
+    return _problem(
+        f"column {column!r} is {old} in the snapshot and {new} in the job, which does not hold all of it: {_WAY_OUT}"
+    )
 
 
-def _compare_structs(
-    column: str, old: pa.StructType, new: pa.StructType, changes: list[str], problems: list[str], *, drop: bool
-) -> None:
+def _compare_structs(column: str, old: pa.StructType, new: pa.StructType, *, drop: bool) -> Evolution:
     was = {old.field(number).name: old.field(number) for number in range(old.num_fields)}
     now = {new.field(number).name: new.field(number) for number in range(new.num_fields)}
     if len(was) < old.num_fields or len(now) < new.num_fields:
-        problems.append(f"column {column!r} has several columns of one name: {_WAY_OUT}")
-        return
+        return _problem(f"column {column!r} has several columns of one name: {_WAY_OUT}")
+    found = Evolution()
     for name, field in now.items():
         path = f"{column}.{name}"
         if name in was:
-            _compare(path, was[name].type, field.type, changes, problems, drop=drop)
+            found += _compare(path, was[name].type, field.type, drop=drop)
         elif field.nullable or DEFAULT_METADATA in (field.metadata or {}):
-            changes.append(f"{path}: added")
+            found += _change(f"{path}: added")
         else:
-            problems.append(
+            found += _problem(
                 f"column {path!r} is new and not nullable: give it a default with with_default(field, value), or make it nullable"
             )
     for name, field in was.items():
         path = f"{column}.{name}"
         if name not in now and drop:
-            changes.append(f"{path}: dropped")
+            found += _change(f"{path}: dropped")
         elif name not in now:
-            problems.append(
+            found += _problem(
                 f"column {path!r} ({field.type}) is in the snapshot and not in the job any more: declare it, or allow that it "
                 f"is dropped ({DROP_STATE_COLUMNS.key} = true, --drop-state-columns)"
             )
+    return found
 
 
 def widens(old: pa.DataType, new: pa.DataType) -> bool:

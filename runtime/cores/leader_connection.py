@@ -151,13 +151,13 @@ class LeaderConnection:
         """Heartbeats begin with the registration and end with it."""
         translated: list[LeaderConnectionEffect] = []
         for effect in effects:
-            if isinstance(effect, Registered):
-                answer = effect.answer
-                settings = HeartbeatSettings(answer.heartbeat_interval_ms, answer.heartbeat_timeout_ms, -1)
-                self._heartbeats = HeartbeatMonitor(self._name, settings)
-                translated += self._heartbeats.monitor_target(LEADER, now_ms)
-            elif isinstance(effect, RegistrationLost):
-                translated += self._stop_heartbeats()
+            match effect:
+                case Registered(answer=answer):
+                    settings = HeartbeatSettings(answer.heartbeat_interval_ms, answer.heartbeat_timeout_ms, -1)
+                    self._heartbeats = HeartbeatMonitor(self._name, settings)
+                    translated += self._heartbeats.monitor_target(LEADER, now_ms)
+                case RegistrationLost():
+                    translated += self._stop_heartbeats()
             translated.append(effect)
         return translated
 

@@ -92,7 +92,7 @@ from snapline.runtime.cores.connections import (
     Send,
 )
 from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
     NO_LEADER,
     Registered,
@@ -223,6 +223,19 @@ class RunningTask:
     stopping: bool = False
     """A stop-with-savepoint was triggered: it stands still after that."""
 
+    def note_delivered(self, message: CheckpointMessage) -> None:
+        """Note what the task is told of a checkpoint; one that is complete settles all before it."""
+        self.last_checkpoint_id = max(self.last_checkpoint_id, message.checkpoint_id)
+        match message:
+            case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
+                for older in [known for known in self.unconfirmed if known <= checkpoint_id]:
+                    del self.unconfirmed[older]
+                self.confirmed_id = max(self.confirmed_id, checkpoint_id)
+            case NotifyCheckpointAborted(checkpoint_id=checkpoint_id):
+                self.unconfirmed.pop(checkpoint_id, None)
+            case TriggerCheckpoint(options=options) if options.snapshot_type.is_synchronous:
+                self.stopping = True
+
     @property
     def report(self) -> ExecutionReport:
         """For a JobMaster that does not know it."""
@@ -268,7 +281,7 @@ class TaskExecutor:
         )
         self._is_terminated = False
         self._now_ms = 0
-        self._out: list[TaskExecutorEffect] = []
+        self._out: Outbox[TaskExecutorEffect] = Outbox()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -294,10 +307,8 @@ class TaskExecutor:
         if self._is_terminated:
             return []
         self._now_ms = now_ms
-        self._out = []
         self._take(event)
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()
 
     def _take(self, event: TaskExecutorEvent) -> None:
         match event:
@@ -608,12 +619,7 @@ class TaskExecutor:
         attempt_id = message.attempt_id
         task = self._tasks.get(attempt_id)
         if task is not None:
-            task.last_checkpoint_id = max(task.last_checkpoint_id, message.checkpoint_id)
-            _confirm(task.unconfirmed, message)
-            if isinstance(message, NotifyCheckpointComplete):
-                task.confirmed_id = max(task.confirmed_id, message.checkpoint_id)
-            if isinstance(message, TriggerCheckpoint) and message.options.snapshot_type.is_synchronous:
-                task.stopping = True
+            task.note_delivered(message)
             self._out.append(DeliverToTask(attempt_id, message))
         elif isinstance(message, TriggerCheckpoint):
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
@@ -721,16 +727,6 @@ class TaskExecutor:
     def _draw_connection(self) -> ConnectionID:
         self._dialled += 1
         return ConnectionID(f"dial-{self._dialled}")
-
-
-def _confirm(unconfirmed: dict[CheckpointID, AcknowledgeCheckpoint], message: CheckpointMessage) -> None:
-    """What became of a checkpoint: one that is complete settles all before it."""
-    match message:
-        case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
-            for older in [known for known in unconfirmed if known <= checkpoint_id]:
-                del unconfirmed[older]
-        case NotifyCheckpointAborted(checkpoint_id=checkpoint_id):
-            unconfirmed.pop(checkpoint_id, None)
 
 
 def _outward(effects: list[LeaderConnectionEffect]) -> list[TaskExecutorEffect]:

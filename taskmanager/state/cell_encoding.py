@@ -9,7 +9,7 @@ in Flink, whose serializers write one object at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -65,7 +65,7 @@ def encode_rows(columns: Sequence[pa.Array], prefix: bytes = b"") -> tuple[Int64
         pieces.append((np.full(length, len(prefix), np.int64), np.tile(np.frombuffer(prefix, np.uint8), length)))
     bounds = np.arange(length + 1, dtype=np.int64)
     for column in columns:
-        _encode(column, bounds, pieces)
+        pieces += _encode(column, bounds)
     return join_pieces(pieces, length)
 
 
@@ -101,36 +101,36 @@ def join_rows(rows: Sequence[bytes]) -> tuple[Int64Array, BytesArray]:
     return offsets, np.frombuffer(b"".join(rows), np.uint8)
 
 
-def _encode(array: pa.Array, bounds: Int64Array, pieces: list[_Piece]) -> None:
-    """Cell i holds array[bounds[i]:bounds[i + 1]]."""
+def _encode(array: pa.Array, bounds: Int64Array) -> Iterator[_Piece]:
+    """The pieces of one column, whose cell i holds array[bounds[i]:bounds[i + 1]]."""
     data_type, counts = array.type, np.diff(bounds)
     if bounds[0] or bounds[-1] != len(array):
         array = array.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
         bounds = bounds - bounds[0]
     valid = validity(array)
-    pieces.append((counts, np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)))
+    yield counts, np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)
     if is_fixed(data_type):
         values = np.ascontiguousarray(numpy_values(array))
-        pieces.append((counts * values.itemsize, values.view(np.uint8)))
+        yield counts * values.itemsize, values.view(np.uint8)
     elif _fixed_bytes(data_type):
         width = data_type.bit_width // 8
         buffer = array.buffers()[1]
         plain = np.zeros(len(array) * width, np.uint8)
         if buffer is not None:
             plain = np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width)
-        pieces.append((counts * width, plain))
+        yield counts * width, plain
     elif is_binary_like(data_type):
         offsets, data = binary_buffers(array)
         lengths = np.diff(offsets).astype(np.uint32)
-        pieces.append((counts * 4, lengths.view(np.uint8)))
-        pieces.append((np.diff(offsets[bounds]), data[offsets[0] : offsets[-1]]))
+        yield counts * 4, lengths.view(np.uint8)
+        yield np.diff(offsets[bounds]), data[offsets[0] : offsets[-1]]
     elif pa.types.is_struct(data_type):
         for field in array.flatten():
-            _encode(field, bounds, pieces)
+            yield from _encode(field, bounds)
     elif not pa.types.is_null(data_type):
         offsets, elements = _elements(array)
-        pieces.append((counts * 4, np.diff(offsets).astype(np.uint32).view(np.uint8)))
-        _encode(elements, offsets[bounds], pieces)
+        yield counts * 4, np.diff(offsets).astype(np.uint32).view(np.uint8)
+        yield from _encode(elements, offsets[bounds])
 
 
 def _elements(array: pa.Array) -> tuple[Int64Array, pa.Array]:

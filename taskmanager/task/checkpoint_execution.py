@@ -77,7 +77,7 @@ class CheckpointExecution:
         overtaken: Overtaken = {}
         for partition_index, writer in enumerate(self._writers):
             if _lets_overtake(writer):
-                _collect(overtaken, partition_index, writer.broadcast(barrier, priority=is_priority))
+                overtaken |= _overtaken_in(partition_index, writer.broadcast(barrier, priority=is_priority))
             else:
                 writer.broadcast(held_back)
         return overtaken
@@ -87,7 +87,7 @@ class CheckpointExecution:
         overtaken: Overtaken = {}
         for partition_index, writer in enumerate(self._writers):
             if _lets_overtake(writer):
-                _collect(overtaken, partition_index, writer.time_out(barrier))
+                overtaken |= _overtaken_in(partition_index, writer.time_out(barrier))
         return overtaken
 
     def is_barrier_waiting(self, checkpoint_id: CheckpointID) -> bool:
@@ -153,13 +153,15 @@ class CheckpointExecution:
         self._environment.decline_checkpoint(message)
 
 
-def _collect(
-    overtaken: Overtaken, partition_index: int, results: Iterable[tuple[int, Sequence[pa.RecordBatch] | None]]
-) -> None:
-    """Add what the barrier overtook in one output, by subpartition."""
-    for subpartition_index, batches in results:
-        if batches:
-            overtaken[ResultSubpartitionInfo(partition_index, subpartition_index)] = tuple(batches)
+def _overtaken_in(
+    partition_index: int, results: Iterable[tuple[int, Sequence[pa.RecordBatch] | None]]
+) -> Overtaken:
+    """What the barrier overtook in one output, by subpartition."""
+    return {
+        ResultSubpartitionInfo(partition_index, subpartition_index): tuple(batches)
+        for subpartition_index, batches in results
+        if batches
+    }
 
 
 def _lets_overtake(writer: RecordWriter) -> bool:

@@ -101,7 +101,12 @@ def plan_restore(
         refusal = _check_parallelism(operator, vertex, node)
         if refusal is not None:
             return refusal
-        _adopt_max_parallelism(operator, vertex, max_parallelism)
+        if operator.max_parallelism != vertex.max_parallelism:
+            # State decides; an operator without any is heard only when the vertex may choose, and nothing else has decided.
+            if has_state(operator):
+                max_parallelism[vertex.vertex_id] = operator.max_parallelism
+            elif not vertex.max_parallelism_explicit and operator.max_parallelism >= vertex.parallelism:
+                max_parallelism.setdefault(vertex.vertex_id, operator.max_parallelism)
     if dropped and not allow_non_restored_state:
         names = ", ".join(_label(operator) for operator in dropped)
         return AssignmentRefused(
@@ -171,16 +176,6 @@ def _check_parallelism(operator: OperatorState, vertex: JobVertex, node: Operato
             f"taken with {operator.max_parallelism}, which cannot change: set it to {operator.max_parallelism}, or leave it out"
         )
     return None
-
-
-def _adopt_max_parallelism(operator: OperatorState, vertex: JobVertex, adopted: dict[JobVertexID, int]) -> None:
-    """State decides; an operator without any is heard only when the vertex may choose, and nothing else has decided."""
-    if operator.max_parallelism == vertex.max_parallelism:
-        return
-    if has_state(operator):
-        adopted[vertex.vertex_id] = operator.max_parallelism
-    elif not vertex.max_parallelism_explicit and operator.max_parallelism >= vertex.parallelism:
-        adopted.setdefault(vertex.vertex_id, operator.max_parallelism)
 
 
 def _check_finished(

@@ -7,7 +7,7 @@ ListState and ReduceFunction over ReducingState.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,17 +160,18 @@ class BatchWindowCall:
             zip(keys_of(fired), fired.starts.tolist(), fired.ends.tolist(), strict=True)
         ):
             part = batch.slice(bounds[position], bounds[position + 1] - bounds[position])
-            self._gather(self._function(key, TimeWindow(start, end), part), results, output)
+            results += self._batches_of(self._function(key, TimeWindow(start, end), part), output)
         emit_together(results, output)
 
-    def _gather(self, produced: Any, results: list[pa.RecordBatch], output: Output) -> None:
+    def _batches_of(self, produced: Any, output: Output) -> Iterator[pa.RecordBatch]:
+        """The batches that a call of the user's function has produced; what is for a side output is emitted at once."""
         if isinstance(produced, pa.RecordBatch):
-            results.append(conform(produced, self._schema))
+            yield conform(produced, self._schema)
         elif isinstance(produced, SideOutput):
             output.emit_side(produced.tag, produced.batch)
         elif isinstance(produced, (list, tuple)) or hasattr(produced, "__next__"):
             for part in produced:
-                self._gather(part, results, output)
+                yield from self._batches_of(part, output)
         elif produced is not None:
             raise TypeError(
                 f"a window function over batches must return a pyarrow.RecordBatch, an iterable of them, or None, not "
