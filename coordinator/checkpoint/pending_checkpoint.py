@@ -83,7 +83,7 @@ class PendingCheckpoint:
         self.plan = plan
         self.status = PendingCheckpointStatus.PENDING
         self.failure_reason: CheckpointFailureReason | None = None
-        self._waiting: dict[ExecutionAttemptID, None] = dict.fromkeys(plan.tasks_to_wait_for)
+        self._waiting: dict[ExecutionAttemptID, bool] = dict.fromkeys(plan.tasks_to_wait_for, True)
         self._acknowledged: dict[ExecutionAttemptID, TaskStateSnapshot] = {}
         self._waiting_hooks: dict[str, None] = dict.fromkeys(master_hooks)
         self._master_states: list[MasterState] = []
@@ -143,8 +143,7 @@ class PendingCheckpoint:
                 if self.status is PendingCheckpointStatus.FINALIZED
                 else TaskAcknowledgeResult.DISCARDED
             )
-        if attempt_id in self._waiting:
-            del self._waiting[attempt_id]
+        if self._waiting.pop(attempt_id, False):
             self._acknowledged[attempt_id] = state
             return TaskAcknowledgeResult.SUCCESS
         if attempt_id in self._acknowledged:

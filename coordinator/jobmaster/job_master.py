@@ -595,7 +595,9 @@ class JobMaster:
                 self._out.append(CloseConnection(part.connection))
             elif part.session == self.identity.session:
                 self._heartbeats.receive_heartbeat(resource_id, self._now_ms)
-                acknowledged += [message for message in part.messages if not self._is_refused(resource_id, message)]
+                accepted, refusals = self._speakers.sift(resource_id, part.messages)
+                self._out += refusals
+                acknowledged += accepted
         if acknowledged:
             self._checkpoint(AcknowledgesReceived(tuple(acknowledged)))
 

@@ -61,11 +61,12 @@ def decode_attempt_id(message: Any) -> ExecutionAttemptID:
 def _addressed(message: Any) -> tuple[JobID, ExecutionAttemptID, CheckpointID]:
     """What all five begin with."""
     job_id, checkpoint_id = message.job_id, message.checkpoint_id
-    if not job_id or not message.HasField("attempt_id"):
+    attempt = message.attempt_id.SerializeToString()
+    if not job_id or (not attempt and not message.HasField("attempt_id")):
         raise WireError(f"{message.DESCRIPTOR.name}.{'attempt_id' if job_id else 'job_id'} is missing")
     if checkpoint_id <= 0:
         raise WireError(f"{message.DESCRIPTOR.name}.checkpoint_id has to be positive, got {checkpoint_id}")
-    return job_id, _attempt_of(message.attempt_id.SerializeToString()), checkpoint_id
+    return job_id, _attempt_of(attempt), checkpoint_id
 
 
 def _address(value: Any, message: Any) -> None:

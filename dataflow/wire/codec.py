@@ -159,6 +159,10 @@ def decode_control_message(message: cluster_pb2.ControlMessage) -> Any:
     field = message.WhichOneof("message")
     if field is None:
         raise WireError("ControlMessage.message is missing, or of a kind that this version does not know")
+    return _decode_field(field, message)
+
+
+def _decode_field(field: str, message: cluster_pb2.ControlMessage) -> Any:
     decoder = _decoders.get(field)
     if decoder is None:
         decoder = _decoders[field] = _codec(CONTROL_MESSAGES[field]).decode
@@ -180,8 +184,14 @@ def encode_envelope(leader_session_id: LeaderSessionID, messages: Iterable[Any])
 def decode_envelope(envelope: cluster_pb2.Envelope) -> tuple[LeaderSessionID, list[Any]]:
     """Session and messages, without those of a kind that only a newer version knows: it does not count on an answer.
     Raises WireError if one of them is refused: then none was delivered."""
-    known = (item for item in envelope.messages[:] if item.WhichOneof("message") is not None or not item.ByteSize())
-    return LeaderSessionID(envelope.leader_session_id), [decode_control_message(item) for item in known]
+    messages = []
+    for item in envelope.messages[:]:
+        field = item.WhichOneof("message")
+        if field is not None:
+            messages.append(_decode_field(field, item))
+        elif not item.ByteSize():
+            raise WireError("ControlMessage.message is missing")
+    return LeaderSessionID(envelope.leader_session_id), messages
 
 
 def encode_into(value: Any, message: Message) -> None:
