@@ -119,9 +119,7 @@ def translate(
     return Translation(job_graph.without_secrets(), warnings, configuration)
 
 
-def _resolve(
-    graph: StreamGraph, configuration: Configuration
-) -> tuple[list[_Resolved], list[tuple[str, str]]]:
+def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Resolved], list[tuple[str, str]]]:
     default_parallelism = configuration.get_option(PARALLELISM_DEFAULT)
     checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
     resolved: list[_Resolved] = []

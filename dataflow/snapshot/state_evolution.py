@@ -78,9 +78,7 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
         return Evolution(problems=(problem,))
     found = Evolution()
     if written.kind is StateKind.MAP:
-        found = _compare(
-            f"{name} (key)", written.storage_type.key_type, declared.storage_type.key_type, drop=False
-        )
+        found = _compare(f"{name} (key)", written.storage_type.key_type, declared.storage_type.key_type, drop=False)
     same = written.serializer == declared.serializer and _plain(written) == _plain(declared)
     if (written.ttl is None) != (declared.ttl is None):
         found += _change(f"{name}: the time-to-live is {'added' if written.ttl is None else 'removed'}")

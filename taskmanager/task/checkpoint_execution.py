@@ -153,9 +153,7 @@ class CheckpointExecution:
         self._environment.decline_checkpoint(message)
 
 
-def _overtaken_in(
-    partition_index: int, results: Iterable[tuple[int, Sequence[pa.RecordBatch] | None]]
-) -> Overtaken:
+def _overtaken_in(partition_index: int, results: Iterable[tuple[int, Sequence[pa.RecordBatch] | None]]) -> Overtaken:
     """What the barrier overtook in one output, by subpartition."""
     return {
         ResultSubpartitionInfo(partition_index, subpartition_index): tuple(batches)
