@@ -47,11 +47,12 @@ class Deletions:
         self._clock = clock
 
     def until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
-        """Do it; storage that is away for a moment must not make it stay for ever. `work` may be done several times."""
+        """Do the work; storage that is away for a moment must not make it stay for ever. `work` may be done several
+        times."""
         self._io.submit(name, work, lambda _: None, lambda error: self.later(name, work, error, failures))
 
     def later(self, name: str, work: Callable[[], None], error: BaseException, failures: int = 0) -> None:
-        """It failed with this error, after so many failures before: try it again in a while."""
+        """Try the work, which failed with this error after so many failures before, again in a while."""
         if failures < len(DELETE_PAUSES_MS) and not isinstance(error, LeadershipLost):
             at_ms = self._clock.now_ms() + DELETE_PAUSES_MS[failures]
             self._timers.schedule(at_ms, lambda: self.until_gone(name, work, failures + 1))

@@ -81,7 +81,8 @@ async def read_actor(actor: pykka.ActorRef[Any], read: Callable[[Any], ResultT])
 
 
 class JobRegistry:
-    """By job id. The methods that are not coroutines may be called from any thread."""
+    """All jobs that clients can ask about, by job id. The methods that are not coroutines may be called from any
+    thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, capacity: int) -> None:
         self._loop = loop
@@ -104,7 +105,7 @@ class JobRegistry:
         self.touch(job.master.job_id)
 
     def ended(self, job_id: JobID, view: EndedJob | None) -> None:
-        """Its JobMaster is gone; None: it broke, and nothing could be read."""
+        """Note that the JobMaster of the job is gone; None: it broke, and nothing could be read."""
         self._live.pop(job_id, None)
         if view is not None:
             self.failed_jobs += view.details.overview.status == job_pb2.JOB_STATUS_FAILED

@@ -15,7 +15,7 @@ class Partitioning(Enum):
     FORWARD = "forward"
     """Subtask i to subtask i; equal parallelism."""
     HASH = "hash"
-    """By key group of the key columns."""
+    """Each row goes to the subtask of the key group of its key columns."""
     REBALANCE = "rebalance"
     """Whole batches round robin over all consumers."""
     RESCALE = "rescale"

@@ -101,7 +101,7 @@ def _check_owner(path: Path) -> None:
 def command_line_layers(
     environment: Mapping[str, str], file: Path | None, options: Iterable[str]
 ) -> list[dict[str, Setting]]:
-    """Of a process with `--config FILE` and `-D KEY=VALUE`, weakest first. Raises ConfigurationError."""
+    """The layers of a process with `--config FILE` and `-D KEY=VALUE`, weakest first. Raises ConfigurationError."""
     of_file = [from_toml(file)] if file else []
     return [default_layers(environment), *of_file, from_options(options)]
 

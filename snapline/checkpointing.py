@@ -53,7 +53,7 @@ class Checkpointing:
     """
 
     def __init__(self, environment: StreamExecutionEnvironment) -> None:
-        """Of an environment; use `env.checkpointing`."""
+        """Take the environment whose settings these are; use `env.checkpointing`."""
         self._environment = environment
 
     def interval(self, interval: Duration) -> Checkpointing:

@@ -110,7 +110,7 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
 
 
 def _dump(client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False) -> pb.ThreadDumps:
-    """Of a TaskManager of this name, else of a job."""
+    """Dump the threads of a TaskManager of this name, else those of a job."""
     if any(what == each.resource_id for each in client.list_task_managers()):
         return client.dump_threads(resource_id=what, duration_ms=duration_ms, heap=heap)
     return client.dump_threads(client.resolve_job(what), duration_ms=duration_ms, heap=heap)

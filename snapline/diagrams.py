@@ -46,7 +46,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "barrier-handler-unaligned": lambda: state_diagram(BarrierState.WAITING_FOR_FIRST_BARRIER_UNALIGNED),
     "barrier-handler-alternating": lambda: state_diagram(BarrierState.ALTERNATING_WAITING_FOR_FIRST_BARRIER),
 }
-"""By the name in the marker."""
+"""The diagrams by the name in the marker."""
 
 
 def render(page: str) -> str:

@@ -32,10 +32,12 @@ class JobMetrics:
     """
 
     tasks: Mapping[str, Mapping[str, int]]
-    """By task: rows and bytes in and out, milliseconds busy, idle and back-pressured, of all its subtasks together."""
+    """The figures of each task: rows and bytes in and out, milliseconds busy, idle and back-pressured, of all its
+    subtasks together."""
     operators: Mapping[str, Mapping[str, Any]]
-    """By uid of the operator and name: of a counter the sum over all subtasks, of a gauge the number of each, of a
-    histogram count, mean and quantiles; with `metrics.latency.interval` also `latency from SOURCE`, in milliseconds."""
+    """The users' metrics by uid of the operator and name: of a counter the sum over all subtasks, of a gauge the number
+    of each, of a histogram count, mean and quantiles; with `metrics.latency.interval` also `latency from SOURCE`, in
+    milliseconds."""
 
 
 def metrics_of(details: pb.JobDetails) -> JobMetrics:

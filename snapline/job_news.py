@@ -24,7 +24,7 @@ MAX_REMEMBERED = 1_000
 
 
 class JobNews:
-    """It finds what is news of one job."""
+    """The finder of what is news of one job."""
 
     def __init__(self, *, is_quiet: bool, has_bar: bool) -> None:
         """`is_quiet`: failures only, as of a local run. `has_bar`: somebody sees the progress already."""

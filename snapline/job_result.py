@@ -29,7 +29,7 @@ class JobExecutionResult:
     rows_read: int
     """Rows that sources emitted, those read again after restarts included."""
     accumulators: Mapping[str, Any] = field(default_factory=dict)
-    """By name: the sums of what the functions of all subtasks have counted; attempts that failed do not count."""
+    """The sums, by name, of what the functions of all subtasks have counted; attempts that failed do not count."""
 
     @property
     def summary(self) -> str:

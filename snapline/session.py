@@ -286,7 +286,7 @@ class EmbeddedCluster:
         return self
 
     def _open_client(self, address: str = "") -> ClusterClient:
-        """Of our coordinator, or of the one at this address."""
+        """Open a client of our coordinator, or of the one at this address."""
         from snapline.runtime.rpc.grpc_channels import Security
 
         if self._coordinator is None:

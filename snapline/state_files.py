@@ -52,7 +52,7 @@ class KeyedStatePlan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows, as they are stored."""
+        """The schema of the rows, as they are stored."""
         states = [pa.field(state.name, _without_ttl(state).storage_type) for state in self.states]
         return pa.schema([*self.key, *states])
 

@@ -108,9 +108,9 @@ class ListStates:
     name: str
     parallelism: int
     elements: Mapping[str, tuple[bytes, ...]]
-    """By the state's name: the elements of all subtasks, whose bytes mean what the operator or program wants."""
+    """The elements of all subtasks, by the state's name, whose bytes mean what the operator or program wants."""
     modes: Mapping[str, str]
-    """By the state's name: what a rescale does with the elements (`split`, `union` or `broadcast`)."""
+    """What a rescale does with the elements, by the state's name (`split`, `union` or `broadcast`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class StateReader:
         )
 
     def _files(self, operator: OperatorState) -> list[list[_File]]:
-        """Of each subtask, oldest first."""
+        """The files of each subtask, oldest first."""
         return [[_File(part, self._header(part)) for part in parts] for parts in _keyed(operator) if parts]
 
     def _header(self, part: KeyedStateHandle) -> KeyedStateHeader:

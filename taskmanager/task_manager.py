@@ -229,7 +229,7 @@ class TaskManager:
         self._dialer.send(effect.connection, Fenced(effect.session, replace(effect.response, metrics=counters)))
 
     def _terminate(self, effect: TerminateTaskManager) -> None:
-        """Its process is ended hard when a task is stuck: the log says before where that task is."""
+        """End the process, hard when a task is stuck: the log says before where that task is."""
         if effect.exit_code:
             stack = {"stack": self._tasks.stack_of(effect.stuck)} if effect.stuck is not None else {}
             self._logger.error("TaskManager cannot go on", reason=effect.reason, **stack)

@@ -26,7 +26,7 @@ class TaskManagerConfig:
     bind_host: str = ""
     """Where the data server listens; empty: the address from which the coordinator is reached."""
     stays_when_idle: bool = False
-    """It is not to be released while no job needs it."""
+    """Whether the TaskManager is kept while no job needs it."""
 
     @property
     def configuration(self) -> Configuration:

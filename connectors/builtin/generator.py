@@ -152,7 +152,7 @@ class GeneratedSplit:
         return [pa.array(key.view(np.int64)), pa.array(value.view(np.int64))]
 
     def event_times(self, count: int) -> pa.Array:
-        """Of the `count` events before the position."""
+        """The times of the `count` events before the position."""
         step_us = self._of * self._event_interval_us
         if len(self._offsets_us) < count:
             self._offsets_us = np.arange(count, dtype=np.int64) * step_us

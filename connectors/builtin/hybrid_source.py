@@ -53,7 +53,7 @@ class HybridSource(Source):
         return self.sources[-1].bounded
 
     def schema(self) -> pa.Schema | None:
-        """Of the first source. Raises ConnectorError when another one has other columns."""
+        """The schema of the first source. Raises ConnectorError when another one has other columns."""
         schemas = [source.schema() for source in self.sources]
         first = schemas[0]
         for number, schema in enumerate(schemas):

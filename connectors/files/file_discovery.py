@@ -130,7 +130,7 @@ class FileEnumerator(SplitEnumerator):
     def __init__(self, source: FileSource) -> None:
         self._source = source
         self._listed: deque[FoundFile] = deque()
-        """Of the last listing, what no look has returned."""
+        """What the last listing found, and no look has returned yet."""
         self._failing_since: float | None = None
 
     def discover(self, state: dict[str, Any]) -> Discovery:

@@ -118,7 +118,7 @@ class FileSource(Source):
         return self._format
 
     def schema(self) -> pa.Schema:
-        """Of the batches: as it was given, or as the first file has it, which is read then."""
+        """The schema of the batches: as it was given, or as the first file has it, which is read then."""
         if self._schema is None:
             self._infer(self._files_there())
         return self._schema

@@ -114,7 +114,7 @@ class PartitionedFileWriter(SinkWriter, ABC):
         self._files = files
         self._clock_ms = clock_ms
         self._open: dict[str, OpenFile] = {}
-        """By partition, the one that was written least recently first."""
+        """The open files by partition, the one that was written least recently first."""
         self._buffered_bytes = 0
         self._sequence = 0
         self._sealed: list[SealedFile] = []

@@ -121,7 +121,7 @@ class HBaseWriter(SinkWriter):
         self._connection = connect(sink)
         self._table = self._connection.table(sink.table)
         self._pending: dict[bytes, dict[bytes, bytes] | None] = {}
-        """By row, its cells, or None for a delete."""
+        """The cells of each row, or None for a delete."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         sink = self._sink

@@ -93,7 +93,7 @@ class Partitions:
     """Which rows share a data file: those for which every field of the partition spec has one value."""
 
     def __init__(self, table: Any | None, wanted: Sequence[str] | None, what: str) -> None:
-        """Of the table as it is, or of one that is to be made."""
+        """Take the columns of the table as it is, or of one that is to be made."""
         self.fields: list[tuple[str, str, str]] = []
         """Name of the field, the column it is computed from, and how."""
         if table is None:

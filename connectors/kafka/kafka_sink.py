@@ -117,7 +117,7 @@ class KafkaSink(Sink):
 
 
 def name_of(sink: KafkaSink, context: SourceContextInfo) -> TransactionName:
-    """Of the first transaction of an attempt."""
+    """The name of the first transaction of an attempt."""
     attempt = hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest()
     prefix = sink.transactional_id_prefix or PREFIX
     return TransactionName(prefix, context.job_id, context.operator_uid, context.subtask_index, attempt, 0)

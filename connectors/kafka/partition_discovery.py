@@ -83,7 +83,7 @@ def partition_splits(
 
 
 def _offsets(source: KafkaSource, cluster: Metadata, places: Sequence[Any], where: str | dt.datetime) -> list[int]:
-    """Of each partition, as numbers."""
+    """The offset of each partition, as a number."""
     consumer, partition = cluster.consumer, cluster.library.TopicPartition
 
     def edges(place: Any) -> tuple[int, int]:

@@ -25,7 +25,7 @@ class WaitingKeys:
         self._waiting: list[Any] = []
         """Keys that nobody asks for yet."""
         self._answers: dict[Any, asyncio.Future[Any]] = {}
-        """By key, also of those that are asked for just now."""
+        """The answers by key, also those of keys that are asked for just now."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(self, key: Any) -> Any:

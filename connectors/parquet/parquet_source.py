@@ -76,7 +76,8 @@ class ParquetSource(Source):
         self._schema: pa.Schema | None = None
 
     def schema(self) -> pa.Schema:
-        """Of the batches, as the first file's footer says it. Reads the footers when `enumerate_splits` has not yet."""
+        """The schema of the batches, as the first file's footer says it. Reads the footers when `enumerate_splits` has
+        not yet."""
         if self._schema is None:
             self.enumerate_splits()
         return self._schema
@@ -245,7 +246,7 @@ def _least_times_ms(footer: pq.ParquetFile, row_group: int, columns: Sequence[st
 
 
 def _units_per_ms(column: pq.ColumnSchema) -> int | None:
-    """Of the stored integers; None for a column that cannot be event time."""
+    """How many units of the stored integers make a millisecond; None for a column that cannot be event time."""
     if column.physical_type != "INT64" or column.max_repetition_level:
         return None
     logical = json.loads(column.logical_type.to_json())

@@ -127,7 +127,7 @@ class TransactionOf:
 
     @classmethod
     def attempt_of(cls, context: SourceContextInfo) -> TransactionOf:
-        """Of a subtask's attempt, which has come to no checkpoint yet."""
+        """The name for a subtask's attempt, which has come to no checkpoint yet."""
         attempt = hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest()
         job, uid = file_name(context.job_id), file_name(context.operator_uid)
         return cls(job, uid, context.subtask_index, context.attempt_number, attempt)
@@ -141,7 +141,7 @@ class TransactionOf:
         return f"{PREFIX}:{self.job}:{self.uid}:"
 
     def parse(self, text: str) -> TransactionOf | None:
-        """Of the same job and sink; None for another's."""
+        """Read the name of a transaction of the same job and sink; None for another's."""
         found = re.fullmatch(r"(\d+):(\d+):([0-9a-f]+):(\d+)", text.removeprefix(self.whose))
         if not text.startswith(self.whose) or found is None:
             return None
@@ -340,7 +340,7 @@ class PostgresCommitter(Committer):
         )
 
     def _roll_back(self, is_lost: Any) -> None:
-        """Of earlier attempts of this job, those for which `is_lost`."""
+        """Roll back those transactions of earlier attempts of this job for which `is_lost`."""
         from psycopg import errors
 
         try:

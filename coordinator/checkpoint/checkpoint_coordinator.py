@@ -102,7 +102,7 @@ from snapline.dataflow.wire.messages import (
     JobStatus,
     TriggerCheckpoint,
 )
-from snapline.runtime.cores.machine import InvariantViolation, Outbox, StartTimer, TimerFired, check
+from snapline.runtime.cores.machine import CollectedEffects, InvariantViolation, StartTimer, TimerFired, check
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class CheckpointCoordinator:
         self._store_is_shut_down = False
         self._is_over = False
         self._now_ms = 0
-        self._out: Outbox[CheckpointCoordinatorEffect] = Outbox()
+        self._out: CollectedEffects[CheckpointCoordinatorEffect] = CollectedEffects()
 
     # --- what can be read ---------------------------------------------------------------------------------------------
 

@@ -170,7 +170,8 @@ class PendingCheckpoint:
         return True
 
     def abort(self, reason: CheckpointFailureReason) -> bool:
-        """It will never complete; returns whether a timeout has to be cancelled. The caller discards `task_states`.
+        """Note that the checkpoint will never complete; returns whether a timeout has to be cancelled. The caller
+        discards `task_states`.
 
         Raises InvariantViolation, aborted all the same, when something that cannot be subsumed was.
         """

@@ -134,13 +134,13 @@ class CheckpointPublication:
         return self.storing is not None and self.storing.checkpoint.checkpoint_id == checkpoint_id
 
     def verify(self) -> VerifyStoredCheckpoint:
-        """It is not known how storing ended: find out."""
+        """Find out how the storing ended, because nobody knows whether the checkpoint is durable."""
         check(self.storing is not None, "nothing is being stored")
         return VerifyStoredCheckpoint(self._stored().checkpoint)
 
     def succeeded(self) -> tuple[Storing, CheckpointID, list[CheckpointCoordinatorEffect]]:
-        """It is durable; returns it, the id of the newest checkpoint that it pushed out (0: none), and what has to
-        go."""
+        """Note that the checkpoint is durable; returns it, the id of the newest checkpoint that it pushed out (0:
+        none), and what has to go."""
         storing = self._stored()
         self.storing = None
         checkpoint = storing.checkpoint
@@ -171,7 +171,7 @@ class CheckpointPublication:
         return storing, last_subsumed, effects
 
     def failed(self) -> Storing:
-        """It is not durable, and nothing points to it."""
+        """Note that the checkpoint is not durable, and that nothing points to it."""
         storing = self._stored()
         self.storing = None
         if not self.registry.is_empty and not storing.checkpoint.properties.is_unclaimed:
@@ -372,7 +372,7 @@ class CheckpointPublication:
         return may_be_shared(path) or self._adopted_files.get(path, False)
 
     def _paths_of_duplicates(self, storing: Storing) -> tuple[str, ...]:
-        """Of shared state that was uploaded for the second time."""
+        """The paths of shared state that was uploaded for the second time."""
         checkpoint = storing.checkpoint
         needed = frozenset(checkpoint.file_paths()) if storing.duplicates else frozenset()
         return tuple(

@@ -20,8 +20,8 @@ from snapline.dataflow.failures import CheckpointFailureReason
 DEFAULT_MAX_QUEUED_REQUESTS = 1000
 """Bound of the queue: beyond it, periodic requests are dropped, youngest first, and then newcomers."""
 DEFAULT_MAX_QUEUED_PERIODIC_REQUESTS = 1
-"""Of these, periodic ones: more would be taken one after another as soon as there is room, without any work between
-them."""
+"""So many of these may be periodic: more would be taken one after another as soon as there is room, without any work
+between them."""
 
 
 @dataclass(frozen=True, slots=True)

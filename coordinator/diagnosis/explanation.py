@@ -19,9 +19,9 @@ from snapline.dataflow.wire.messages import ExecutionState, JobStatus, ThreadDum
 from snapline.protos import client_pb2 as pb
 
 BUSY_MS, PRESSED_MS = 700, 500
-"""Of each second: from here on a subtask is busy, or back-pressured."""
+"""Milliseconds of each second, from which on a subtask is busy, or back-pressured."""
 FULL_MS = 950
-"""Of each second: the subtask can do no more, whether or not somebody waits for it."""
+"""Milliseconds of each second, from which on a subtask can do no more, whether or not somebody waits for it."""
 LONG_STEP_MS = 2_000
 """A step that lasts longer is a call that does not come back."""
 SKEW_FACTOR = 2

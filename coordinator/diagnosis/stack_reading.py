@@ -34,7 +34,7 @@ class Place:
     """One frame in words; empty: nothing to say."""
     stack: tuple[str, ...]
     share: float = 1.0
-    """Of the looks at the thread, how many found it exactly here."""
+    """How many of the looks at the thread found it exactly here."""
 
 
 def place_of(stacks: Iterable[ThreadStack]) -> Place | None:

@@ -69,10 +69,11 @@ class JobPhase(Enum):
 
     STORING = "being submitted"
     TAKING_BACK = "being refused"
-    """It could not be stored, or perhaps it was: whatever is there must go before the client hears that it failed."""
+    """The job could not be stored, or perhaps it was: whatever is there must go before the client hears that it
+    failed."""
     RUNNING = "with its JobMaster"
     HELD = "not started"
-    """It was found in the store, and this Snapline cannot start it; see `held_jobs.py`."""
+    """The job was found in the store, and this Snapline cannot start it; see `held_jobs.py`."""
 
 
 @dataclass(slots=True)

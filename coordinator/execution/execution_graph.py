@@ -21,7 +21,8 @@ from snapline.runtime.cores.machine import InvariantViolation, check
 
 MAX_SUBTASKS = 1 << 17
 MAX_NAME = 10_000
-"""Of one job: an execution of each takes a kilobyte, in this coordinator and in every one that follows."""
+"""Bounds of one job: an execution of each subtask takes a kilobyte, in this coordinator and in every one that
+follows."""
 
 _TERMINAL = frozenset(state for state in ExecutionState if state.is_terminal)
 
@@ -86,7 +87,7 @@ class Execution:
     state: ExecutionState
     state_since_ms: int
     allocation_id: AllocationID = AllocationID("")
-    """Its slot; empty until it is deployed."""
+    """The slot of the attempt; empty until it is deployed."""
     resource_id: ResourceID = ResourceID("")
     """The TaskManager it was deployed to; empty until then."""
     confirmed: bool = False

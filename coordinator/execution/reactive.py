@@ -19,7 +19,8 @@ from snapline.dataflow.ids import JobVertexID
 
 @dataclass(frozen=True, slots=True)
 class ReactiveParallelism:
-    """Of one job; made from the graph that was submitted, or one that a leader rescaled."""
+    """The parallelism of one job that follows its slots; made from the graph that was submitted, or one that a leader
+    rescaled."""
 
     job_graph: JobGraph
 

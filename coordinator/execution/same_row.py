@@ -14,7 +14,7 @@ ROW = "row "
 
 
 class SameRowFailures:
-    """It counts the failures of one job."""
+    """The counter of the failures of one job that one row has caused."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: of equal failures; 0: none."""

@@ -45,7 +45,7 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.machine import InvariantViolation, Outbox, check
+from snapline.runtime.cores.machine import CollectedEffects, InvariantViolation, check
 
 PROTOCOL_VERSION = 1
 MAX_LINE = 1_000
@@ -184,7 +184,7 @@ class ExternalProgram:
         self._heartbeat = RegistrationSuccess(0, 0)
         self._heartbeats_asked = 0
         self._attempt: _Attempt | None = None
-        self._out: Outbox[ProgramEffect] = Outbox()
+        self._out: CollectedEffects[ProgramEffect] = CollectedEffects()
 
     @property
     def resource_id(self) -> ResourceID:

@@ -50,7 +50,7 @@ class PointerStore(Protocol):
 
     @property
     def checkpoint_ids(self) -> Sequence[CheckpointID]:
-        """Of all of them; holds none."""
+        """The ids of all checkpoints in the store; holds none of them."""
         ...
 
     def release(self) -> None:

@@ -24,7 +24,7 @@ class JobGraphSetAside:
     """One that cannot be read."""
 
     name: str
-    """Of the file, or of the node that names it: the id of the job, if it ever was one."""
+    """The name of the file, or of the node that names it: the id of the job, if it ever was one."""
     reason: str
     """What is wrong, with the place and the way out."""
 

@@ -36,7 +36,7 @@ from snapline.coordinator.jobmaster.taps import Taps, TapTimer
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import JobVertexID
 from snapline.dataflow.wire.messages import JobStatus, TapTask, TaskTapped
-from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer
 
 STOPPING = "the job is being stopped with a savepoint: ask again if that fails"
 
@@ -78,7 +78,7 @@ class ClientOperations:
         self._pending = PendingOperations()
         self._rescaling = Rescaling(scheduler, settings, note)
         self._taps = Taps()
-        self._out: Outbox[ClientOperationsEffect] = Outbox()
+        self._out: CollectedEffects[ClientOperationsEffect] = CollectedEffects()
 
     @property
     def detail(self) -> str:

@@ -35,7 +35,7 @@ class DurableJobGraph:
         return self._storing is None and self._stored == _parallelism_of(job_graph)
 
     def want(self, job_graph: JobGraph) -> list[UpdateJobGraph]:
-        """It is about to run."""
+        """Make the graph durable before the job runs with it."""
         if self._storing is not None:
             self._next = job_graph
             return []

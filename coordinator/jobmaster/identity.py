@@ -11,7 +11,7 @@ RECONCILING_ROUND = 0
 """Stands for no round: what was completed is asked for, nothing is deployed."""
 NO_CHECKPOINT = CheckpointID(0)
 RESTORE_PREFIX = "restore-"
-"""Of the ids of restore requests; the round follows."""
+"""What the ids of restore requests begin with; the round follows."""
 
 
 @dataclass(frozen=True, slots=True)

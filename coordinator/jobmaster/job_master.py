@@ -149,7 +149,7 @@ from snapline.runtime.cores.connections import (
     TogetherReceived,
 )
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatTimer
-from snapline.runtime.cores.machine import CancelTimer, Machine, Outbox, StartTimer, TimerFired, check
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, Machine, StartTimer, TimerFired, check
 
 CheckpointCoordinatorCore = Machine[CheckpointCoordinatorEvent, CheckpointCoordinatorEffect]
 
@@ -206,7 +206,7 @@ class JobMaster:
         """Not None: a former leader's tasks are waited for."""
         self._reconciling_note = ""
         self._latest_completed: CheckpointID | None = None
-        """Of all leaders before, 0 for none; None while that is not known."""
+        """The latest checkpoint that the leaders before completed, 0 for none; None while that is not known."""
         self._had_finished: frozenset[ExecutionVertexID] = frozenset()
         """The subtasks that had finished in the checkpoint that the job started from."""
         self._has_adopted = False
@@ -218,13 +218,13 @@ class JobMaster:
         self._is_ended = False
         self._shown_status = JobStatus.CREATED
         self._queue: deque[SchedulerEffect | CheckpointCoordinatorEffect] = deque()
-        self._out: Outbox[JobMasterEffect] = Outbox()
+        self._out: CollectedEffects[JobMasterEffect] = CollectedEffects()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> JobStatus:
-        """Of the job, as everybody may know it: the one that was reported last."""
+        """The status of the job, as everybody may know it: the one that was reported last."""
         return self._shown_status
 
     @property
@@ -439,7 +439,8 @@ class JobMaster:
             self._checkpoint(Shutdown(status))
 
     def _forget_job_graph(self) -> None:
-        """Of a job that is over, and not before a graph that is being stored is there: it would come back."""
+        """Forget the graph of a job that is over, but not before a graph that is being stored is there: it would come
+        back."""
         if self._is_closed and self.scheduler.status.is_globally_terminal and not self.scheduler.is_storing_graph:
             self._out.append(ForgetJobGraph(self.job_id))
 

@@ -98,7 +98,7 @@ class TappedRows:
     rows: bytes
     rows_taken: int
     rows_seen: int
-    """Of how many rows they are the first ones."""
+    """How many rows flowed past, of which these are the first ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class AdoptionRefused:
 
     reason: str
     failure: SerializedFailure | None = None
-    """Of the task that failed, if that is the reason."""
+    """The failure of the task that failed, if that is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Reconciliation:
         return None
 
     def _known_to_have_finished(self, finished: Collection[ExecutionVertexID]) -> frozenset[ExecutionVertexID]:
-        """Of those of the checkpoint, the ones that nobody runs (again), in whatever execution graph."""
+        """The finished subtasks of the checkpoint that nobody runs (again), in whatever execution graph."""
         run = {
             attempt_id.execution_vertex_id
             for attempt_id, reported in self._reported.items()

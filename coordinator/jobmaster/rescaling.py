@@ -24,10 +24,10 @@ from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.dataflow.ids import JobVertexID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer
 
 OWN_PREFIX = "reactive-"
-"""Of the ids of checkpoints that nobody asked for."""
+"""What the ids of checkpoints that nobody asked for begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Rescaling:
         self._own_requests = 0
         self._watched_slots = -1
         """In reactive mode: the number of slots that is being watched, until it has been the same for long enough."""
-        self._out: Outbox[RescalingEffect] = Outbox()
+        self._out: CollectedEffects[RescalingEffect] = CollectedEffects()
 
     def request(
         self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int

@@ -58,7 +58,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
-from snapline.runtime.cores.machine import CancelTimer, InvariantViolation, Outbox, StartTimer, check
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, InvariantViolation, StartTimer, check
 
 TASK_MANAGER_LOST = "TaskManagerLost"
 """The type of a failure whose tasks ended without a word."""
@@ -155,7 +155,7 @@ class Scheduler:
         """How many attempts are CANCELING, by TaskManager; a CancellationTimer runs for each that is here."""
         self._rescale_to: dict[JobVertexID, int] = {}
         """Asked for, and waiting for all attempts to end."""
-        self._out: Outbox[SchedulerEffect] = Outbox()
+        self._out: CollectedEffects[SchedulerEffect] = CollectedEffects()
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
         check_external_tasks(job_graph)
@@ -324,7 +324,7 @@ class Scheduler:
         return self._done()
 
     def task_manager_lost(self, resource_id: ResourceID, reason: str, now_ms: int) -> list[SchedulerEffect]:
-        """Its slots leave the pool; what it had is over."""
+        """Take the slots of a lost TaskManager from the pool; what ran in them is over."""
         for slot in self.pool.release_task_manager(resource_id):
             self._sharing.slot_lost(slot.allocation_id)
         self._lose(list(self.deployed_on(resource_id).values()), _lost(resource_id, reason), now_ms)

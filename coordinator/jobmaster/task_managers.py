@@ -28,7 +28,7 @@ class RegisteredTaskManager:
 
 
 class TaskManagerTable:
-    """By resource id, and by connection."""
+    """The TaskManagers that are registered, by resource id and by connection."""
 
     def __init__(self) -> None:
         """Begin with no TaskManager registered."""
@@ -61,18 +61,18 @@ class TaskManagerTable:
         return self._by_resource[resource_id].info.exchange_address
 
     def host_of(self, resource_id: ResourceID) -> str:
-        """Its machine; empty when it is not registered."""
+        """The machine of the TaskManager; empty when it is not registered."""
         registered = self._by_resource.get(resource_id)
         return "" if registered is None else registered.info.host
 
     def add(self, info: TaskManagerInfo, connection: ConnectionID) -> None:
-        """It registered; an older entry must have been removed."""
+        """Add a TaskManager that has registered; an older entry must have been removed."""
         check(info.resource_id not in self._by_resource, f"{info.resource_id} is registered already")
         self._by_resource[info.resource_id] = RegisteredTaskManager(info, connection)
         self._by_connection[connection] = info.resource_id
 
     def connection_broken(self, connection: ConnectionID) -> None:
-        """It stays registered, but cannot be reached."""
+        """Keep the TaskManager of a broken connection registered, although it cannot be reached."""
         resource_id = self._by_connection.pop(connection)
         self._by_resource[resource_id].connection = None
 

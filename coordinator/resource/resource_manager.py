@@ -63,7 +63,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
-from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, TimerFired
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ class ResourceManager:
         self.rejections = 0
         self.losses = 0
         self._rejected: dict[str, str] = {}
-        """Of which hosts a TaskManager was rejected for its version, and none came since; a job that waits is told."""
+        """Why a TaskManager was rejected for its version, by host, if none came from there since; a job that waits is
+        told."""
         self._job_masters: dict[JobID, JobMasterRegistration] = {}
         self._job_on: dict[ConnectionID, JobID] = {}
         heartbeat = settings.heartbeat
@@ -184,7 +185,7 @@ class ResourceManager:
         """Jobs that a slot came back from, and when they are given another one."""
         self._check_timer_ms: int | None = None
         self._now_ms = 0
-        self._out: Outbox[ResourceManagerEffect] = Outbox()
+        self._out: CollectedEffects[ResourceManagerEffect] = CollectedEffects()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -434,7 +435,7 @@ class ResourceManager:
         terminated: bool = False,
         timed_out: bool = False,
     ) -> None:
-        """Its slots are gone; the jobs that had some are told."""
+        """Forget the slots of a lost TaskManager, and tell the jobs that had some."""
         managed = self.slot_manager.get(resource_id)
         if managed is None:
             return
@@ -454,8 +455,8 @@ class ResourceManager:
             self._send_job_master(job_id, NotifyTaskManagerLost(resource_id, reason, terminated, timed_out))
 
     def _job_master_lost(self, job_id: JobID, *, close: bool = False) -> None:
-        """It needs nothing until it registers again; the slots that it has stay its own as long as TaskManagers say
-        so."""
+        """Note that a lost JobMaster needs nothing until it registers again; the slots that it has stay its own as long
+        as TaskManagers say so."""
         job_master = self._job_masters.pop(job_id)
         del self._job_on[job_master.connection]
         if close:

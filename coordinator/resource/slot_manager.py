@@ -71,7 +71,7 @@ class SlotAllocation:
 class _JobNeeds:
     required: int = 0
     held: dict[AllocationID, SlotID] = field(default_factory=dict)
-    """Its slots that are PENDING or ALLOCATED, by allocation."""
+    """The slots of the job that are PENDING or ALLOCATED, by allocation."""
     declared: tuple[SlotsHeld, ...] = ()
     """What the JobMaster says that it has; counts for TaskManagers that have not reported (yet)."""
 
@@ -160,14 +160,14 @@ class SlotManager:
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
     def register_task_manager(self, info: TaskManagerInfo) -> None:
-        """It is there; its slots can be given away after its first report."""
+        """Add a TaskManager; its slots can be given away after its first report."""
         check(info.resource_id not in self._task_managers, f"{info.resource_id} is registered already")
         slots = {number: ManagedSlot(SlotID(info.resource_id, number)) for number in range(info.slots)}
         self._task_managers[info.resource_id] = ManagedTaskManager(info, slots)
         self._registered_slots += info.slots
 
     def unregister_task_manager(self, resource_id: ResourceID) -> tuple[JobID, ...]:
-        """It is gone with all its slots; returns the jobs that had some."""
+        """Remove a TaskManager with all its slots; returns the jobs that had some."""
         jobs = self.jobs_on(resource_id)
         task_manager = self._task_managers[resource_id]
         for slot in task_manager.slots.values():

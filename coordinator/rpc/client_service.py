@@ -78,7 +78,7 @@ class Cluster(Protocol):
         ...
 
     async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
-        """Its checkpoints; None: unknown job."""
+        """Return the checkpoints of one job; None when the job is unknown."""
         ...
 
     async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:

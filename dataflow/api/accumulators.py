@@ -32,7 +32,7 @@ class AccumulatorValue:
 
     name: str
     kind: str
-    """It is LongCounter, DoubleCounter or Histogram."""
+    """The class of the accumulator: LongCounter, DoubleCounter or Histogram."""
     whole: int = 0
     real: float = 0.0
     counts: tuple[HistogramCount, ...] = ()

@@ -19,9 +19,9 @@ from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.errors import InvalidArgument
 
 HELD_FUNCTIONS = ("collect_list", "count_distinct", "quantile", "first", "last", "top_n")
-"""They keep values: all of them, the different ones, or the best."""
+"""Functions that keep values: all of them, the different ones, or the best."""
 SKETCH_FUNCTIONS = ("approx_count_distinct", "approx_quantile")
-"""They keep a sketch of `datasketches`, whose size is bounded whatever comes."""
+"""Functions that keep a sketch of `datasketches`, whose size is bounded whatever comes."""
 
 Groups: TypeAlias = npt.NDArray[np.int32]
 

@@ -38,8 +38,8 @@ class SourceSplit:
     """Empty: from the start. What it holds belongs to the reader."""
     finished: bool = False
     least_times_ms: dict[str, int] = field(default_factory=dict)
-    """By name of a column: no row of the split has an earlier time there, in milliseconds, as far as it is known
-    without reading. Lets the watermark rise while splits still wait. Not part of a snapshot."""
+    """The times, by name of a column, before which no row of the split lies there, in milliseconds, as far as it is
+    known without reading. Lets the watermark rise while splits still wait. Not part of a snapshot."""
 
 
 class InputStatus(Enum):
@@ -389,7 +389,8 @@ class GlobalCommittable:
     sink_uid: str
     checkpoint_id: int
     committables: tuple[Committable, ...]
-    """Of all subtasks, in no order; also those of earlier checkpoints that were never committed by themselves."""
+    """The committables of all subtasks, in no order; also those of earlier checkpoints that were never committed by
+    themselves."""
     may_repeat: bool = False
     """A restored checkpoint held it, so that it may be committed already, in part or whole."""
 

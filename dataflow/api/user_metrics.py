@@ -37,9 +37,9 @@ class MetricValue:
     operator_uid: str
     name: str
     kind: str
-    """It is counter, gauge or histogram."""
+    """The kind of the metric: counter, gauge or histogram."""
     value: float = 0.0
-    """Of a counter or a gauge; of a histogram the sum of what was put in."""
+    """The value of a counter or a gauge; the sum of what was put into a histogram."""
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
     """How many values lie in each bucket of a histogram, up to its bound; one more, for those above all bounds."""

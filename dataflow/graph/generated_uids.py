@@ -15,7 +15,7 @@ DIGEST_BYTES = 6
 
 
 class GeneratedUids:
-    """Of one job; operators in topological order."""
+    """The generated uids of one job, whose operators come in topological order."""
 
     def __init__(self) -> None:
         """Begin without any uid that was given or generated."""

@@ -58,7 +58,7 @@ class JobVertex:
     submitted_parallelism: int = 0
     """Once the job was rescaled; 0: it was not."""
     is_external: bool = False
-    """Its subtasks are programs outside, which register for the vertex by its name (protos/external.proto)."""
+    """Whether the subtasks are programs outside, which register for the vertex by its name (protos/external.proto)."""
 
     @property
     def pickled_operators(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class StreamNode:
     chainable: bool = True
     starts_new_chain: bool = False
     key_fields: tuple[pa.Field, ...] = ()
-    """Of its keyed state, where the schema of its input is known."""
+    """The key columns of the node's keyed state, where the schema of its input is known."""
 
     @property
     def is_source(self) -> bool:

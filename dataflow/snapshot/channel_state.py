@@ -37,7 +37,7 @@ class SubtaskStateMapper(Enum):
     FULL = "full"
     """Everything to every subtask, which keeps what is its own."""
     RANGE = "range"
-    """By key group; where ranges overlap, every subtask keeps what is its own."""
+    """Rows are taken by key group; where ranges overlap, every subtask keeps what is its own."""
     ROUND_ROBIN = "round_robin"
     """Old subtask i to new subtask i modulo the new parallelism."""
     UNSUPPORTED = "unsupported"

@@ -159,7 +159,7 @@ class OperatorState:
     subtasks: Mapping[int, OperatorSubtaskState] = field(default_factory=dict)
     fully_finished: bool = False
     finished_subtasks: tuple[int, ...] = ()
-    """Of an operator that is not fully finished: subtasks that had finished when the checkpoint was taken."""
+    """Subtasks that had finished when the checkpoint was taken, of an operator that is not fully finished."""
 
 
 @dataclass(frozen=True, slots=True)

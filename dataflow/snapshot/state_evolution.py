@@ -22,7 +22,7 @@ from snapline.dataflow.api.state_ttl import TOUCHED_FIELD, VALUE_FIELD
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 
 DEFAULT_METADATA = b"snapline.default"
-"""Of a field: what older state has in this column, as text."""
+"""The metadata key of a field that says what older state has in this column, as text."""
 _UNITS = ("s", "ms", "us", "ns")
 _EXACT_FLOAT_BITS = {16: 11, 32: 24, 64: 53}
 _WAY_OUT = (
@@ -309,7 +309,7 @@ def _child(values: pa.StructArray, field: pa.Field) -> pa.Array:
 
 
 def _offsets(values: pa.Array, offset_type: pa.DataType) -> pa.Array:
-    """Of lists without their nulls, from zero."""
+    """The offsets of lists without their nulls, from zero."""
     if pa.types.is_map(values.type):
         lengths = np.diff(np.asarray(values.offsets))
     else:

@@ -39,7 +39,7 @@ MAGIC = b"SNAPKEYS"
 FORMAT_VERSION = 1
 COLUMN_METADATA = b"snapline.column"
 DELTA_METADATA = b"snapline.delta"
-"""Of the schema: there are only keys that were touched since the files before it, which it replaces; null: no state."""
+"""The metadata key of the schema of a delta, which has the keys touched since the files before it; null: no state."""
 KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN = b"key", b"state", b"timers"
 BLOCK_ROWS = 65_536
 """A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many

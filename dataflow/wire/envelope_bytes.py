@@ -74,7 +74,7 @@ class _Wave:
         self._shared_of = attrgetter(*(name for name in names if name != "attempt_id"))
         self._last: tuple[Any, bytes] = (None, b"")
         self._heads: dict[int, bytes] = {}
-        """By length of the message."""
+        """The bytes before a message, by its length."""
 
     def serialize(self, value: Any, attempt_ids: Iterable[ExecutionAttemptID]) -> bytes:
         """As entries of Envelope.messages, one for each task. Raises WireError."""

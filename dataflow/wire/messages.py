@@ -253,7 +253,7 @@ class TaskMetrics:
     user_metrics: tuple[MetricValue, ...] = ()
     """The metrics of this attempt's functions, and the latencies that it has measured."""
     busy_ms_per_second: int = 0
-    """Of the last ten seconds, as the fields below."""
+    """How busy the task was in the last ten seconds, as are the fields below."""
     backpressured_ms_per_second: int = 0
     idle_ms_per_second: int = 0
     records_in_per_second: int = 0
@@ -438,7 +438,7 @@ class SlotOffer:
     allocation_id: AllocationID
     slot_number: int
     external_task: str = ""
-    """Of a program outside: the external vertex that it registered for, by name. Empty: a TaskManager's."""
+    """The name of the external vertex for which a program outside registered. Empty: the slot is a TaskManager's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,9 +506,9 @@ class InputGateDescriptor:
     partitioning: Partitioning
     channels: tuple[ShuffleDescriptor, ...]
     key_columns: tuple[str, ...] = ()
-    """Of a hash edge: restored data in flight is filtered by them after a rescale."""
+    """The key columns of a hash edge: restored data in flight is filtered by them after a rescale."""
     producer_name: str = ""
-    """Of the vertex, for messages to people."""
+    """The name of the producing vertex, for messages to people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -653,7 +653,7 @@ class TaskTapped:
     rows: bytes
     rows_taken: int
     rows_seen: int
-    """Of how many rows they are the first ones."""
+    """How many rows flowed past, of which these are the first ones."""
 
 
 CheckpointMessage = TriggerCheckpoint | NotifyCheckpointComplete | NotifyCheckpointAborted
@@ -676,11 +676,11 @@ class ExecutionReport:
     end_of_data: bool = False
     failure: SerializedFailure | None = None
     stopping: bool = False
-    """It was told to stop with a savepoint: it stands still until that is complete, or for good."""
+    """Whether the task was told to stop with a savepoint: it stands still until that is complete, or for good."""
     confirmed_checkpoint_id: CheckpointID = CheckpointID(0)
     """The greatest completed checkpoint that it knows of, or the one that it was restored from."""
     metrics: TaskMetrics | None = None
-    """Its counters and accumulators: a JobMaster that follows a lost one has not heard them."""
+    """The counters and accumulators of the attempt: a JobMaster that follows a lost one has not heard them."""
 
     def goes_on_from(self, checkpoint_id: CheckpointID) -> bool:
         """Whether it took part in this completed checkpoint or was restored from it, as the latest that there is."""
@@ -730,4 +730,4 @@ class JobStatusChanged:
     timestamp_ms: int
     failure: SerializedFailure | None = None
     leader_session_id: LeaderSessionID = LeaderSessionID("")
-    """Of the JobMaster that says so: a status of one that was replaced is not the job's."""
+    """The session of the JobMaster that says so: a status of one that was replaced is not the job's."""

@@ -83,7 +83,7 @@ class LeaderConnection:
 
     @property
     def session(self) -> LeaderSessionID:
-        """Of the leader that is tried or registered with; empty when there is none."""
+        """The session of the leader that is tried or registered with; empty when there is none."""
         return self._registration.session
 
     @property
@@ -93,7 +93,7 @@ class LeaderConnection:
 
     @property
     def connection(self) -> ConnectionID | None:
-        """Of the current attempt, or the one we are registered on."""
+        """The connection of the current attempt, or the one that we are registered on."""
         return self._registration.connection
 
     def owns(self, event: object) -> bool:

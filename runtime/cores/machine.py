@@ -4,7 +4,7 @@ A core is a class with one mutating entry point, `handle(event, now_ms) -> list[
 refused event leaves it unchanged and yields a refusal among the effects. Time comes in as an argument; timers are
 effects (`StartTimer`) that the shell answers with `TimerFired`. Only a broken invariant raises, and then the shell
 stops. `handle` dispatches by `match`. A part of a core returns its effects; a core whose effects come from many methods
-collects them in its `Outbox`, which its entry point hands over. Nothing fills a list that somebody else passed in.
+keeps them in `CollectedEffects`, which its entry point hands over. Nothing fills a list that somebody else passed in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check(condition: T | None, why: str) -> T:
     return condition
 
 
-class Outbox(list[T]):
+class CollectedEffects(list[T]):
     """The effects that a core has decided on since its entry point was called, in order."""
 
     def take(self) -> list[T]:

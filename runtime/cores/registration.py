@@ -172,7 +172,7 @@ class RetryingRegistration:
     peer: Peer | None = None
     session: LeaderSessionID = NO_LEADER
     connection: ConnectionID | None = None
-    """Of the current attempt, or the one we are registered on."""
+    """The connection of the current attempt, or the one that we are registered on."""
     _timeout_ms: int = 0
     _attempts: int = 0
     _last_error: str = ""

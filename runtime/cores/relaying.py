@@ -82,7 +82,8 @@ class EnvelopeReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """By its TaskManager, in order or not; or it does not read what it is sent (`status` RESOURCE_EXHAUSTED)."""
+    """Event: the TaskManager of a stream closed it, in order or not; or it does not read what it is sent (`status`
+    RESOURCE_EXHAUSTED)."""
 
     stream: StreamNumber
     reason: str
@@ -181,7 +182,7 @@ class Relay:
     def __init__(self) -> None:
         self._trunks: dict[TrunkNumber, _Trunk] = {}
         self._to: dict[str, _Trunk] = {}
-        """By coordinator: the trunk that new streams take."""
+        """The trunk that new streams take, by coordinator."""
         self._of: dict[StreamNumber, _Trunk] = {}
         self._drawn = 0
 

@@ -48,7 +48,7 @@ class NodeWatch:
         return answer.value is not None
 
     def change(self, _: Any = None) -> None:
-        """It is time to look again. The client keeps watches by equality: one method, however often it is handed
+        """Look again at who leads. The client keeps watches by equality: one method, however often it is handed
         over."""
         self._changed.set()
 

@@ -112,7 +112,7 @@ class LeaderRetrieval:
         self._call: Any = None
         self._last: LeaderTable | None = None
         self._is_away = False
-        """It was said that nobody answers; once is enough."""
+        """Whether it was said that nobody answers; once is enough."""
         self._thread = threading.Thread(target=self._run, name="snapline-leader-retrieval", daemon=True)
 
     def start(self) -> None:

@@ -162,7 +162,7 @@ class Answer:
     value: Any = None
     error: Exception | None = None
     repeated: bool = False
-    """It was sent more than once: an earlier one may have had its effect."""
+    """Whether the call was sent more than once: an earlier one may have had its effect."""
 
 
 class ZooKeeperSession:
@@ -319,7 +319,7 @@ class ZooKeeperSession:
             timer.start()
 
     def end(self, reason: str) -> None:
-        """It is over for this reason, from now on: what was owned in it is free as soon as ZooKeeper can be told.
+        """End the session for this reason: what was owned in it is free as soon as ZooKeeper can be told.
         Idempotent."""
         with self._lock:
             if self._over.is_set():

@@ -262,4 +262,4 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "dt.epoch": _epoch,
     "dt.strftime": pc.strftime,
 }
-"""By the name that an expression shows; operands come first, then what is no column."""
+"""The kernels by the name that an expression shows; operands come first, then what is no column."""

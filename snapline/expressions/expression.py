@@ -296,8 +296,8 @@ class Expr:
         return kernel(*operands, *self.arguments)
 
     def type_in(self, schema: pa.Schema) -> pa.DataType:
-        """Its type over rows of a schema. Raises JobDefinitionError where an operation does not take the types of its
-        operands."""
+        """The type of the expression over rows of a schema. Raises JobDefinitionError where an operation does not take
+        the types of its operands."""
         try:
             return self.evaluate(_no_rows(schema)).type
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:

@@ -54,7 +54,7 @@ class LocalActor:
         return self._is_alive
 
     def stop(self) -> None:
-        """It hears nothing any more."""
+        """Stop the actor, which hears nothing any more."""
         self._is_alive = False
         self._timers.close()
 
@@ -98,7 +98,7 @@ class LocalConnections:
         }
 
     def drop(self, actor: LocalActor) -> None:
-        """It has stopped: its connections are lost for the other ends."""
+        """Drop an actor that has stopped: its connections are lost for the other ends."""
         self._servers = {peer: server for peer, server in self._servers.items() if server is not actor}
         for name, connection in list(self._others):
             if name == actor.name:

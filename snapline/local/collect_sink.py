@@ -28,7 +28,7 @@ class Collected:
 
 _numbers = itertools.count(1)
 _collected: dict[int, Collected] = {}
-"""By number, which is what travels with the job."""
+"""What is collected, by the number that travels with the job."""
 
 
 def open_collected() -> tuple[int, Collected]:

@@ -158,7 +158,7 @@ class LoopTask:
         self._timer = self._loop.schedule(at_ms, self.wake_up)
 
     def begins(self) -> StreamTask | None:
-        """Its turn begins: what comes from now on asks for another one."""
+        """Note that a turn begins: what comes from now on asks for another one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

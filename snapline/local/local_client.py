@@ -24,7 +24,7 @@ from snapline.protos import client_pb2 as pb
 
 
 class LocalClient:
-    """Of one job; its id is ignored, there is no other."""
+    """The client of one job; its id is ignored, because there is no other."""
 
     def __init__(self, job: LocalJob) -> None:
         self._job = job

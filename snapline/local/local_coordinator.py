@@ -192,7 +192,7 @@ class LocalCoordinator:
         return views.list_checkpoints(self._core, snapshot, self._loop.clock.now_ms(), retained)
 
     def stop(self) -> None:
-        """It hears nothing any more."""
+        """Stop the coordinator, which hears nothing any more."""
         self._hooks.close()
         self._master.stop()
         self._manager.stop()

@@ -131,7 +131,7 @@ class LocalJob:
         return self._on_loop(self._coordinator.details)
 
     def checkpoints(self) -> pb.ListCheckpointsResponse:
-        """Its checkpoints as they are now."""
+        """Return the checkpoints of the job as they are now."""
         return self._on_loop(self._coordinator.checkpoints)
 
     def task_metrics(self) -> tuple[TaskMetrics, ...]:

@@ -85,7 +85,7 @@ class _Directory:
         return [file for file in found if not self.uid or file.uid == self.uid]
 
     def schema(self) -> pa.Schema:
-        """Of the first file. Raises ConnectorError while there is none."""
+        """The schema of the first file. Raises ConnectorError while there is none."""
         files = self.files()
         if not files:
             raise ConnectorError(

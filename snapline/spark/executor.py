@@ -43,7 +43,7 @@ class TaskManagerLaunch:
     coordinator_address: str
     slots: int
     python_version: tuple[int, int]
-    """Of the driver; the executor's must be equal, because functions travel as pickled byte code."""
+    """The Python of the driver; the executor's must be equal, because functions travel as pickled byte code."""
     settings: Mapping[str, str] = field(default_factory=dict)
     token: str = ""
     """The cluster's token; empty when it comes from Spark (`token_from_spark`)."""
@@ -51,7 +51,7 @@ class TaskManagerLaunch:
     packages: tuple[str, ...] = ()
     """Names of archives of the application with Python packages."""
     stays_when_idle: bool = False
-    """It is there also while no job needs it."""
+    """Whether the TaskManager stays while no job needs it."""
 
 
 @dataclass(frozen=True)

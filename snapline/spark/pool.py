@@ -53,7 +53,7 @@ class PoolSettings:
     packages: tuple[str, ...] = ()
     """Names of archives of the application from which TaskManagers import."""
     stay_when_idle: bool = False
-    """They are there also while no job needs them."""
+    """Whether the TaskManagers stay while no job needs them."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class RunningTasks:
         self._cancelled: set[ExecutionAttemptID] = set()
         """Those that run and were told to end."""
         self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
-        """Of those that run, and of those that have ended and whose snapshots are not released yet."""
+        """The sinks of tasks that run, or that have ended and whose snapshots are not released yet."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
         """Counters of tasks that have ended: with their end, and for a JobMaster that follows a lost one."""
 
@@ -174,7 +174,7 @@ class RunningTasks:
             task.deliver(message)
 
     def release_snapshots(self, attempt_id: ExecutionAttemptID, untold: Collection[CheckpointID]) -> None:
-        """It has ended: delete what it wrote for these checkpoints, and give the rest away."""
+        """Delete what a task that has ended wrote for these checkpoints, and give the rest away."""
         with self._lock:
             sink = self._sinks.pop(attempt_id, None)
         if sink is not None:  # else it could not even be built

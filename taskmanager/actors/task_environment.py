@@ -76,7 +76,7 @@ class TaskEnvironment:
 
     @property
     def bytes_read(self) -> BytesRead:
-        """Of the state that the task was restored from."""
+        """The bytes that were read of the state that the task was restored from."""
         return self._state.bytes_read
 
     @property

@@ -92,7 +92,7 @@ from snapline.runtime.cores.connections import (
     Send,
 )
 from snapline.runtime.cores.leader_connection import LeaderConnection, LeaderConnectionEffect, LeaderSaid
-from snapline.runtime.cores.machine import CancelTimer, Outbox, StartTimer, TimerFired
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, TimerFired
 from snapline.runtime.cores.registration import (
     NO_LEADER,
     Registered,
@@ -142,7 +142,7 @@ class TaskExecutorSettings:
     """How long a lost JobMaster is looked for: `heartbeat.timeout`."""
     cancellation_interval_ms: int = 30_000
     cancellation_timeout_ms: int = 180_000
-    """Of tasks whose job does not say; 0: never."""
+    """The timeout of tasks whose job does not say one; 0: never."""
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> TaskExecutorSettings:
@@ -281,7 +281,7 @@ class TaskExecutor:
         )
         self._is_terminated = False
         self._now_ms = 0
-        self._out: Outbox[TaskExecutorEffect] = Outbox()
+        self._out: CollectedEffects[TaskExecutorEffect] = CollectedEffects()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

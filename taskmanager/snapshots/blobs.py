@@ -43,7 +43,7 @@ class BlobPlan:
 
     operator_id: OperatorID
     field: str
-    """Of OperatorSubtaskState, where its handle goes."""
+    """The field of OperatorSubtaskState to which the handle of the blob goes."""
     encode: Callable[[], Buffer]
     to_handle: Callable[[StreamStateHandle], StateHandle]
     release: Callable[[], None]

@@ -179,7 +179,7 @@ def default_root() -> str:
 
 
 def _directories(root: Path) -> list[Path]:
-    """Of all TaskManagers of this user."""
+    """The directories of all TaskManagers of this user."""
     found = []
     for directory in sorted(root.iterdir()):
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ class SegmentBlob:
     """The same bytes on the local disk, if they are there."""
     local: JobLocalRecovery | None = field(default=None, repr=False)
     checksum: int = 0
-    """Of all of it; 0: there is none."""
+    """The checksum of the whole blob; 0: there is none."""
     _content: bytes | None = field(default=None, repr=False)
 
     def read_range(self, offset: int, size: int) -> bytes:

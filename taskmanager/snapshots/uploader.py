@@ -68,7 +68,7 @@ class _Running:
     plans: tuple[BlobPlan, ...]
     on_done: Callable[[SnapshotAnswer], None]
     checksums: dict[int, int] = field(default_factory=dict)
-    """By index, of the blobs that need one."""
+    """The checksums of the blobs that need one, by index."""
 
     def answer(self, handles: Sequence[StreamStateHandle]) -> TaskStateSnapshot:
         """What lies in files has its checksum in the handle."""
@@ -270,7 +270,7 @@ class TaskSnapshotSink:
         self._memory_threshold_bytes = memory_threshold_bytes
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
         self._acknowledged: dict[CheckpointID, tuple[int, ...]] = {}
-        """Of which nobody has said yet that the coordinator knows of them."""
+        """The acknowledged snapshots of which nobody has said yet that the coordinator knows them."""
         self._copied: dict[CheckpointID, None] = {}
         """With local recovery: checkpoints (savepoints have no copies) of which nobody has said what became of them."""
 

@@ -46,7 +46,7 @@ def reduce_lists(values: Any, times: Int64Array, reducer: np.ufunc) -> Int64Arra
 
 
 def elements_of(values: Any) -> tuple[pa.Array, pa.StructArray]:
-    """Of maps: keys and items; of lists: elements twice."""
+    """Return the keys and items of maps, or the elements of lists twice."""
     first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
     if pa.types.is_map(values.type):
         return values.keys.slice(first, end - first), values.items.slice(first, end - first)

@@ -134,7 +134,7 @@ def _encode(array: pa.Array, bounds: Int64Array) -> Iterator[_Piece]:
 
 
 def _elements(array: pa.Array) -> tuple[Int64Array, pa.Array]:
-    """Of lists and maps: where each one's elements are, and all elements."""
+    """Return where the elements of each list or map are, and all elements."""
     data_type = array.type
     offsets = np.asarray(array.offsets).astype(np.int64)
     if not pa.types.is_map(data_type):

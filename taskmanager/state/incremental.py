@@ -148,7 +148,7 @@ class IncrementalPart:
         self._part.release()
 
     def stored(self, handle: StreamStateHandle) -> KeyedStateHandle:
-        """It is durable, here. Called from an upload thread."""
+        """Note where the part is durable now. Called from an upload thread."""
         self.handle = KeyedStateHandle(self.key_group_range, handle, self.shared_key)
         return self.handle
 

@@ -106,7 +106,7 @@ class KeyedStateBackend:
         self._asked_for: set[str] = set()
         self._removed: set[str] = set()
         self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
-        """By name, type and serializer: how files of a snapshot declare a state otherwise than the newest one."""
+        """How files of a snapshot declare a state otherwise than the newest one, by name, type and serializer."""
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class KeyedListState(KeyedState):
             and (descriptor.ttl is None or not pa.types.is_struct(user_type))
         )
         self._lists: dict[int, KnownList] = {}
-        """Of the batch, by number of the key."""
+        """The lists of the present batch, by number of the key."""
         self._entries: dict[int, Slots] = {}
         """Where the elements of lists that were loaded lie, by number of the key."""
         self._ahead: dict[int, tuple[list[Any], Slots]] = {}
@@ -160,7 +160,7 @@ class KeyedListState(KeyedState):
         self._cut(slots)
 
     def remove_entries(self, slots: Slots, are_gone: Callable[[Slots], BoolArray]) -> Slots:
-        """Of these keys, forget the elements whose entries (by which `values` goes) are gone; returns whose they
+        """Forget the elements of these keys whose entries (by which `values` goes) are gone; returns whose they
         were."""
         owners, entries = self._chains.owned(slots)
         gone = are_gone(entries)

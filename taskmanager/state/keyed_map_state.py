@@ -71,7 +71,7 @@ class KeyedMapState(KeyedState):
         known_type = self._copies or any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
         self._keeps = not descriptor.serializer and known_type
         self._maps: dict[int, KnownMap] = {}
-        """Of the batch, by number of the key."""
+        """The maps of the present batch, by number of the key."""
         self._known = KnownMaps()
         self._lookahead = Lookahead()
 
@@ -254,7 +254,7 @@ class KeyedMapState(KeyedState):
         self._cut(slots)
 
     def remove_entries(self, slots: Slots, are_gone: Callable[[Slots], BoolArray]) -> Slots:
-        """Of these keys, forget the pairs whose entries (by which `values` goes) are gone; returns whose they were."""
+        """Forget the pairs of these keys whose entries (by which `values` goes) are gone; returns whose they were."""
         owners, entries = self._chains.owned(slots)
         gone = are_gone(entries)
         owners, entries = owners[gone], entries[gone]

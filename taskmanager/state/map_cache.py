@@ -28,7 +28,7 @@ class KnownMap:
         self.ahead = ahead
         """Loaded, and not asked for yet."""
         self.counted = 0
-        """Its share of `KnownMaps.size`, the pairs that are held in memory."""
+        """The share of this map in `KnownMaps.size`, the pairs that are held in memory."""
 
 
 class KnownMaps:

@@ -66,7 +66,7 @@ class CheckpointExecution:
         self._timers.start(key, at_ms)
 
     def cancel_timer(self, key: Hashable) -> None:
-        """It is not due any more."""
+        """Forget a timer, which is not due any more."""
         self._timers.cancel(key)
 
     # --- outputs ------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class RecordWriter:
             subpartition.limit_bytes(debloater.limit_bytes)
         first = self._debloaters[0].piece_bytes if self._debloaters else MAX_BATCH_BYTES
         self._piece_bytes = [first] * (len(self.subpartitions) + 1)
-        """By subpartition; a batch with more is cut. The last one: where the subpartition is chosen later."""
+        """The bytes at which a batch is cut, by subpartition. The last one: where the subpartition is chosen later."""
 
     # --- data -------------------------------------------------------------------------------------------------------
 

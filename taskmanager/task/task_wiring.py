@@ -60,7 +60,7 @@ class TaskInput:
     valve: StatusWatermarkValve
     descriptors: tuple[InputGateDescriptor, ...]
     first_channel: tuple[int, ...]
-    """Of each gate, among all channels of the task."""
+    """The position of the first channel of each gate among all channels of the task."""
 
     @property
     def union(self) -> UnionInputGate:

@@ -34,10 +34,10 @@ LATE_MS = 5
 """Who looks later than this has waited for Python's lock, or for a core: more threads would not help."""
 LONG_MS = 100
 IDLE_SHARE, BUSY_SHARE = 0.75, 0.9
-"""Of one core. A process that computes less leaves Python's lock unused for a while; one that computes more needs all
-of it."""
+"""Shares of one core. A process that computes less leaves Python's lock unused for a while; one that computes more
+needs all of it."""
 PARALLEL_SHARE = 0.7
-"""Of a core for each task that works. So much is only possible outside Python's lock."""
+"""The share of a core for each task that works. So much is only possible outside Python's lock."""
 
 W = TypeVar("W")
 
@@ -87,13 +87,13 @@ class TurnTable(Generic[W]):
         return True
 
     def give_back(self, who: W, now_ms: int) -> list[W]:
-        """They have done their work, or have gone; whose turn it is now. One who went on without has none to give
-        back."""
+        """Take the turn of somebody who has done the work, or has gone; returns whose turn it is now. One who went on
+        without has none to give back."""
         self._holders.pop(who, None)
         return self._call(now_ms)
 
     def leave(self, who: W, now_ms: int) -> list[W]:
-        """They have gone, wherever they were; whose turn it is now."""
+        """Forget somebody who has gone, holding a turn or waiting; returns whose turn it is now."""
         if who in self._waiting:
             self._waiting.remove(who)
         return self.give_back(who, now_ms)
@@ -170,7 +170,7 @@ class Turns:
         _ring(called)
 
     def leave(self, turn: Turn) -> None:
-        """Its thread ends, whatever it was at."""
+        """Forget the turn of a thread that ends, whatever it was at."""
         with self._lock:
             called = self._table.leave(turn, self._clock.now_ms())
         _ring(called)

@@ -157,6 +157,22 @@ def test_docstrings_are_sentences() -> None:
     assert not found, "say it in a sentence with a subject and a verb, see CONTRIBUTING.md:\n" + "\n".join(found)
 
 
+RIDDLES = re.compile(r"(It|Its|They|Their|By|Of)\b")
+"""What begins so speaks of a neighbour, or has no subject: 191 docstrings did, when this was first counted."""
+
+
+def test_docstrings_say_what_they_speak_of() -> None:
+    """No docstring of the product begins with a pronoun or with a fragment like "By name"."""
+    found = [
+        f"{shown(path)}:{first}: {text.strip().splitlines()[0]}"
+        for path in product_files()
+        for first, _, text in docstrings(path)
+        if RIDDLES.match(text.strip())
+    ]
+
+    assert not found, "name the thing first, see CONTRIBUTING.md:\n" + "\n".join(found)
+
+
 def is_of_a_doctest(lines: list[str], number: int) -> bool:
     """Whether a line of a docstring is an example or what an example prints, which cannot be broken."""
     while lines[number - 1].strip():

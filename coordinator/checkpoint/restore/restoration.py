@@ -326,8 +326,9 @@ class Restoration:
         return [PersistStatistics(), *self._answer_behind(prepared.hook_calls, prepared.answer)]
 
     def _tasks_that_may_end(self, executions: ExecutionTracker) -> frozenset[ExecutionVertexID]:
-        """Of tasks that run already: one that ends without having taken another checkpoint has ended with one that a
-        former leader completed, and is to know nothing newer. Only if tasks wait for such a checkpoint at all."""
+        """The tasks that run already and may end: one that ends without having taken another checkpoint has ended with
+        one that a former leader completed, and is to know nothing newer. Only if tasks wait for such a checkpoint at
+        all."""
         if not (self._configuration.is_periodic and self._configuration.checkpoints_after_tasks_finish):
             return frozenset()
         return frozenset(

@@ -102,7 +102,8 @@ def plan_restore(
         if refusal is not None:
             return refusal
         if operator.max_parallelism != vertex.max_parallelism:
-            # State decides; an operator without any is heard only when the vertex may choose, and nothing else has decided.
+            # State decides; an operator without any is heard only when the vertex may choose, and nothing else has
+            # decided.
             if has_state(operator):
                 max_parallelism[vertex.vertex_id] = operator.max_parallelism
             elif not vertex.max_parallelism_explicit and operator.max_parallelism >= vertex.parallelism:

@@ -37,5 +37,5 @@ class RecentCheckpoints:
         return self._outcomes.get(checkpoint_id, (None, ""))[0]
 
     def location_of(self, checkpoint_id: CheckpointID) -> str:
-        """Its directory; empty when it is unknown or long ago."""
+        """The directory of the checkpoint; empty when it is unknown or long ago."""
         return self._outcomes.get(checkpoint_id, (None, ""))[1]

@@ -22,7 +22,7 @@ from snapline.testing.simulated.world import Process, World
 
 LONGEST_CALL_MS = 40
 LONGEST_WAIT_SECONDS = 3_600.0
-"""Of a coroutine by its own clock, which jumps: who waits for longer waits for the outside world."""
+"""How long a coroutine waits by its own clock, which jumps: who waits for longer waits for the outside world."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -101,13 +101,13 @@ class SimulatedCluster:
         """How many there should be."""
         self.coordinator: SimulatedCoordinator | None = None
         self.outcomes: dict[JobID, tuple[JobStatus, SerializedFailure | None]] = {}
-        """Of jobs that are over."""
+        """The status and failure of jobs that are over."""
         self.io_slowness_ms: Callable[[], int] = lambda: 0
         self.stall_ms: Callable[[str], int] = lambda _: 0
         self.duplicate: Callable[[Any], bool] = lambda _: False
         self.lies: Callable[[str, Any], list[Any]] = lambda *_: []
         self.sessions: dict[str, str] = {}
-        """Of all coordinators so far."""
+        """The leader sessions of all coordinators so far."""
         self.on_forgotten: Callable[[JobID, JobStatus, SerializedFailure | None], None] = lambda *_: None
         self.leads: Callable[[JobID, LeaderSessionID], None] = lambda *_: None
         """Oracle: told of every JobMaster that begins."""
@@ -200,7 +200,7 @@ class SimulatedCluster:
     # --- leaders ------------------------------------------------------------------------------------------------------
 
     def publish_leaders(self, process: Process, table: LeaderTable) -> None:
-        """Of the coordinator at the address that everybody knows."""
+        """Publish the leaders that the coordinator at the address that everybody knows has named."""
         if process is not self.coordinator:
             return
         self._table = table
@@ -305,7 +305,7 @@ class SimulatedCluster:
         attempt()
 
     def job_master_began(self, job_id: JobID, session: LeaderSessionID) -> None:
-        """It is about to lead."""
+        """Note that a JobMaster is about to lead."""
         self.leads(job_id, session)
 
     def job_began(self, job_id: JobID) -> None:
@@ -313,7 +313,7 @@ class SimulatedCluster:
         self._began.add(job_id)
 
     def execution_graphs(self) -> Iterator[tuple[str, ExecutionGraph]]:
-        """Of all JobMasters of all coordinators so far, with the names of their actors."""
+        """The graphs of all JobMasters of all coordinators so far, with the names of their actors."""
         for process in self.world.processes:
             if isinstance(process, SimulatedCoordinator):
                 for runner in process.runners.values():
@@ -335,7 +335,7 @@ class SimulatedCluster:
         return self.disk.snapshot()
 
     def forgets_job(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:
-        """It has ended so, whether or not anybody hears of it, unless it is found again."""
+        """Note how the job has ended, whether or not anybody hears of it, unless it is found again."""
         self.on_forgotten(job_id, status, failure)
 
     def job_ended(self, job_id: JobID, status: JobStatus, failure: SerializedFailure | None) -> None:

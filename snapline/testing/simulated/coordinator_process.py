@@ -306,7 +306,7 @@ class SimulatedCoordinator(Process):
         return stores
 
     def retire(self) -> None:
-        """It does not lead any more: JobMasters are suspended, then it ends, and its host goes on."""
+        """End a coordinator that leads no more: JobMasters are suspended, then it ends, and its host goes on."""
         if self._retired:
             return
         self._retired, self.ready = True, False

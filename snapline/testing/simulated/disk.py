@@ -24,7 +24,7 @@ class DiskFaults:
     fail_before: float = 0.0
     fail_after: float = 0.0
     kill: float = 0.0
-    """Of the process that calls, at the call."""
+    """The probability that the process that calls is killed at the call."""
     land_late: float = 0.0
     """Given that a process is killed at a write: the write lands a while later."""
 

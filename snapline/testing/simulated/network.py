@@ -17,7 +17,7 @@ from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.cores.connections import ConnectionID
 
 MOST_EVENTS = 10_000_000
-"""Of a run; the longest have half a million."""
+"""The most events of a run; the longest have half a million."""
 MOST_EVENTS_AT_ONE_INSTANT = 100_000
 
 
@@ -134,9 +134,9 @@ class Link:
     closed: set[Side] = field(default_factory=set)
     """Sides that are closed or gone."""
     next_free_ms: dict[Side, int] = field(default_factory=dict)
-    """By receiver: nothing arrives before what was sent earlier."""
+    """When the next message may arrive, by receiver: nothing arrives before what was sent earlier."""
     held: dict[Side, list[Callable[[], None]]] = field(default_factory=dict)
-    """By receiver: what waits for the end of a partition."""
+    """What waits for the end of a partition, by receiver."""
 
 
 class SimulatedNetwork:

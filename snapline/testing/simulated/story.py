@@ -17,9 +17,9 @@ from snapline.testing.simulated.user_job import OperatorInfo, UserJob
 from snapline.testing.simulated.user_run import RunOutcome
 
 SHOWN_ROWS = 4
-"""Of each kind of difference."""
+"""The most rows that are shown of each kind of difference."""
 SHOWN_EVENTS = 14
-"""Of the latest events, in a short story."""
+"""The most of the latest events that a short story shows."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from snapline.testing.simulated.watched_sinks import CheckedSink
 Build = Callable[[StreamExecutionEnvironment], object]
 Input: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[Any]"
 MOST_ROWS = 10_000
-"""Of one input: a simulated run is for short data, and is made hundreds of times."""
+"""The most rows of one input: a simulated run is for short data, and is made hundreds of times."""
 MOST_EMPTY_POLLS = 1_000
 JOB = JobID("5".rjust(32, "0"))
 SETTINGS = {

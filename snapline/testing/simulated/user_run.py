@@ -66,9 +66,9 @@ LARGEST_PARALLELISM = 3
 TASK_MANAGERS = 2
 STARTS_WITHIN_MS = 10_000
 ENDS_WITHIN_MS = 120_000
-"""Of simulated time, after the last fault."""
+"""Milliseconds of simulated time, after the last fault, within which a run ends."""
 MOST_STEPS = 200_000
-"""Of all tasks of a run; those of short data make some hundreds."""
+"""The most steps of all tasks of a run; those of short data make some hundreds."""
 CLUSTER = {
     "heartbeat.interval": "300 ms",
     "heartbeat.timeout": "1000 ms",
@@ -137,7 +137,7 @@ def draw_plan(job: UserJob, seed: int) -> RunPlan:
 
 
 def _slots(job: UserJob) -> int:
-    """Of each TaskManager: the job runs with all of them, and may be rescaled."""
+    """The slots of each TaskManager: the job runs with all of them, and may be rescaled."""
     return -(-max(job.slots, LARGEST_PARALLELISM) // TASK_MANAGERS)
 
 

@@ -105,7 +105,7 @@ class Process:
         self.alive = True
         self.frozen_until_ms = 0
         self.workers: dict[Any, None] = {}
-        """Its threads that have not ended (`tests.simulation.threads.Worker`)."""
+        """The threads of the process that have not ended (`tests.simulation.threads.Worker`)."""
         self.on_jump: list[Callable[[], object]] = []
         """Called when its clock has jumped."""
         self._clock_offset_ms = world.skew_ms()
@@ -117,13 +117,14 @@ class Process:
         return self.world.clock.now_ms + self._clock_offset_ms
 
     def jump(self, by_ms: int) -> None:
-        """Its clock leaps forward, and everything that waits for a time with it."""
+        """Let the clock of the process leap forward, and everything that waits for a time with it."""
         self._clock_offset_ms += by_ms
         for rearm in self.on_jump:
             rearm()
 
     def freeze(self, duration_ms: int) -> None:
-        """It does nothing for a while, and does not know it (SIGSTOP, a machine that swaps); others see silence."""
+        """Let the process do nothing for a while without knowing it (SIGSTOP, a machine that swaps); others see
+        silence."""
         self.frozen_until_ms = self.world.clock.now_ms + duration_ms
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:

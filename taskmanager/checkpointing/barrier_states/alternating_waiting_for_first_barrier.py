@@ -27,7 +27,7 @@ class AlternatingWaitingForFirstBarrier(AlternatingAlignedBarrierHandlerState):
     def unaligned_barrier_received(
         self, controller: Controller, channel: InputChannelInfo, barrier: CheckpointBarrier
     ) -> BarrierState:
-        """It is the first: snapshot now."""
+        """Take the snapshot now, because this barrier is the first one."""
         start_unaligned(controller, barrier)
         return count_unaligned(
             controller,

@@ -23,7 +23,7 @@ from snapline.taskmanager.network.channels.exchange_contract import BufferAndBac
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 
 RESTORED_SEQUENCE_NUMBER = -1
-"""Of restored batches: they were numbered in another life."""
+"""The number of restored batches, which were numbered in another life."""
 
 
 @dataclass(frozen=True, slots=True)

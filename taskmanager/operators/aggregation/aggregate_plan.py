@@ -96,7 +96,7 @@ def _as_numbers(array: pa.Array) -> pa.Array:
 
 
 def name_of_accumulator(column: str) -> str:
-    """Of a column's, or of the rows'."""
+    """The name of a column's accumulator, or of that which counts rows."""
     return f"column:{column}" if column else ROWS
 
 
@@ -128,7 +128,7 @@ class AggregatePlan:
         )
 
     def _needed(self) -> dict[str, tuple[str, ...]]:
-        """Of sum, min, max, by column."""
+        """Which of sum, min and max are needed, by column."""
         needed: dict[str, set[str]] = {}
         for aggregate in self.aggregates:
             own = needed.setdefault(aggregate.column, set())

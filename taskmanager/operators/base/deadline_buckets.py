@@ -18,7 +18,7 @@ _MANY_PIECES = 64
 
 
 class Calendar:
-    """By number of the entry."""
+    """The deadlines of entries, which are known by their numbers, in buckets of time."""
 
     __slots__ = ("_bucket_ms", "_bucket_of", "_heap", "_pieces", "_position_of")
 

@@ -13,7 +13,7 @@ from snapline.taskmanager.operators.base.operator_contract import ProcessingTime
 
 
 class EarliestTimer:
-    """Of one callback, which asks again if there is more to come."""
+    """The one timer of a callback, which asks again if there is more to come."""
 
     def __init__(self, callback: Callable[[int], None]) -> None:
         self._callback = callback

@@ -80,7 +80,7 @@ class FunctionRuntimeContext:
         return self._context.execution_attempt
 
     def add_accumulator(self, name: str, accumulator: AccumulatorT) -> AccumulatorT:
-        """It starts empty with each attempt."""
+        """Add an accumulator, which starts empty with each attempt."""
         return self._context.accumulators.add(name, accumulator)
 
     def get_accumulator(self, name: str) -> JobAccumulator:

@@ -181,7 +181,7 @@ class SharedKeyedSnapshotPart(KeyedSnapshotPart, Protocol):
         ...
 
     def stored(self, handle: StreamStateHandle) -> KeyedStateHandle:
-        """It is durable, here. Called from an upload thread."""
+        """Note where the part is durable now. Called from an upload thread."""
         ...
 
 

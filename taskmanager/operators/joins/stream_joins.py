@@ -295,7 +295,7 @@ class TemporalJoinOperator(_JoinOperator):
         return result_found, result
 
     def _forget_versions(self) -> None:
-        """Of each key's versions before the watermark, all but the latest."""
+        """Forget all versions of each key before the watermark but the latest."""
         right = self._rows[1]
         earliest = right.earliest_ms()
         if earliest is None or earliest > self.watermark_ms:

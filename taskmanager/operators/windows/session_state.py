@@ -62,7 +62,7 @@ class SessionState(ContentsState):
         """End of each session: the time of its last row plus the gap."""
         self.fired: BoolArray = np.zeros(64, np.bool_)
         self._guard = CopyOnWrite()
-        """Of starts, ends and `fired`."""
+        """The guard of starts, ends and `fired`, which a snapshot may be reading."""
         self._bucket_ms = max(1, gap_ms // _BUCKETS_PER_GAP)
         self._calendar = Calendar(self._bucket_ms)
 

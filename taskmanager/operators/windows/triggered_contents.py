@@ -58,7 +58,7 @@ class TriggeredContents(WindowContents):
     # --- what is ready ------------------------------------------------------------------------------------------------
 
     def ready_after_rows(self, entries: Slots) -> Slots:
-        """Of the entries that rows were folded into, those that have enough of them."""
+        """The entries, among those that rows were folded into, that have enough of them."""
         if not isinstance(self._trigger, CountTrigger):
             return _NO_ENTRIES
         distinct = np.unique(entries)

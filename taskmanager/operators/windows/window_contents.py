@@ -54,7 +54,7 @@ class FiredWindows:
     starts: Int64Array
     ends: Int64Array
     entries: Slots
-    """Of all windows, one after the other."""
+    """The entries of all windows, one window after the other."""
     offsets: Int64Array | None = None
     """Window i has entries[offsets[i]:offsets[i + 1]]; None: one each."""
     timeless: bool = False

@@ -67,7 +67,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
 
     @abstractmethod
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
-        """Of the state's column in a snapshot: those of the contents."""
+        """The fields of the contents, in the state's column of a snapshot."""
 
     @abstractmethod
     def refusal(self, windows: str) -> str:

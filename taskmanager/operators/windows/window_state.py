@@ -109,7 +109,7 @@ class WindowState(ContentsState):
         self._due_of = due_of
         self.describe()
         self.fired: Int64Array = np.full(64, NEVER_FIRED, np.int64)
-        """By entry: start of the last window that was emitted with it, or that was over before it came."""
+        """The start, by entry, of the last window that was emitted with it, or that was over before it came."""
         self._index = KeyIndex([pa.field("entry", pa.int64())])
         self._entry_capacity = 64
         self._slot_of: Slots = np.full(64, _FREE, np.int32)

@@ -121,9 +121,9 @@ RetentionEffect = DeleteCopies | DeleteJobCopies
 @dataclass(slots=True)
 class _JobCopies:
     is_here: bool = False
-    """It has or had a task here."""
+    """Whether the job has or had a task here."""
     copies: dict[str, CheckpointID] = field(default_factory=dict)
-    """By path, the checkpoint for which the file was written; NO_CHECKPOINT: inherited."""
+    """The checkpoint for which each file was written, by path; NO_CHECKPOINT: inherited."""
     referred: dict[CheckpointID, set[str]] = field(default_factory=dict)
     completed: CheckpointID = NO_CHECKPOINT
     """The latest that is known."""

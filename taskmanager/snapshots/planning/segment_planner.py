@@ -35,7 +35,7 @@ class SegmentGroup:
     """Directory of the checkpoint below it, or an absolute URL."""
     checkpoint_id: CheckpointID
     local_job: JobID = JobID("")
-    """Of which copies are kept on the local disk; empty: none are."""
+    """The job of which copies are kept on the local disk; empty: none are."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

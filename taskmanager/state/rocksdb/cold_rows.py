@@ -38,7 +38,7 @@ class RowColumns(NamedTuple):
     """Rows that have one layout, and their columns."""
 
     rows: Int64Array
-    """Their numbers among those asked for."""
+    """The numbers of the found rows among those asked for."""
     columns: list[tuple[pa.Field, pa.Array]]
 
 
@@ -149,7 +149,7 @@ class ColdRows:
         self._store.write((prefix + key, b"") for key in keys)
 
     def forget_changes(self, until_epoch: int) -> None:
-        """Of this epoch and all before it."""
+        """Forget the changes of this epoch and of all before it."""
         self._store.delete_range(_CHANGE, _CHANGE + (until_epoch + 1).to_bytes(4, "big"))
 
     def changes(self) -> Iterator[bytes]:

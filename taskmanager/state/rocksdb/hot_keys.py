@@ -16,8 +16,8 @@ from snapline.dataflow.columnar.kernel import I64, U64, I32s, RO_I32s, U8s, kern
 from snapline.taskmanager.state.index.slots import Slots, grow_in_place
 
 LOADED, CHANGED, USED, STORED = 1, 2, 4, 8
-"""Its row was looked for outside; it may differ from what lies outside; it was used since the hand came by; outside
-there is a row of it, perhaps an old one."""
+"""Flags of a key. Its row was looked for outside; it may differ from what lies outside; it was used since the hand came
+by; outside there is a row of it, perhaps an old one."""
 
 
 @kernel(I64(RO_I32s, U64, U8s, I32s))

@@ -64,7 +64,7 @@ _CHUNK_ROWS = 8192
 _FIRST_ADOPTED = 1 << 15
 """Numbers of queues: timers from 0 on, adopted states from here on."""
 _CLEANUP_ROWS = 256
-"""Of states with a time-to-live: so many keys outside are looked at when there have been as many rows."""
+"""So many keys outside are looked at, for states with a time-to-live, when there have been as many rows."""
 
 
 class RocksDBKeyedStateBackend(KeyedStateBackend):
@@ -85,7 +85,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._memory_bytes = memory_bytes
         self._hot = HotKeys(self._capacity)
         self._due: dict[str, _DueOutside] = {}
-        """Of adopted states, by name."""
+        """What is due outside of adopted states, by name."""
         self._stored_keys = 0
         """Keys with a row outside, those in memory among them."""
         self._row_bytes = 32.0
