@@ -44,7 +44,8 @@ METADATA_COLUMNS: dict[str, pa.DataType] = {
 WIDER = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bigint"), ("real", "double precision")}
 TYPE_IDS = {21: "smallint", 23: "integer", 20: "bigint", 700: "real", 701: "double precision"}
 Part = tuple[Sequence[str] | None, str]
-"""Of the snapshot: the greatest key in it (None: it has all further ones), and what the server's snapshot saw."""
+"""A part of the snapshot: the greatest key in it (None: it has all further ones), and what the server's snapshot
+saw."""
 _Row = tuple[str, Values, int, int, int]
 """What happened, the values, where the transaction ends, when it did, and its number."""
 

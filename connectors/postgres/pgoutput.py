@@ -15,7 +15,7 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 UNCHANGED: Final = object()
 """A large value that an update has left as it was; the server does not send it again."""
 Values = tuple[object, ...]
-"""By the relation's columns: a text, None for null, or UNCHANGED."""
+"""The values of the relation's columns: a text, None for null, or UNCHANGED."""
 EPOCH_US = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000 on; this is that moment in microseconds since 1970."""
 XIDS = 1 << 32

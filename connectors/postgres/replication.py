@@ -18,7 +18,7 @@ SETTINGS = {
     "TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres", "bytea_output": "hex", "extra_float_digits": "1",
     "row_security": "off", "wal_sender_timeout": "600s", "statement_timeout": "0", "idle_in_transaction_session_timeout": "0",
 }  # fmt: skip
-"""They make texts that are read in one way; no row is left out silently, and a source that waits for its sink is not
+"""Settings that make texts read in one way; no row is left out silently, and a source that waits for its sink is not
 cut off."""
 SLOT = """
     SELECT s.active_pid, coalesce(a.application_name, ''), s.confirmed_flush_lsn::text FROM pg_replication_slots s
@@ -159,7 +159,7 @@ class ServerQuestions:
         return found
 
     def slot(self, name: str) -> tuple[int | None, str, int] | None:
-        """Of a slot, who reads it (process and application) and what was confirmed; None where there is none."""
+        """Who reads a slot (process and application), and what was confirmed; None where there is none."""
         found = self.rows(SLOT, [name])
         if not found:
             return None

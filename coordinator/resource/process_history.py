@@ -17,12 +17,13 @@ WINDOW_MS = 60_000
 MIN_WINDOW_MS = 16_000
 """Less says nothing: a job that has just begun loads libraries and fills caches."""
 PARTS = 4
-"""Of the window; the memory has to be larger in each than in the one before."""
+"""The parts of the window; the memory has to be larger in each than in the one before."""
 SPACING_MS = 1_000
 """Looks that are closer to each other replace each other."""
 MIN_GROWTH_BYTES = 48 << 20
 MIN_GROWTH_SHARE = 0.10
-"""Of the memory at the begin of the window: a process of ten gigabytes moves by hundreds of megabytes."""
+"""The share of the memory at the beginning of the window that it has to grow by: a process of ten gigabytes moves by
+hundreds of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ProcessHistory:
 
     @property
     def growth(self) -> MemoryGrowth:
-        """By how much the memory has grown without a break, up to the latest look."""
+        """How much the memory has grown without a break, up to the latest look."""
         if not self._looks:
             return MemoryGrowth()
         (begin_ms, before), (end_ms, now) = self._looks[0], self._looks[-1]

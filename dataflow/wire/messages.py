@@ -274,7 +274,7 @@ class ProcessFigures:
     clock_ms: int = 0
     """The wall clock of its host."""
     clock_leap_ms: int = 0
-    """By how much that clock has leapt since the process began, forward or back."""
+    """How far that clock has leapt since the process began, forward or back."""
 
 
 @dataclass(frozen=True, slots=True)

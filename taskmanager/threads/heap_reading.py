@@ -20,7 +20,8 @@ from snapline.dataflow.wire.messages import AllocationSite, HeapType
 MAX_TYPES = 20
 MAX_SITES = 10
 MAX_FRAMES = 16
-"""Of each place: the innermost ones, so that the user's function is among them when a library allocates for it."""
+"""The most frames of each place, the innermost ones, so that the user's function is among them when a library allocates
+for it."""
 MAX_OBJECTS = 100_000
 """Objects of the garbage collector's list that are looked at: of a longer one each n-th, which then counts n times,
 because looking keeps other threads waiting."""
