@@ -17,6 +17,7 @@ from snapline.coordinator.dispatcher.events import OperateJob, SubmitJob
 from snapline.coordinator.job_registry import JobRegistry, read_actor
 from snapline.coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
 from snapline.coordinator.resource.events import (
+    DrainRequested,
     ThreadDumpRequested,
     WorkerEnded,
     WorkerPoolClosed,
@@ -33,6 +34,7 @@ from snapline.dataflow.wire.codec import decode_job_status, encode_into
 from snapline.dataflow.wire.messages import JobStatus, RequestThreadDump, ThreadDump
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
+from snapline.runtime.cores.machine import check
 from snapline.runtime.process_figures import ProcessWatch
 
 DUMP_TIMEOUT_SECONDS = 5.0
@@ -91,6 +93,14 @@ class ClientView:
                 found[job.job_id] = _minimal(job).overview
         return sorted(found.values(), key=lambda overview: overview.start_time_ms, reverse=True)
 
+    async def job_graph(self, job_id: JobID) -> JobGraph | None:
+        job = next((job for job in self._registry.live() if job.master.job_id == job_id), None)
+
+        def read(_core: Any) -> JobGraph:
+            return check(job, "it was found").master.scheduler.graph.job_graph
+
+        return None if job is None else await read_actor(job.actor, read)
+
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
@@ -135,6 +145,9 @@ class ClientView:
         asked = tuple(ResourceID(resource_id) for resource_id in resource_ids)
         tell_if_alive(self._resource_manager, ThreadDumpRequested(request, asked))
         return await answer(duration_ms / 1000 + (HEAP_TIMEOUT_SECONDS if heap else DUMP_TIMEOUT_SECONDS))
+
+    async def set_draining(self, resource_id: str, *, draining: bool) -> None:
+        tell_if_alive(self._resource_manager, DrainRequested(ResourceID(resource_id), draining))
 
     async def now_ms(self) -> int:
         return self._registry.now_ms

@@ -93,6 +93,18 @@ class GetJobRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
+class GetJobGraphRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class GetJobGraphResponse(_message.Message):
+    __slots__ = ("job_graph",)
+    JOB_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    job_graph: _job_pb2.JobGraph
+    def __init__(self, job_graph: _Optional[_Union[_job_pb2.JobGraph, _Mapping]] = ...) -> None: ...
+
 class SubtaskDetails(_message.Message):
     __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms")
     class StateTimestampsMsEntry(_message.Message):
@@ -507,12 +519,26 @@ class RequiredResources(_message.Message):
     releasable_task_managers: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, required_slots: _Optional[int] = ..., registered_slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_task_managers: _Optional[int] = ..., releasable_task_managers: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class DrainTaskManagerRequest(_message.Message):
+    __slots__ = ("resource_id", "undo")
+    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    resource_id: str
+    undo: bool
+    def __init__(self, resource_id: _Optional[str] = ..., undo: _Optional[bool] = ...) -> None: ...
+
+class DrainTaskManagerResponse(_message.Message):
+    __slots__ = ("job_ids",)
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ListTaskManagersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TaskManagerDetails(_message.Message):
-    __slots__ = ("resource_id", "host", "pid", "exchange_address", "executor_id", "log_url", "version", "slots", "free_slots", "registered_timestamp_ms", "last_heartbeat_timestamp_ms", "process", "memory_growth_bytes", "memory_growth_ms", "clock_offset_ms")
+    __slots__ = ("resource_id", "host", "pid", "exchange_address", "executor_id", "log_url", "version", "slots", "free_slots", "registered_timestamp_ms", "last_heartbeat_timestamp_ms", "process", "memory_growth_bytes", "memory_growth_ms", "clock_offset_ms", "draining")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -528,6 +554,7 @@ class TaskManagerDetails(_message.Message):
     MEMORY_GROWTH_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_GROWTH_MS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     host: str
     pid: int
@@ -543,7 +570,8 @@ class TaskManagerDetails(_message.Message):
     memory_growth_bytes: int
     memory_growth_ms: int
     clock_offset_ms: int
-    def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ..., memory_growth_bytes: _Optional[int] = ..., memory_growth_ms: _Optional[int] = ..., clock_offset_ms: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, resource_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., exchange_address: _Optional[str] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., version: _Optional[str] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., registered_timestamp_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ..., memory_growth_bytes: _Optional[int] = ..., memory_growth_ms: _Optional[int] = ..., clock_offset_ms: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ListTaskManagersResponse(_message.Message):
     __slots__ = ("task_managers", "lost")

@@ -48,6 +48,8 @@ class ClientServiceStub:
     """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]
     """One job with its vertices and subtasks."""
+    GetJobGraph: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetJobGraphRequest, _client_pb2.GetJobGraphResponse]
+    """The graph of a job that runs, as it would be submitted again: to go back to it after an update that fails."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobRequest, _client_pb2.CancelJobResponse]
     """Start to cancel; returns at once. Watch the job to see it end."""
     StopWithSavepoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.StopWithSavepointRequest, _client_pb2.SavepointResponse]
@@ -70,6 +72,10 @@ class ClientServiceStub:
     """How many slots and TaskManagers the jobs need, and how many there are."""
     ListTaskManagers: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListTaskManagersRequest, _client_pb2.ListTaskManagersResponse]
     """TaskManagers that are registered."""
+    DrainTaskManager: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainTaskManagerRequest, _client_pb2.DrainTaskManagerResponse]
+    """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
+    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+    """
     ReportWorkers: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
     few seconds, because a new leader knows nothing of it.
@@ -102,6 +108,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """All jobs that the coordinator knows, running and ended, newest first, in pages when asked so; causes are cut short."""
     GetJob: _aio.UnaryUnaryMultiCallable[_client_pb2.GetJobRequest, _client_pb2.JobDetails]  # type: ignore[assignment]
     """One job with its vertices and subtasks."""
+    GetJobGraph: _aio.UnaryUnaryMultiCallable[_client_pb2.GetJobGraphRequest, _client_pb2.GetJobGraphResponse]  # type: ignore[assignment]
+    """The graph of a job that runs, as it would be submitted again: to go back to it after an update that fails."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobRequest, _client_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Start to cancel; returns at once. Watch the job to see it end."""
     StopWithSavepoint: _aio.UnaryUnaryMultiCallable[_client_pb2.StopWithSavepointRequest, _client_pb2.SavepointResponse]  # type: ignore[assignment]
@@ -124,6 +132,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """How many slots and TaskManagers the jobs need, and how many there are."""
     ListTaskManagers: _aio.UnaryUnaryMultiCallable[_client_pb2.ListTaskManagersRequest, _client_pb2.ListTaskManagersResponse]  # type: ignore[assignment]
     """TaskManagers that are registered."""
+    DrainTaskManager: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainTaskManagerRequest, _client_pb2.DrainTaskManagerResponse]  # type: ignore[assignment]
+    """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
+    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+    """
     ReportWorkers: _aio.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]  # type: ignore[assignment]
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
     few seconds, because a new leader knows nothing of it.
@@ -177,6 +189,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.JobDetails, _abc.Awaitable[_client_pb2.JobDetails]]:
         """One job with its vertices and subtasks."""
+
+    @_abc_1.abstractmethod
+    def GetJobGraph(
+        self,
+        request: _client_pb2.GetJobGraphRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.GetJobGraphResponse, _abc.Awaitable[_client_pb2.GetJobGraphResponse]]:
+        """The graph of a job that runs, as it would be submitted again: to go back to it after an update that fails."""
 
     @_abc_1.abstractmethod
     def CancelJob(
@@ -265,6 +285,16 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.ListTaskManagersResponse, _abc.Awaitable[_client_pb2.ListTaskManagersResponse]]:
         """TaskManagers that are registered."""
+
+    @_abc_1.abstractmethod
+    def DrainTaskManager(
+        self,
+        request: _client_pb2.DrainTaskManagerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.DrainTaskManagerResponse, _abc.Awaitable[_client_pb2.DrainTaskManagerResponse]]:
+        """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
+        others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+        """
 
     @_abc_1.abstractmethod
     def ReportWorkers(

@@ -48,6 +48,7 @@ from snapline.resumable_command import show_resumable
 from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.state_commands import state
 from snapline.transaction_commands import end_by_hand, list_transactions
+from snapline.trial_commands import down, up
 
 _DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
 WIDE = 400
@@ -262,6 +263,44 @@ def plan(
         sys.exit(1)
 
 
+@cli.command()
+@click.option("--directory", "-p", default="", help="where the savepoints go")
+@click.option(
+    "--timeout", type=click.IntRange(min=1), default=120, show_default=True, help="seconds for its first checkpoint"
+)
+@click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of operators that are gone")
+@click.argument("job")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@with_target
+def update(
+    target: Target,
+    job: str,
+    script: Path,
+    arguments: tuple[str, ...],
+    directory: str,
+    timeout: int,
+    *,
+    allow_non_restored_state: bool,
+) -> None:
+    """Let another version of a job take its place: savepoint, plan, start; back to the old one when the new one does not
+    get to its first checkpoint. `snapline update JOB job.py -- --its-own options`."""
+    from snapline.job_update import update_job
+
+    translation = translate_script(script, arguments)
+    with target.client() as client:
+        done = update_job(
+            client,
+            client.resolve_job(job),
+            translation,
+            directory=_absolute(directory),
+            timeout_s=timeout,
+            allow_non_restored_state=allow_non_restored_state,
+            say=lambda line: echo(line, err=True),
+        )
+    echo(json.dumps({"job_id": done.job_id, "savepoint": done.savepoint}) if target.as_json else done.job_id)
+
+
 @cli.command("list")
 @with_target
 def list_jobs(target: Target) -> None:
@@ -463,6 +502,8 @@ def submit_programs(
 cli.add_command(pack)
 cli.add_command(state)
 cli.add_command(show_resumable)
+cli.add_command(up)
+cli.add_command(down)
 
 
 @cli.group(cls=SavepointGroup)
@@ -588,7 +629,7 @@ def task_managers(target: Target) -> None:
     target.show(found, PROCESS_COLUMNS, process_row)
 
 
-@cli.command()
+@cli.group(invoke_without_command=True)
 @click.option(
     "--instances",
     type=click.IntRange(min=1),
@@ -601,9 +642,28 @@ def task_managers(target: Target) -> None:
 @with_coordinator
 def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bool) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     from snapline.task_manager_launcher import bring_task_managers
 
     bring_task_managers(target.configuration, instances=instances, slots=slots, release_idle=release_idle)
+
+
+@taskmanagers.command()
+@click.argument("taskmanager")
+@click.option("--undo", is_flag=True, help="let it have tasks again")
+@with_target
+def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
+    """Move the tasks of a TaskManager to others before it is stopped: by a rescale, not by a failure. It gets no new
+    ones."""
+    with target.client() as client:
+        moved = client.drain_task_manager(taskmanager, undo=undo)
+    if target.as_json:
+        echo(json.dumps({"taskmanager": taskmanager, "draining": not undo, "jobs": moved}))
+    elif undo:
+        echo(f"{taskmanager} gets tasks again")
+    else:
+        echo(f"nothing runs on {taskmanager} any more, it can be stopped; jobs that were moved: {len(moved)}")
 
 
 @cli.command()

@@ -225,6 +225,16 @@ class ClusterClient:
         which = "more than one job begins" if matches else "there is no job"
         raise RequestRefused(f"{which} with {text!r}; jobs here: {known}")
 
+    def get_job_graph(self, job_id: str) -> pb.GetJobGraphResponse:
+        """Return the graph of a job that runs, as it would be submitted again. Raises RequestRefused for one that has
+        ended.
+
+        >>> client.get_job_graph("no such job")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        return self._call(self._stub.GetJobGraph, pb.GetJobGraphRequest(job_id=job_id))
+
     def cancel(self, job_id: str) -> None:
         """Begin to cancel the job; it ends as CANCELED."""
         self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
@@ -348,6 +358,18 @@ class ClusterClient:
         """
         request = pb.DumpThreadsRequest(job_id=job_id, resource_id=resource_id, duration_ms=duration_ms, heap=heap)
         return self._call(self._stub.DumpThreads, request, CALL_TIMEOUT_S + duration_ms / 1000)
+
+    def drain_task_manager(self, resource_id: str, *, undo: bool = False) -> list[str]:
+        """Let no job have slots of the TaskManager any more, and move what runs there to others by a rescale; returns
+        the jobs that were moved, when nothing runs there. `undo`: give its slots away again. Raises RequestRefused when
+        a job cannot leave; then all is as before.
+
+        >>> client.drain_task_manager("nobody")
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.DrainTaskManagerRequest(resource_id=resource_id, undo=undo)
+        return list(self._call(self._stub.DrainTaskManager, request, SAVEPOINT_TIMEOUT_S).job_ids)
 
     def explain_job(self, job_id: str, *, without_stacks: bool = False) -> pb.JobExplanation:
         """What holds the job up: which subtask, what it does, and which checkpoint waits for whom.

@@ -106,8 +106,8 @@ class ClientOperations:
             case StopWithSavepoint(directory, drain):
                 if (target := self._savepoint_target(request_id, directory)) is not None:
                     self._ask(StopWithSavepointRequested(self._pending.stop(request_id), target, drain))
-            case RescaleJob(parallelism):
-                self._request_rescale(request_id, parallelism, now_ms)
+            case RescaleJob():
+                self._request_rescale(request_id, operation, now_ms)
             case TapOperator():
                 self._out += self._taps.request(request_id, operation, self._scheduler.graph, now_ms)
         return self._out.take()
@@ -122,13 +122,13 @@ class ClientOperations:
         job_id = self._scheduler.graph.job_graph.job_id
         return f"{base.rstrip('/')}/savepoint-{job_id[:6]}-{self._draw_id()[:12]}"
 
-    def _request_rescale(self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int) -> None:
+    def _request_rescale(self, request_id: RequestID, wanted: RescaleJob, now_ms: int) -> None:
         graph = self._scheduler.graph.job_graph
-        refusal = self._pending.refusal_of_rescale(request_id, self._scheduler.status, graph, parallelism)
+        refusal = self._pending.refusal_of_rescale(request_id, self._scheduler.status, graph, wanted.parallelism)
         if refusal is not None:
             self._out.append(refusal)
             return
-        self._rescale(self._rescaling.request(request_id, parallelism, now_ms))
+        self._rescale(self._rescaling.request(request_id, wanted.parallelism, now_ms, wanted.leave))
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class ClientOperations:
     def _begin_rescale(
         self, request_id: CheckpointRequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
     ) -> None:
-        missing = self._rescaling.slots_missing
+        missing, leave = self._rescaling.slots_missing, self._rescaling.leave
         self._rescale(self._rescaling.end())
         status = self._scheduler.status
         if status is not JobStatus.RUNNING:
@@ -196,7 +196,7 @@ class ClientOperations:
             lost = f"{missing} of the slots for it were lost again while its checkpoint was taken"
             self._out += self._pending.failed(request_id, f"{lost}; the job goes on as it is")
             return
-        self._out.append(Scheduled(tuple(self._scheduler.rescale(parallelism, now_ms))))
+        self._out.append(Scheduled(tuple(self._scheduler.rescale(parallelism, now_ms, leave))))
 
     def _rescale(self, effects: list[RescalingEffect]) -> None:
         for effect in effects:

@@ -87,6 +87,7 @@ from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
+    GiveSlotsBack,
     GiveUpTaskManager,
     JobStatusReached,
     RestartDelayTimer,
@@ -356,6 +357,9 @@ class JobMaster:
                 self._send(resource_id, tasks)
             case CancelAt(resource_id, attempt_id):
                 self._send(resource_id, CancelTask(attempt_id))
+            case GiveSlotsBack(resource_id, allocations):
+                for allocation_id in allocations:
+                    self._send(resource_id, FreeSlot(allocation_id, "the job has left this TaskManager"))
             case GiveUpTaskManager(resource_id, reason):
                 self._disconnect_task_manager(resource_id, reason)
             case TellExecutions(changes):

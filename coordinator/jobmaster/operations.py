@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID
+from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, ResourceID
 
 RequestID = NewType("RequestID", str)
 """One request of one client."""
@@ -49,10 +49,12 @@ class StopWithSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class RescaleJob:
-    """Other parallelism for some vertices: a fresh checkpoint, then a restart from it. Answered `Acknowledged` when the
-    job is RUNNING again."""
+    """Other parallelism for some vertices, or other TaskManagers: a fresh checkpoint, then a restart from it. Answered
+    `Acknowledged` when the job is RUNNING again."""
 
     parallelism: Mapping[JobVertexID, int]
+    leave: tuple[ResourceID, ...] = ()
+    """TaskManagers whose slots the job gives back: its tasks go on in others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Acknowledged, Reply, RequestID
 from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
-from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.ids import JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer
 
@@ -68,6 +68,8 @@ class Rescaling:
         self._request_id: RequestID | None = None
         self.parallelism: Mapping[JobVertexID, int] = {}
         """That the job is to have."""
+        self.leave: tuple[ResourceID, ...] = ()
+        """TaskManagers that the job is to have no slots of any more."""
         self._slots = 0
         self._programs: Mapping[str, int] = {}
         """Programs outside, by external task."""
@@ -78,10 +80,14 @@ class Rescaling:
         self._out: CollectedEffects[RescalingEffect] = CollectedEffects()
 
     def request(
-        self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], now_ms: int
+        self,
+        request_id: RequestID,
+        parallelism: Mapping[JobVertexID, int],
+        now_ms: int,
+        leave: tuple[ResourceID, ...] = (),
     ) -> list[RescalingEffect]:
-        """A client wants another parallelism, which the job can run with. A request that still waits for slots gives
-        way."""
+        """A client wants another parallelism, which the job can run with, or that it leaves TaskManagers: as many slots
+        elsewhere are waited for as it has there. A request that still waits for slots gives way."""
         if self._scheduler.reactive is not None:
             summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
             return [refused(request_id, summary)]
@@ -91,12 +97,14 @@ class Rescaling:
         if self._phase is RescalePhase.WAITING_FOR_SLOTS:
             self._refuse("another rescale was asked for before the slots of this one were there; it was not rescaled")
         has = self._has()
-        if has == {**has, **parallelism}:
+        to_leave = sum(len(self._scheduler.pool.allocations_of(resource_id)) for resource_id in leave)
+        if has == {**has, **parallelism} and not to_leave:
             self._out.append(Reply(request_id, Acknowledged()))
             return self._out.take()
         wanted = with_parallelism(self._scheduler.graph.job_graph, parallelism)
-        self._slots, self._programs = required_slots(wanted), required_programs(wanted)
-        self._phase, self._request_id, self.parallelism = RescalePhase.WAITING_FOR_SLOTS, request_id, parallelism
+        self._slots, self._programs = required_slots(wanted) + to_leave, required_programs(wanted)
+        self._phase, self._request_id, self.leave = RescalePhase.WAITING_FOR_SLOTS, request_id, leave
+        self.parallelism = {**has, **parallelism} if leave else parallelism
         self._scheduler.require_slots(self._slots, self._programs)
         self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
         return self._out.take()
@@ -169,6 +177,7 @@ class Rescaling:
 
     def _reset(self) -> None:
         self._phase, self._request_id, self._watched_slots = RescalePhase.NONE, None, -1
+        self.leave = ()
         self._stop_timer()
         if not self._scheduler.is_over:
             self._scheduler.require_slots()

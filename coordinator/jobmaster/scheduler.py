@@ -44,6 +44,7 @@ from snapline.coordinator.jobmaster.reconciliation import ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
+    GiveSlotsBack,
     GiveUpTaskManager,
     JobStatusReached,
     RestartDelayTimer,
@@ -155,6 +156,8 @@ class Scheduler:
         """How many attempts are CANCELING, by TaskManager; a CancellationTimer runs for each that is here."""
         self._rescale_to: dict[JobVertexID, int] = {}
         """Asked for, and waiting for all attempts to end."""
+        self._leaving: dict[ResourceID, None] = {}
+        """TaskManagers whose slots are given back then."""
         self._out: CollectedEffects[SchedulerEffect] = CollectedEffects()
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
@@ -436,10 +439,14 @@ class Scheduler:
         """Whether an answer to UpdateJobGraph is outstanding."""
         return self._durable_graph.is_storing
 
-    def rescale(self, parallelism: Mapping[JobVertexID, int], now_ms: int) -> list[SchedulerEffect]:
-        """Restart everything with other parallelism, which `check_rescale` has accepted. All attempts end first."""
+    def rescale(
+        self, parallelism: Mapping[JobVertexID, int], now_ms: int, leave: Iterable[ResourceID] = ()
+    ) -> list[SchedulerEffect]:
+        """Restart everything with other parallelism, which `check_rescale` has accepted, and without the slots of the
+        TaskManagers that the job is to leave. All attempts end first."""
         check(self.status is JobStatus.RUNNING and self.round is None, "only a running job is rescaled")
         self._rescale_to = {**self._rescale_to, **parallelism}
+        self._leaving |= dict.fromkeys(leave)
         self._out += self._durable_graph.want(
             with_parallelism(self.graph.job_graph, self._rescale_to)
         )  # while tasks end
@@ -621,6 +628,11 @@ class Scheduler:
     def _expand_rescaled(self, current: DeploymentRound, now_ms: int) -> None:
         """Nothing runs: the same job with other parallelism takes the place of the old one."""
         self._sharing.release_all(now_ms)
+        for resource_id in self._leaving:
+            slots = self.pool.release_task_manager(resource_id)
+            if slots:
+                self._out.append(GiveSlotsBack(resource_id, tuple(slot.allocation_id for slot in slots)))
+        self._leaving = {}
         self._expand(self.graph.rescaled(self._rescale_to, now_ms))
         self._out += self._durable_graph.want(self.graph.job_graph)
         self._rescale_to = {}

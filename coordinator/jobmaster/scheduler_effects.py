@@ -9,7 +9,7 @@ from snapline.coordinator.checkpoint.events import ExecutionChange
 from snapline.coordinator.jobmaster.effects import UpdateJobGraph
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import ExecutionAttemptID, JobVertexID, ResourceID
+from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus, SubmitTasks
 from snapline.runtime.cores.machine import CancelTimer, StartTimer
 
@@ -72,6 +72,14 @@ class JobStatusReached:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveSlotsBack:
+    """The job has left the TaskManager, and does not need its slots any more."""
+
+    resource_id: ResourceID
+    allocations: tuple[AllocationID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SlotRequestTimer:
     """Timer key: slots did not come in time."""
 
@@ -92,6 +100,7 @@ SchedulerEffect = (
     SubmitTo
     | CancelAt
     | GiveUpTaskManager
+    | GiveSlotsBack
     | TellExecutions
     | TellTopology
     | RestoreTasks

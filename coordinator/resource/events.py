@@ -54,12 +54,21 @@ class ThreadDumpRequested:
     resource_ids: tuple[ResourceID, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Somebody is about to stop the TaskManager: give none of its slots away from now on, or do so again."""
+
+    resource_id: ResourceID
+    draining: bool
+
+
 ResourceManagerEvent = (
     ResourceManagerStarted
     | WorkersUnavailable
     | WorkerPoolClosed
     | WorkerEnded
     | ThreadDumpRequested
+    | DrainRequested
     | MessageReceived
     | ConnectionLost
     | TimerFired

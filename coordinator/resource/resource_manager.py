@@ -26,6 +26,7 @@ from snapline.coordinator.resource.effects import (
     ThreadDumpArrived,
 )
 from snapline.coordinator.resource.events import (
+    DrainRequested,
     ResourceManagerEvent,
     ResourceManagerStarted,
     ThreadDumpRequested,
@@ -232,6 +233,8 @@ class ResourceManager:
             case ThreadDumpRequested(request, resource_ids):
                 for resource_id in resource_ids:
                     self._send_task_manager(resource_id, request)
+            case DrainRequested(resource_id, draining):
+                self.slot_manager.set_draining(resource_id, draining=draining)
             case TimerFired(IdleTaskManagerTimer()):
                 self._idle_timer_ms = None
                 self._release_idle_task_managers()

@@ -51,11 +51,13 @@ class ManagedTaskManager:
     reported: bool = False
     """Whether its first report is here; before that nothing is known to be free."""
     idle_since_ms: int | None = None
+    draining: bool = False
+    """Its slots are not given away any more; what is in use stays so until its job gives it back."""
 
     @property
     def free(self) -> int:
         """Slots that can be given away."""
-        return len(self.slots) - self.in_use if self.reported else 0
+        return len(self.slots) - self.in_use if self.reported and not self.draining else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,14 @@ class SlotManager:
         self._task_managers[info.resource_id] = ManagedTaskManager(info, slots)
         self._registered_slots += info.slots
 
+    def set_draining(self, resource_id: ResourceID, *, draining: bool) -> None:
+        """Give no slot of the TaskManager away from now on, or give them away again."""
+        task_manager = self._task_managers.get(resource_id)
+        if task_manager is not None:
+            self._free_slots -= task_manager.free
+            task_manager.draining = draining
+            self._free_slots += task_manager.free
+
     def unregister_task_manager(self, resource_id: ResourceID) -> tuple[JobID, ...]:
         """Remove a TaskManager with all its slots; returns the jobs that had some."""
         jobs = self.jobs_on(resource_id)
@@ -269,8 +279,9 @@ class SlotManager:
     ) -> None:
         if slot.allocation_id != allocation_id:
             self._set_free(task_manager, slot)
+            self._free_slots -= task_manager.free
             task_manager.in_use += 1
-            self._free_slots -= 1
+            self._free_slots += task_manager.free
             slot.job_id, slot.allocation_id = job_id, allocation_id
             self._jobs.setdefault(job_id, _JobNeeds()).held[allocation_id] = slot.slot_id
         slot.state = state
@@ -285,8 +296,9 @@ class SlotManager:
         ):  # two slots may claim one allocation
             del needs.held[slot.allocation_id]
         slot.state, slot.job_id, slot.allocation_id = SlotState.FREE, JobID(""), AllocationID("")
+        self._free_slots -= task_manager.free
         task_manager.in_use -= 1
-        self._free_slots += 1
+        self._free_slots += task_manager.free
         self._forget_if_done(job_id)
 
     def _note_idle(self, task_manager: ManagedTaskManager, now_ms: int) -> None:

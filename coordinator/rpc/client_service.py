@@ -38,7 +38,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
 from snapline.dataflow.graph.declared_payload import translate_declared
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import JobID, JobVertexID
+from snapline.dataflow.ids import JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
 from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
@@ -67,6 +67,10 @@ class Cluster(Protocol):
 
     async def list_jobs(self) -> Sequence[pb.JobOverview]:
         """All that are known, newest first."""
+        ...
+
+    async def job_graph(self, job_id: JobID) -> JobGraph | None:
+        """Return the graph of a job that has a JobMaster."""
         ...
 
     async def knows(self, job_id: JobID) -> bool:
@@ -98,6 +102,10 @@ class Cluster(Protocol):
     ) -> Sequence[ThreadDump]:
         """What the threads of these TaskManagers do, and what their memory is used for; those that do not answer in
         time are missing."""
+        ...
+
+    async def set_draining(self, resource_id: str, *, draining: bool) -> None:
+        """Let nobody have slots of the TaskManager any more, or again."""
         ...
 
     async def now_ms(self) -> int:
@@ -166,6 +174,14 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobDetails:  # noqa: N802
         return await self._details(request.job_id, context)
+
+    async def GetJobGraph(self, request: pb.GetJobGraphRequest, context: Any) -> pb.GetJobGraphResponse:  # noqa: N802
+        job_graph = await self._cluster.job_graph(JobID(request.job_id))
+        if job_graph is None:
+            await self._details(request.job_id, context)
+            text = f"job {request.job_id} does not run, and its graph is kept no longer than it does"
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
+        return pb.GetJobGraphResponse(job_graph=encode_job_graph(job_graph))
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:  # noqa: N802
         await self._operate(request.job_id, CancelJob(), context)
@@ -311,6 +327,26 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         self, request: pb.ListTaskManagersRequest, context: Any
     ) -> pb.ListTaskManagersResponse:
         return await self._cluster.list_task_managers()
+
+    async def DrainTaskManager(self, request: pb.DrainTaskManagerRequest, context: Any) -> pb.DrainTaskManagerResponse:  # noqa: N802
+        resource_id = request.resource_id
+        if all(each.resource_id != resource_id for each in (await self._cluster.list_task_managers()).task_managers):
+            text = f"there is no TaskManager {resource_id!r} here; `snapline cluster` shows all"
+            await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        await self._cluster.set_draining(resource_id, draining=not request.undo)
+        moved: list[str] = []
+        for job in await self._cluster.list_jobs() if not request.undo else ():
+            details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
+            if details is None or resource_id not in task_managers_of(details):
+                continue
+            answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
+            if isinstance(answer, OperationFailed):
+                await self._cluster.set_draining(resource_id, draining=False)
+                line = f"job {job.name} ({job.job_id}) cannot leave {resource_id}, which gets tasks again: {answer.failure.summary}"
+                await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
+            moved.append(job.job_id)
+        self._audit.write("drain", client_of(context), "undone" if request.undo else "done", resource_id=resource_id)
+        return pb.DrainTaskManagerResponse(job_ids=moved)
 
     async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
         if not request.launcher_id:

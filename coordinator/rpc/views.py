@@ -292,6 +292,7 @@ def task_managers(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
             version=managed.info.version,
             slots=managed.info.slots,
             free_slots=managed.free,
+            draining=managed.draining,
         )
         process = manager.process_of(managed.info.resource_id)
         if process is not None:

@@ -63,6 +63,26 @@ def test_the_command_waits_for_slots_while_the_job_runs(cluster, tmp_path):
     goes_on(cluster, job_id, tmp_path / "out")
 
 
+def test_a_task_manager_is_drained_before_it_is_stopped(cluster, tmp_path):
+    """Its tasks go on elsewhere, without a failure; one that holds the only slots is refused and has tasks again."""
+    wait_until(cluster.client.list_task_managers, "a TaskManager, which a job with this timeout may not wait long for")
+    job_id = start(cluster, tmp_path / "out", slot__request__timeout="3 s")
+    cluster.wait_for_checkpoints(job_id, 1)
+    refused = command("taskmanagers", "drain", "tm-1", coordinator=cluster.address)
+    assert (refused.returncode, "cannot leave tm-1, which gets tasks again" in refused.stderr) == (1, True)
+
+    cluster.start_task_manager(1)
+    wait_until(lambda: len(cluster.client.list_task_managers()) == 2, "the second TaskManager")
+    done = command("taskmanagers", "drain", "tm-1", "-o", "json", coordinator=cluster.address)
+    assert json.loads(done.stdout) == {"taskmanager": "tm-1", "draining": True, "jobs": [job_id]}, done.stderr
+    details = cluster.client.get_job(job_id)
+    assert {s.resource_id for vertex in details.vertices for s in vertex.subtasks} == {"tm-2"}
+    cluster.on("tm-1").stop()
+    goes_on(cluster, job_id, tmp_path / "out")
+    details = cluster.client.get_job(job_id)
+    assert (details.overview.restarts, list(details.failures)) == (0, [])
+
+
 def test_a_reactive_job_follows_its_task_managers(cluster, tmp_path):
     """One more: it has a subtask more. One is killed: it goes on with those that are left."""
     job_id = start(

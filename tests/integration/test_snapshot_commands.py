@@ -51,7 +51,7 @@ def savepoint(cluster, tmp_path_factory):
     return Path(cluster.client.stop_with_savepoint(job_id))
 
 
-def command(*arguments, coordinator=""):
+def command(*arguments, coordinator="", limit_s=60):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if coordinator:
         environment["SNAPLINE_CONF_jobmanager__rpc__address"] = coordinator
@@ -60,7 +60,7 @@ def command(*arguments, coordinator=""):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s,
         check=False,
     )
 

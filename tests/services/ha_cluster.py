@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
@@ -38,8 +39,11 @@ class HighAvailabilityCluster:
         coordinators: int = 2,
         slots: tuple[int, ...] = (2,),
         settings: Mapping[str, str] | None = None,
+        python_path: str = "",
     ) -> None:
+        """`python_path`: of processes that are started from now on; empty: that of this process."""
         self.directory = directory
+        self.python_path = python_path
         self.logs = directory / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.settings = {
@@ -80,10 +84,22 @@ class HighAvailabilityCluster:
             for log in sorted(self.logs.iterdir()):
                 print(f"--- {log.name}\n{log.read_text()[-5000:]}")
 
+    @contextmanager
+    def _import_path(self) -> Iterator[None]:
+        """Coordinators are started with the import path of this process."""
+        before = list(sys.path)
+        if self.python_path:
+            sys.path[:0] = self.python_path.split(os.pathsep)
+        try:
+            yield
+        finally:
+            sys.path[:] = before
+
     def start_coordinator(self) -> CoordinatorProcess:
         """One more."""
         log = self.logs / f"coordinator-{len(list(self.logs.iterdir()))}.log"
-        started = CoordinatorProcess.start(bind="127.0.0.1:0", settings=self.settings, log_to=log)
+        with self._import_path():
+            started = CoordinatorProcess.start(bind="127.0.0.1:0", settings=self.settings, log_to=log)
         self.coordinators.append(started)
         return started
 
@@ -94,7 +110,8 @@ class HighAvailabilityCluster:
         command += ["--bind-host", "127.0.0.1"]
         for key, value in self.settings.items():
             command += ["-D", f"{key}={value}"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        own = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        environment = {**os.environ, "PYTHONPATH": self.python_path or own}
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True

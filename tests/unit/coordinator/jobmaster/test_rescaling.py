@@ -40,6 +40,7 @@ from snapline.dataflow.wire.messages import (
     CancelTask,
     Disconnect,
     ExecutionState,
+    FreeSlot,
     JobStatus,
     OfferSlots,
     SubmitTasks,
@@ -191,6 +192,32 @@ def test_a_rescale_that_takes_its_checkpoint_is_not_overtaken() -> None:
     assert story.core.status_detail == "being rescaled: waiting for its checkpoint"
     again = story.take(OperationRequested(RequestID("again"), RescaleJob({JobVertexID("source"): 1})))
     assert "it is being rescaled" in answer(again).failure.summary
+
+
+def test_a_job_leaves_a_task_manager_by_a_rescale() -> None:
+    """It runs on until there is a slot elsewhere; the slot that it had is given back, and nothing has failed."""
+    story = Story().run()
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    story.operate(RescaleJob({}, leave=(A,)))
+    assert story.core.scheduler.pool.required == 2 and "2 required, 1 available" in story.core.status_detail
+    assert statuses(story.task_manager(B, 0)) == [JobStatus.RESTARTING]
+
+    effects = story.enters("a", attempt(), ExecutionState.CANCELED)
+    assert [freed.reason for freed in messages(effects, FreeSlot)] == ["the job has left this TaskManager"]
+    (submitted,) = messages(effects, SubmitTasks)
+    assert len(submitted.tasks) == 1 and story.core.scheduler.pool.required == 1
+    moved = submitted.tasks[0].attempt_id
+    assert story.core.scheduler.deployed_on(B).keys() == {moved}
+    assert answer(story.enters("b", moved, ExecutionState.RUNNING)) == Acknowledged()
+    assert story.core.scheduler.restarts == 0 and not story.core.scheduler.exceptions
+
+
+def test_a_job_that_has_nothing_on_a_task_manager_has_left_it() -> None:
+    """Nothing is restarted for that."""
+    story = Story().run()
+    assert answer(story.operate(RescaleJob({}, leave=(B,)))) == Acknowledged()
+    assert story.core.status is JobStatus.RUNNING
 
 
 REACTIVE: dict[str, Any] = {"is_reactive": True, "resource_stabilization_ms": 100}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import (
+    DrainRequested,
     ResourceManagerStarted,
     WorkerEnded,
     WorkerPoolClosed,
@@ -511,3 +512,19 @@ def test_heartbeat_requests_go_to_everybody() -> None:
         send("tm-b", HeartbeatRequest()),
         StartTimer(timer, 40),
     ]
+
+
+def test_slots_of_a_task_manager_that_is_drained_are_given_to_nobody() -> None:
+    """What is in use stays in use and comes back to nobody; undone, they are given away again."""
+    core = manager()
+    with_task_manager(core, A)
+    assert send("tm-a", request(0, 1)) in with_job(core, 1)
+    core.handle(DrainRequested(A, draining=True), 1)
+    assert core.slot_manager.free_slots == 0
+    core.handle(said("job-job", DeclareRequiredSlots(JOB, 2)), 1)
+    core.handle(said("tm-a", NotifySlotAvailable(0, AllocationID("alloc-1"))), 2)
+    assert core.slot_manager.free_slots == 0 and [each.in_use for each in core.task_managers] == [0]
+
+    asked = core.handle(DrainRequested(A, draining=False), 1_000)
+    assert core.slot_manager.free_slots == 0  # both are promised at once
+    assert [effect.envelope.message.slot_number for effect in asked if isinstance(effect, Send)] == [0, 1]

@@ -1,0 +1,47 @@
+"""`snapline up` and `snapline down`: a whole cluster on this machine, and nothing left of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from snapline.cli import cli
+from snapline.client import ClusterClient
+from snapline.runtime.settings import default_layers, resolve
+from snapline.trial_cluster import TrialCluster, TrialError, TrialProcess
+
+
+@pytest.mark.rare
+@pytest.mark.spark
+def test_a_trial_is_one_command_up_and_one_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs where is printed; a command finds the cluster by the settings file that it names; a second `up` is
+    refused; after `down` nothing of it runs."""
+    place = ["--directory", str(tmp_path)]
+    started = CliRunner().invoke(cli, ["up", *place, "--taskmanagers", "1", "--slots", "1"])
+    try:
+        assert started.exit_code == 0, started.output
+        names = [each.name for each in TrialCluster(tmp_path).processes()]
+        assert names == ["zookeeper", "coordinator-1", "coordinator-2", "spark-master", "spark-worker", "taskmanagers"]
+        assert f"export SNAPLINE_CONFIG={tmp_path / 'snapline.toml'}" in started.output
+        monkeypatch.setenv("SNAPLINE_CONFIG", str(tmp_path / "snapline.toml"))
+        with ClusterClient.from_configuration(resolve(default_layers(os.environ))) as client:
+            assert [each.slots for each in client.list_task_managers()] == [1]
+        with pytest.raises(TrialError, match="runs already"):
+            TrialCluster(tmp_path).up(1, 1, print)
+        processes = TrialCluster(tmp_path).processes()
+    finally:
+        ended = CliRunner().invoke(cli, ["down", *place])
+    assert "ended taskmanagers, spark-worker, spark-master, coordinator-2, coordinator-1, zookeeper" in ended.output
+    assert not [each.name for each in processes if each.is_alive]
+
+
+def test_down_ends_no_process_that_up_has_not_started(tmp_path: Path) -> None:
+    """A process with the noted number and another start is somebody else's; a damaged list ends nothing."""
+    assert not TrialProcess("coordinator-1", os.getpid(), "1", "", "").is_alive
+    assert TrialCluster(tmp_path).down() == []
+    (tmp_path / "processes.json").write_text("{")
+    with pytest.raises(TrialError, match=r"processes\.json is damaged"):
+        TrialCluster(tmp_path).down()

@@ -1,0 +1,68 @@
+"""`snapline update`: another version of a running job takes its place, or the old one goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from snapline.dataflow.wire.messages import JobStatus
+from tests.integration import savepoint_job
+from tests.integration.savepoint_job import assert_exactly_once, build
+from tests.integration.test_snapshot_commands import command
+from tests.services.cluster import LocalCluster
+
+BROKEN = """
+import snapline as sl
+import tests.integration.savepoint_job as job
+
+class Broken(job.GeneratorSource):
+    def create_reader(self, context):
+        raise RuntimeError("the new version knows no broker")
+
+job.GeneratorSource = Broken
+import sys
+job.build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:]).execute("orders")
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    settings = {"restart-strategy.fixed-delay.attempts": "1", "execution.checkpointing.interval": "200 ms"}
+    with LocalCluster(tmp_path / "cluster", slots=(1,), settings=settings) as cluster:
+        yield cluster
+
+
+def test_a_version_that_does_not_work_gives_way_to_the_old_one(cluster, tmp_path, monkeypatch):
+    """One that does not fit is refused while the job runs on; one that fails is given up, and the old job goes on from
+    the same savepoint; one that works takes its place. Nothing is lost or twice."""
+    monkeypatch.setenv("SNAPLINE_CONF_execution__checkpointing__interval", "200 ms")
+    options = ["--output", str(tmp_path / "out"), "--rate", "2000", "--parallelism", "1"]
+    first = cluster.submit(build(cluster.environment(parallelism=1), options), "orders")
+    cluster.wait_for_checkpoints(first, 1)
+
+    def update(script, *more, job="orders"):
+        said = command(
+            "update", job, script, "-o", "json", "--", *options, *more, coordinator=cluster.address, limit_s=300
+        )
+        return said.returncode, said.stdout, said.stderr
+
+    code, _, line = update(savepoint_job.__file__, "--uid", "others")
+    assert code == 1 and "runs on as it was: the new version cannot start from it" in line, line
+    assert cluster.status(first) is JobStatus.RUNNING and cluster.client.get_job(first).overview.restarts == 0
+
+    broken = tmp_path / "broken.py"
+    broken.write_text(BROKEN)
+    code, _, line = update(broken)
+    assert code == 1 and "the new version knows no broker" in line and "the old one goes on as job " in line, line
+    assert cluster.status(first) is JobStatus.FINISHED
+    second = line.rpartition("goes on as job ")[2].partition(" ")[0]
+    cluster.wait_for_checkpoints(second, 1)
+
+    code, answer, line = update(savepoint_job.__file__, "--smallest", job=second)
+    assert code == 0, line
+    third = json.loads(answer)["job_id"]
+    assert cluster.status(second) is JobStatus.FINISHED and third not in (first, second)
+    cluster.wait_for_checkpoints(third, 2)
+    cluster.cancel(third)
+    assert assert_exactly_once(tmp_path / "out") > 0

@@ -1,0 +1,113 @@
+"""A cluster of the version before is replaced process by process under a running job, as docs/operations.md says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from snapline.client import ClusterClient
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.messages import JobStatus
+from tests.integration.savepoint_job import assert_exactly_once
+from tests.integration.test_coordinator_failover import completed_after, newest_checkpoint
+from tests.services.cluster import wait_until
+from tests.services.ha_cluster import HighAvailabilityCluster
+from tests.services.released_wheel import BEFORE, ReleasedWheel, build_wheel, why_not
+from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.rare]
+SCRIPT = Path(__file__).with_name("savepoint_job.py")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The ensemble is up before anything counts what a test leaves behind."""
+    metafunc.fixturenames.insert(0, "ensemble")
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """One server, which nobody kills here."""
+    ensemble = start_ensemble(tmp_path_factory.mktemp("zookeeper"), nodes=1)
+    yield ensemble
+    ensemble.stop()
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> ReleasedWheel:
+    """The wheel of the version before."""
+    if why_not():
+        pytest.skip(f"NO VERSION BEFORE: {why_not()}")
+    return build_wheel(BEFORE, tmp_path_factory.mktemp("before"))
+
+
+def test_a_cluster_is_upgraded_under_a_running_job(
+    tmp_path: Path, ensemble: ZooKeeperEnsemble, before: ReleasedWheel
+) -> None:
+    """The standby first, then the leader, then one TaskManager after the other, each drained before: the job is never
+    restarted by a failure, and its output is exact."""
+    output = tmp_path / "out"
+    with (
+        HighAvailabilityCluster(
+            tmp_path, ensemble, coordinators=2, slots=(1, 1), python_path=before.python_path
+        ) as cluster,
+        ClusterClient.from_configuration(Configuration(cluster.settings)) as client,
+    ):
+        job_id = submitted_by(before, cluster, output)
+        wait_until(completed_after(client, job_id, 1), "checkpoints of the version before")
+        assert versions_in_logs(cluster) == {before.directory}
+
+        cluster.python_path = ""
+        for _ in range(2):
+            leader = cluster.leader_process()
+            standby = next(each for each in cluster.coordinators if each is not leader)
+            cluster.coordinators.remove(standby)
+            standby.stop()
+            cluster.start_coordinator()
+            cluster.kill_leader()
+            cluster.client().close()
+            seen = newest_checkpoint(client, job_id)
+            wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the next leader")
+            cluster.start_coordinator()
+
+        for name, old in (("tm-1", 0), ("tm-2", 1)):
+            cluster.start_task_manager(1)
+            wait_until(lambda: any(each.free_slots for each in client.list_task_managers()), "the new TaskManager")
+            assert client.drain_task_manager(name) == [job_id]
+            cluster.task_managers[old].terminate()
+            seen = newest_checkpoint(client, job_id)
+            wait_until(completed_after(client, job_id, seen + 1), f"checkpoints without {name}")
+
+        details = client.get_job(job_id)
+        assert {s.resource_id for v in details.vertices for s in v.subtasks} == {"tm-3", "tm-4"}
+        assert (details.overview.restarts, list(details.failures)) == (0, [])
+        client.cancel(job_id)
+        wait_until(lambda: decode_job_status(client.get_job(job_id).overview.status) is JobStatus.CANCELED, "the end")
+    assert assert_exactly_once(output) > 0
+
+
+def submitted_by(before: ReleasedWheel, cluster: HighAvailabilityCluster, output: Path) -> str:
+    """The id of a job that a program of the version before has submitted."""
+    settings = {f"SNAPLINE_CONF_{k.replace('.', '__').replace('-', '_')}": v for k, v in cluster.settings.items()}
+    settings["SNAPLINE_CONF_execution__checkpointing__interval"] = "200 ms"
+    command = [sys.executable, "-m", "snapline.cli", "run", "-d", str(SCRIPT), "--", "--output", str(output)]
+    command += ["--rate", "4000", "--parallelism", "2"]
+    environment = {**os.environ, **settings, "PYTHONPATH": before.python_path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=output.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def versions_in_logs(cluster: HighAvailabilityCluster) -> set[Path]:
+    """Where the package of each process lies."""
+    found = set()
+    for process in cluster.task_managers:
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        path = next(each for each in environment if each.startswith(b"PYTHONPATH=")).decode()
+        found.add(Path(path.removeprefix("PYTHONPATH=").split(os.pathsep)[0]))
+    return found
