@@ -1,7 +1,7 @@
 """What the process of one TaskManager has used lately, and whether its memory grows without a break.
 
-Memory grows when the least of each part of the last minute is more than that of the part before: what is freed again
-between two looks is no growth. Keeps a bounded number of looks, a few seconds apart. No clock is read here. Flink
+Memory grows when the least of each part of the last minute is well above that of the part before: what is freed again
+between two looks is no growth, and neither is what a process takes once, when it warms up. Keeps a bounded number of looks, a few seconds apart. No clock is read here. Flink
 leaves this to the JVM's own tools; Python's memory has no bound that would show a leak by itself.
 """
 
@@ -21,6 +21,8 @@ PARTS = 4
 SPACING_MS = 1_000
 """Looks that are closer to each other replace each other."""
 MIN_GROWTH_BYTES = 48 << 20
+MIN_STEP_SHARE = 0.10
+"""Of the growth, from each part to the next: a process that warms up grows less and less."""
 MIN_GROWTH_SHARE = 0.10
 """The share of the memory at the beginning of the window that it has to grow by: a process of ten gigabytes moves by
 hundreds of megabytes."""
@@ -69,7 +71,8 @@ class ProcessHistory:
         if over_ms < MIN_WINDOW_MS or not all(least):
             return MemoryGrowth()
         lows = [min(part) for part in least]
-        rises = all(low < high for low, high in pairwise(lows))
-        if not rises or now - before < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * before):
+        grown = now - before
+        rises = all(high - low >= grown * MIN_STEP_SHARE for low, high in pairwise(lows))
+        if not rises or grown < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * before):
             return MemoryGrowth()
-        return MemoryGrowth(now - before, over_ms)
+        return MemoryGrowth(grown, over_ms)

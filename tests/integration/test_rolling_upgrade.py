@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from snapline.client import ClusterClient
-from snapline.dataflow.config import Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.savepoint_job import assert_exactly_once
@@ -52,43 +50,46 @@ def test_a_cluster_is_upgraded_under_a_running_job(
     """The standby first, then the leader, then one TaskManager after the other, each drained before: the job is never
     restarted by a failure, and its output is exact."""
     output = tmp_path / "out"
-    with (
-        HighAvailabilityCluster(
-            tmp_path, ensemble, coordinators=2, slots=(1, 1), python_path=before.python_path
-        ) as cluster,
-        ClusterClient.from_configuration(Configuration(cluster.settings)) as client,
-    ):
+    with HighAvailabilityCluster(
+        tmp_path, ensemble, coordinators=2, slots=(1, 1), python_path=before.python_path
+    ) as cluster:
         job_id = submitted_by(before, cluster, output)
-        wait_until(completed_after(client, job_id, 1), "checkpoints of the version before")
-        assert versions_in_logs(cluster) == {before.directory}
+        goes_on(cluster, job_id)
+        assert versions_of(cluster) == {before.directory}
 
         cluster.python_path = ""
-        for _ in range(2):
-            leader = cluster.leader_process()
-            standby = next(each for each in cluster.coordinators if each is not leader)
-            cluster.coordinators.remove(standby)
-            standby.stop()
-            cluster.start_coordinator()
-            cluster.kill_leader()
-            cluster.client().close()
-            seen = newest_checkpoint(client, job_id)
-            wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the next leader")
-            cluster.start_coordinator()
+        leader = cluster.leader_process()
+        (standby,) = [each for each in cluster.coordinators if each is not leader]
+        cluster.coordinators.remove(standby)
+        standby.stop()
+        cluster.start_coordinator()
+        cluster.kill_leader()
+        goes_on(cluster, job_id)
+        cluster.start_coordinator()
 
-        for name, old in (("tm-1", 0), ("tm-2", 1)):
+        for number, name in enumerate(("tm-1", "tm-2")):
             cluster.start_task_manager(1)
-            wait_until(lambda: any(each.free_slots for each in client.list_task_managers()), "the new TaskManager")
-            assert client.drain_task_manager(name) == [job_id]
-            cluster.task_managers[old].terminate()
-            seen = newest_checkpoint(client, job_id)
-            wait_until(completed_after(client, job_id, seen + 1), f"checkpoints without {name}")
+            with cluster.client() as client:
+                wait_until(lambda: any(t.free_slots for t in client.list_task_managers()), "the new TaskManager")
+                assert client.drain_task_manager(name) == [job_id]
+            cluster.task_managers[number].terminate()
+            goes_on(cluster, job_id)
 
-        details = client.get_job(job_id)
-        assert {s.resource_id for v in details.vertices for s in v.subtasks} == {"tm-3", "tm-4"}
-        assert (details.overview.restarts, list(details.failures)) == (0, [])
-        client.cancel(job_id)
-        wait_until(lambda: decode_job_status(client.get_job(job_id).overview.status) is JobStatus.CANCELED, "the end")
+        with cluster.client() as client:
+            details = client.get_job(job_id)
+            assert {s.resource_id for v in details.vertices for s in v.subtasks} == {"tm-3", "tm-4"}
+            assert (details.overview.restarts, list(details.failures)) == (0, [])
+            client.cancel(job_id)
+            assert [decode_job_status(each.overview.status) for each in client.watch_job(job_id)][
+                -1
+            ] is JobStatus.CANCELED
     assert assert_exactly_once(output) > 0
+
+
+def goes_on(cluster: HighAvailabilityCluster, job_id: str) -> None:
+    """Whoever leads now completes a checkpoint that nobody has seen yet."""
+    with cluster.client() as client:
+        wait_until(completed_after(client, job_id, newest_checkpoint(client, job_id)), "a checkpoint")
 
 
 def submitted_by(before: ReleasedWheel, cluster: HighAvailabilityCluster, output: Path) -> str:
@@ -103,7 +104,7 @@ def submitted_by(before: ReleasedWheel, cluster: HighAvailabilityCluster, output
     return done.stdout.split()[-1]
 
 
-def versions_in_logs(cluster: HighAvailabilityCluster) -> set[Path]:
+def versions_of(cluster: HighAvailabilityCluster) -> set[Path]:
     """Where the package of each process lies."""
     found = set()
     for process in cluster.task_managers:

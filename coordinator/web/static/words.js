@@ -10,7 +10,7 @@ export function element(tag, attributes = {}, ...children) {
 }
 export const count = (n) => Number(n).toLocaleString("en-US");
 export function bytes(n) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit += 1; }
   return `${unit ? n.toFixed(1) : n} ${units[unit]}`;

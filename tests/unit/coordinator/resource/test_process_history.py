@@ -27,6 +27,11 @@ def test_memory_that_is_freed_again_does_not_grow() -> None:
     assert growth(*([200, 400, 600, 800] * 4)) == MemoryGrowth()
 
 
+def test_a_process_that_warms_up_does_not_grow() -> None:
+    """It loads libraries and compiles functions, less and less of them."""
+    assert growth(200, 240, 270, 285, 290, 292, 293) == MemoryGrowth()
+
+
 def test_a_little_more_or_a_short_time_is_no_growth() -> None:
     """Libraries are loaded, caches fill; a large process moves by more."""
     assert growth(200, 300, 400) == MemoryGrowth()
