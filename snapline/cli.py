@@ -14,20 +14,18 @@ from typing import Any
 
 import click
 from google.protobuf.message import Message
-from rich.console import Console
 from rich.table import Table
 
 import snapline
 from snapline.client import ClusterClient
+from snapline.config_command import config
 from snapline.dataflow.config import (
     COORDINATOR_ADDRESS,
     DROP_STATE_COLUMNS,
     HA_TYPE,
-    OPTIONS,
     SECURITY_TOKEN,
     Configuration,
     ConfigurationError,
-    is_secret,
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
@@ -38,7 +36,7 @@ from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.pack_command import pack
-from snapline.printing import echo
+from snapline.printing import console, echo
 from snapline.process_table import PROCESS_COLUMNS, process_row, words_of_process
 from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
@@ -51,13 +49,6 @@ from snapline.transaction_commands import end_by_hand, list_transactions
 from snapline.trial_commands import down, up
 
 _DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
-WIDE = 400
-"""Columns where nobody looks: a table in a file or a pipe is not cut off."""
-
-
-def console() -> Console:
-    """Standard output, as wide as the terminal if it is one."""
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 
 
 class Target:
@@ -503,6 +494,7 @@ cli.add_command(pack)
 cli.add_command(state)
 cli.add_command(show_resumable)
 cli.add_command(up)
+cli.add_command(config)
 cli.add_command(down)
 
 
@@ -664,35 +656,6 @@ def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
         echo(f"{taskmanager} gets tasks again")
     else:
         echo(f"nothing runs on {taskmanager} any more, it can be stopped; jobs that were moved: {len(moved)}")
-
-
-@cli.command()
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
-def config(output: str) -> None:
-    """All settings: value, where it is from, what it does."""
-    layers = default_layers(os.environ)
-    resolve(layers)
-    rows = []
-    for key, option in sorted(OPTIONS.items()):
-        setting = layers.get(key)
-        value = setting.value if setting else option.default
-        rows.append(
-            {
-                "key": key,
-                "value": "***" if is_secret(key) and value else value,
-                "origin": setting.origin if setting else "default",
-                "description": option.description,
-            }
-        )
-    if output == "json":
-        echo(json.dumps(rows, indent=2))
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("KEY", "VALUE", "FROM", "WHAT IT DOES"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row["key"], row["value"], row["origin"], row["description"])
-    console().print(table)
 
 
 def _job_row(job: pb.JobOverview) -> list[str]:

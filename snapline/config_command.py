@@ -1,0 +1,42 @@
+"""The command `snapline config`: all settings, and where each is from."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+from rich.table import Table
+
+from snapline.dataflow.config import OPTIONS, is_secret
+from snapline.printing import console, echo
+from snapline.runtime.settings import default_layers, resolve
+
+
+@click.command()
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table")
+def config(output: str) -> None:
+    """All settings: value, where it is from, what it does."""
+    layers = default_layers(os.environ)
+    resolve(layers)
+    rows = []
+    for key, option in sorted(OPTIONS.items()):
+        setting = layers.get(key)
+        value = setting.value if setting else option.default
+        rows.append(
+            {
+                "key": key,
+                "value": "***" if is_secret(key) and value else value,
+                "origin": setting.origin if setting else "default",
+                "description": option.description,
+            }
+        )
+    if output == "json":
+        echo(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("KEY", "VALUE", "FROM", "WHAT IT DOES"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row["key"], row["value"], row["origin"], row["description"])
+    console().print(table)
