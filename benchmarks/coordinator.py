@@ -30,7 +30,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 SETTINGS = {
     "heartbeat.interval": "10 s",

@@ -23,7 +23,7 @@ from snapline.client import ClusterClient
 from snapline.connectors import DiscardingSink
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import Configuration
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 SETTLE_SECONDS = 3.0
 POLL_SECONDS = 0.1

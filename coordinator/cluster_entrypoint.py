@@ -71,7 +71,6 @@ from snapline.dataflow.config import (
     MAX_JOBS,
     RESOURCEMANAGER_ADDRESS,
     SECURITY_PICKLED_JOBS,
-    SECURITY_TOKEN,
     Configuration,
     ConfigurationError,
 )
@@ -84,13 +83,14 @@ from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
+from snapline.runtime.cores.identity import Identity, Role
 from snapline.runtime.leaders.leader_election import Leadership
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.logs import Logger
 from snapline.runtime.metrics import MetricsServer
 from snapline.runtime.rpc.dialing import Dialer
-from snapline.runtime.rpc.grpc_channels import Security
 from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.security import Security, check_secret
 from snapline.runtime.signing import Signer
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.object_storage import open_storage
@@ -128,15 +128,17 @@ class ClusterEntrypoint:
         self.fatal_error = ""
         self.leadership_lost = ""
         configuration = config.configuration
-        security = Security.from_configuration(configuration)
+        security = self._security = Security.from_configuration(configuration)
+        check_secret(security)
+        dialing = security.acting_as(Identity(Role.JOB_MASTER))
         self._clock = SystemClock()
         self._timers = TimerScheduler(self._clock)
         self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._does_not_lead)
         self._deletions = Deletions(self._io, self._timers, self._clock)
-        self._dialer = Dialer(security, self._timers, self._clock, logger)
+        self._dialer = Dialer(dialing, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
-        self._streams = ServedStreams(self._switchboard, self._server.loop)
+        self._streams = ServedStreams(self._switchboard, self._server.loop, security)
         self._leaders = LeaderPublisher(self._server.loop, self._leaders_changed)
         self._replies = PendingReplies(self._server.loop)
         self._thread_dumps = PendingThreadDumps(self._server.loop)
@@ -144,7 +146,7 @@ class ClusterEntrypoint:
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         self._session = LeaderSessionID(uuid.uuid4().hex)
         elsewhere = _addresses_of_resource_manager(configuration)
-        self._elsewhere = LeaderRetrieval(elsewhere, security, self._elsewhere_changed, logger) if elsewhere else None
+        self._elsewhere = LeaderRetrieval(elsewhere, dialing, self._elsewhere_changed, logger) if elsewhere else None
         self._resource_manager_leader = LeaderAddress()
         self._runners: dict[JobID, JobMasterRunner] = {}
         self._no_runners = threading.Event()
@@ -271,9 +273,7 @@ class ClusterEntrypoint:
         stores = ZooKeeperHighAvailability(
             self._leadership, open_ha_storage(configuration), Signer.of_storage(configuration)
         )
-        self._table_writer = LeaderTableWriter(
-            stores.publish_leaders, Signer.of_token(configuration.get_option(SECURITY_TOKEN)), self._logger
-        )
+        self._table_writer = LeaderTableWriter(stores.publish_leaders, lambda: self._security.signer, self._logger)
         return stores
 
     def _leaders_changed(self, table: LeaderTable) -> None:

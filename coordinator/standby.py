@@ -16,8 +16,8 @@ from snapline.coordinator.rpc.refused_calls import add_refusals
 from snapline.dataflow.config import COORDINATOR_BIND_HOST
 from snapline.runtime.logs import Logger
 from snapline.runtime.metrics import MetricsServer
-from snapline.runtime.rpc.grpc_channels import Security
 from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.security import Security, check_secret
 
 
 class Standby:
@@ -36,7 +36,9 @@ class Standby:
         if self._server is not None:
             return self._server.address
         configuration = self._config.configuration
-        server = RpcServer(Security.from_configuration(configuration), self._logger)
+        security = Security.from_configuration(configuration)
+        check_secret(security)
+        server = RpcServer(security, self._logger)
         bind_host = configuration.get_option(COORDINATOR_BIND_HOST)
         address = server.start(
             self._config.bind, partial(add_refusals, find_leader=self._find_leader), bind_host, leads=False

@@ -610,7 +610,15 @@ WEB_BIND_ADDRESS = _string(
 
 # --- security, storage, logs ------------------------------------------------------------------------------------------
 SECURITY_TOKEN = _string(
-    "security.auth.token", "", "Shared secret of all processes of a cluster; empty: none (loopback only)."
+    "security.auth.token",
+    "",
+    "The cluster's secret, or a credential of `snapline credential`; several, separated by commas: the first is shown to others, and all "
+    "are accepted; empty: none (loopback only).",
+)
+SECURITY_TOKEN_FILE = _string(
+    "security.auth.file",
+    "",
+    "File with what `security.auth.token` would say, one a line; it is read again when it changes.",
 )
 SECURITY_PICKLED_JOBS = _bool(
     "security.pickled-jobs.allowed",

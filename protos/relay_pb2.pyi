@@ -26,7 +26,7 @@ class RelayFrame(_message.Message):
     def __init__(self, stream: _Optional[int] = ..., opened: _Optional[_Union[RelayStreamOpened, _Mapping]] = ..., envelope: _Optional[bytes] = ..., ended: _Optional[_Union[RelayStreamEnded, _Mapping]] = ...) -> None: ...
 
 class RelayStreamOpened(_message.Message):
-    __slots__ = ("gateway", "peer")
+    __slots__ = ("gateway", "peer", "credential")
     class Gateway(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         GATEWAY_UNSPECIFIED: _ClassVar[RelayStreamOpened.Gateway]
@@ -37,9 +37,11 @@ class RelayStreamOpened(_message.Message):
     GATEWAY_JOB_MASTER: RelayStreamOpened.Gateway
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     gateway: RelayStreamOpened.Gateway
     peer: str
-    def __init__(self, gateway: _Optional[_Union[RelayStreamOpened.Gateway, str]] = ..., peer: _Optional[str] = ...) -> None: ...
+    credential: str
+    def __init__(self, gateway: _Optional[_Union[RelayStreamOpened.Gateway, str]] = ..., peer: _Optional[str] = ..., credential: _Optional[str] = ...) -> None: ...
 
 class RelayStreamEnded(_message.Message):
     __slots__ = ("status", "reason")

@@ -7,19 +7,23 @@ Weakest first: a TOML file (`SNAPLINE_CONFIG`, else `snapline.toml` in the worki
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from snapline.dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key
+from snapline.dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key, is_secret
 
 ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
 """`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
 SPARK_PREFIX = "spark.snapline."
 CONFIG_FILE_VARIABLE = "SNAPLINE_CONFIG"
+HANDED_VARIABLE = "SNAPLINE_SECRETS_FD"
+"""Names the open file with the secrets of a process that has restarted itself without them."""
 CONFIG_FILE = "snapline.toml"
 
 
@@ -131,3 +135,36 @@ def _flatten(table: Mapping[str, object], prefix: str) -> Iterable[tuple[str, ob
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def take_secrets(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Take settings that are secret out of the environment, where every function of a user could read them."""
+    taken = {
+        name: environment[name]
+        for name in list(environment)
+        if name.startswith(ENVIRONMENT_PREFIX) and any(is_secret(key) for key in from_environment({name: ""}))
+    }
+    for name in taken:
+        del environment[name]
+    return taken
+
+
+def restart_without_secrets(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Return the secrets that this process was started with, in an environment that never had them: taking a variable
+    out does not take it out of what the kernel shows as the environment (`/proc/self/environ`), so the process replaces
+    itself and hands them over through a pipe. For programs that run functions of users; before anything is open."""
+    handed = environment.pop(HANDED_VARIABLE, "")
+    if handed:
+        with os.fdopen(int(handed), "rb") as pipe:
+            return dict(json.loads(pipe.read()))
+    taken = take_secrets(environment)
+    if not taken:
+        return {}
+    read_end, write_end = os.pipe()
+    os.set_inheritable(read_end, True)
+    with os.fdopen(write_end, "wb") as pipe:
+        pipe.write(json.dumps(taken).encode())
+    os.execve(  # noqa: S606 - the same program once more, without a shell
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, HANDED_VARIABLE: str(read_end)}
+    )
+    raise AssertionError("execve returned")

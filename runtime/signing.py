@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.config import SECURITY_ADOPT_UNSIGNED, SECURITY_STORAGE_SECRETS, Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.cores.identity import derive_key, leaders_key
 
 MARK = b"\x00snapline-signed-1\x00"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -36,9 +37,10 @@ class Signer:
     """Whether something without any seal is accepted, as from before there were keys."""
 
     @classmethod
-    def of_token(cls, token: str) -> Signer:
-        """Return the signer that every process of a cluster with this token has; an empty token signs nothing."""
-        return cls((_derive(token, "leaders"),)) if token else cls()
+    def of_tokens(cls, tokens: Sequence[str]) -> Signer:
+        """Return the signer that every process of a cluster with these secrets, or credentials made from them, has;
+        without any it signs nothing."""
+        return cls(tuple(leaders_key(token) for token in tokens))
 
     @classmethod
     def of_storage(cls, configuration: Configuration) -> Signer:
@@ -46,7 +48,7 @@ class Signer:
         secrets = [
             each.strip() for each in configuration.get_option(SECURITY_STORAGE_SECRETS).split(",") if each.strip()
         ]
-        keys = tuple(_derive(secret, "storage") for secret in secrets)
+        keys = tuple(derive_key(secret, "storage") for secret in secrets)
         return cls(keys, configuration.get_option(SECURITY_ADOPT_UNSIGNED))
 
     def __repr__(self) -> str:
@@ -94,8 +96,3 @@ def _is_signed_by_any(keys: Sequence[bytes], name: str, data: bytes, signature: 
 
 def _sign(key: bytes, name: str, data: bytes) -> bytes:
     return hmac.digest(key, b"%d:%s" % (len(name.encode()), name.encode()) + data, "sha256")
-
-
-def _derive(secret: str, purpose: str) -> bytes:
-    """Return a key for one purpose, from which neither the secret nor the key of another purpose can be told."""
-    return hmac.digest(secret.encode(), f"snapline {purpose}".encode(), "sha256")

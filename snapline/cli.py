@@ -44,6 +44,7 @@ from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
 from snapline.resumable_command import show_resumable
 from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
+from snapline.security_commands import certificates, credential
 from snapline.state_commands import state
 from snapline.transaction_commands import end_by_hand, list_transactions
 from snapline.trial_commands import down, up
@@ -490,6 +491,8 @@ def submit_programs(
     submit_external(target, name, tasks, programs, settings, savepoint)
 
 
+cli.add_command(certificates)
+cli.add_command(credential)
 cli.add_command(pack)
 cli.add_command(state)
 cli.add_command(show_resumable)

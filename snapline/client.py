@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import grpc
 
     from snapline.dataflow.config import Configuration
-    from snapline.runtime.rpc.grpc_channels import Security
+    from snapline.runtime.rpc.security import Security
 
 __all__ = ["ClusterClient", "CoordinatorUnreachable", "JobDetails", "JobFailed", "RequestRefused", "job_status"]
 
@@ -110,7 +110,7 @@ class ClusterClient:
         when nobody answers."""
         self._security = security
         self._find_leader = find_leader
-        self._metadata = (*security.metadata, (CLIENT_HEADER, who_asks()))
+        self._who = (CLIENT_HEADER, who_asks())
         self._open(address)
 
     @classmethod
@@ -118,10 +118,14 @@ class ClusterClient:
         """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises
         SnaplineError."""
         from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
-        from snapline.runtime.rpc.grpc_channels import Security
+        from snapline.runtime.rpc.security import Security
 
         security = Security.from_configuration(configuration)
         return cls(coordinator_address(configuration), security, lambda: coordinator_address(configuration))
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*self._security.metadata, self._who)
 
     def _open(self, address: str) -> None:
         from snapline.protos.client_pb2_grpc import ClientServiceStub
@@ -488,9 +492,7 @@ class ClusterClient:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return CoordinatorUnreachable(f"the coordinator at {self.address} did not answer in time")
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            return RequestRefused(
-                f"the coordinator at {self.address} does not accept the token: set security.auth.token"
-            )
+            return RequestRefused(f"the coordinator at {self.address} does not accept the token: {details}")
         return RequestRefused(details or code.name)
 
 

@@ -35,6 +35,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
@@ -213,7 +214,8 @@ class EmbeddedCluster:
         conf = context.getConf()
         self._authenticated = conf.get("spark.authenticate", "false") == "true"
         secret = _spark_secret(context) if self._authenticated else ""
-        token = configuration.get_option(SECURITY_TOKEN)
+        token = configured_token(configuration)
+        given = bool(token)
         self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).partition(",")[0].strip()
         """Where it is, when it is not our coordinator's: TaskManagers of others work for us, and the secret is that
         cluster's."""
@@ -221,7 +223,7 @@ class EmbeddedCluster:
             token = derive_token(secret)
         elif not token and not self._resource_manager:
             token = secrets.token_hex(32)
-        self._token_from_spark = bool(self._authenticated and secret and not configuration.get_option(SECURITY_TOKEN))
+        self._token_from_spark = bool(self._authenticated and secret and not given)
         self.token = token
         master = str(context.master)
         self.host = "127.0.0.1" if master.startswith(LOOPBACK_MASTERS) else conf.get("spark.driver.host", "127.0.0.1")
@@ -240,7 +242,7 @@ class EmbeddedCluster:
         if HEARTBEAT_INTERVAL.key not in configuration:  # all on one network, and somebody watches
             configuration = configuration.with_values({HEARTBEAT_INTERVAL.key: f"{HEARTBEAT_INTERVAL_MS} ms"})
         self.configuration = configuration
-        self._task_manager_settings = {k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key}
+        self._task_manager_settings = {k: v for k, v in configuration.items() if k not in TOKEN_SETTINGS}
         self._task_manager_settings.setdefault(
             TASKMANAGER_REGISTRATION_TIMEOUT.key, "30 s"
         )  # this coordinator never comes back
@@ -260,7 +262,9 @@ class EmbeddedCluster:
 
         try:
             self._coordinator = CoordinatorProcess.start(
-                bind=f"{self.host}:0", settings=dict(self.configuration), token=self.token
+                bind=f"{self.host}:0",
+                settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
+                token=self.token,
             )
             self.client = self._open_client()
             self._take_back = announce(self._coordinator.address, self.token)
@@ -287,7 +291,7 @@ class EmbeddedCluster:
 
     def _open_client(self, address: str = "") -> ClusterClient:
         """Open a client of our coordinator, or of the one at this address."""
-        from snapline.runtime.rpc.grpc_channels import Security
+        from snapline.runtime.rpc.security import Security
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")

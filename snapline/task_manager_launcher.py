@@ -7,8 +7,9 @@ import signal
 import threading
 
 from snapline.client import ClusterClient
-from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, Configuration
+from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, Configuration
 from snapline.runtime.logs import make_logger
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token
 from snapline.session import open_spark, stop_spark
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.worker_reports import WorkerReports
@@ -36,8 +37,8 @@ def bring_task_managers(
             coordinator_address=address,
             task_managers=instances,
             slots=slots,
-            token=configuration.get_option(SECURITY_TOKEN),
-            settings={k: v for k, v in configuration.items() if k != SECURITY_TOKEN.key},
+            token=configured_token(configuration),
+            settings={k: v for k, v in configuration.items() if k not in TOKEN_SETTINGS},
             stay_when_idle=not release_idle,
         ),
         logger,

@@ -18,10 +18,11 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS
+from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
-from snapline.runtime.settings import Setting, command_line_layers, resolve
+from snapline.runtime.rpc.security import task_manager_token
+from snapline.runtime.settings import Setting, command_line_layers, resolve, restart_without_secrets
 from snapline.taskmanager.task_manager_config import TaskManagerConfig
 from snapline.taskmanager.task_manager_process import run_task_manager
 
@@ -41,8 +42,9 @@ def preload() -> None:
             importlib.import_module(module)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a TaskManager until it is told to stop; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None = None) -> int:
+    """Run a TaskManager until it is told to stop; returns the exit code. `secrets`: variables that were taken out of
+    the environment; it is emptied."""
     parser = argparse.ArgumentParser(prog="python -m snapline.taskmanager", description="Run one TaskManager.")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="default: jobmanager.rpc.address")
     parser.add_argument("--slots", type=int, help="default: taskmanager.numberOfTaskSlots")
@@ -52,36 +54,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-D", dest="settings", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     given = parser.parse_args(arguments)
     try:
-        layers = command_line_layers(os.environ, given.config, given.settings)
-        if given.coordinator:
-            layers.append({COORDINATOR_ADDRESS.key: Setting(given.coordinator, "--coordinator")})
-        configuration = resolve(*layers)
+        config = _configure(given, secrets or {})
     except SnaplineError as error:
         print(f"taskmanager: {error}", file=sys.stderr)
         return 1
-    level = configuration.get_option(LOG_LEVEL)
+    level = Configuration(config.settings).get_option(LOG_LEVEL)
     capture_standard_logging(make_logger("taskmanager", level))
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         # the handler runs on the thread that waits for the event, maybe while it holds the event's lock
         signal.signal(number, lambda *_: threading.Thread(target=stopping.set, name="stop").start())
     threading.Thread(target=preload, name="preload", daemon=True).start()
-    outcome = run_task_manager(
-        TaskManagerConfig(
-            resource_id=given.resource_id or f"tm-{uuid.uuid4().hex[:12]}",
-            coordinator_address=configuration.get_option(COORDINATOR_ADDRESS),
-            slots=given.slots or configuration.get_option(TASKMANAGER_SLOTS),
-            token=configuration.get_option(SECURITY_TOKEN),
-            settings={key: value for key, value in configuration.items() if key != SECURITY_TOKEN.key},
-            bind_host=given.bind_host,
-        ),
-        stopping.is_set,
-        bell=stopping,
-    )
+    outcome = run_task_manager(config, stopping.is_set, bell=stopping)
     if not outcome.clean:
         print(f"taskmanager: {outcome.detail}", file=sys.stderr)
     return 0 if outcome.clean else 1
 
 
+def _configure(given: argparse.Namespace, secrets: dict[str, str]) -> TaskManagerConfig:
+    """What the settings say. The cluster's secret is forgotten: functions of users can read all memory of this
+    process. Raises SnaplineError."""
+    layers = command_line_layers({**os.environ, **secrets}, given.config, given.settings)
+    secrets.clear()
+    if given.coordinator:
+        layers.append({COORDINATOR_ADDRESS.key: Setting(given.coordinator, "--coordinator")})
+    configuration = resolve(*layers)
+    resource_id = given.resource_id or f"tm-{uuid.uuid4().hex[:12]}"
+    token = configuration.get_option(SECURITY_TOKEN)
+    return TaskManagerConfig(
+        resource_id=resource_id,
+        coordinator_address=configuration.get_option(COORDINATOR_ADDRESS),
+        slots=given.slots or configuration.get_option(TASKMANAGER_SLOTS),
+        token=task_manager_token(token, resource_id) if token else "",
+        settings={key: value for key, value in configuration.items() if key != SECURITY_TOKEN.key},
+        bind_host=given.bind_host,
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(secrets=restart_without_secrets(os.environ)))

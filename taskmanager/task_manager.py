@@ -29,14 +29,14 @@ from snapline.dataflow.wire.messages import Fenced, HeartbeatResponse, TaskManag
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
+from snapline.runtime.cores.identity import Identity, Role
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
 from snapline.runtime.logs import Logger
 from snapline.runtime.process_figures import ProcessWatch
 from snapline.runtime.rpc.dialing import Dialer, relay_for
-from snapline.runtime.rpc.grpc_channels import Security
-from snapline.runtime.signing import Signer
+from snapline.runtime.rpc.security import Security
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.timers import TimerScheduler
@@ -84,7 +84,8 @@ class TaskManager:
         self._lock = threading.Lock()
         self._outcome: TaskManagerOutcome | None = None
         self._leaders: LeaderTable = LeaderTable()
-        security = Security.from_configuration(configuration)
+        identity = Identity(Role.TASK_MANAGER, name=config.resource_id)
+        security = Security.from_configuration(configuration).acting_as(identity)
         settings = TaskExecutorSettings.from_configuration(configuration)
         zookeeper = (
             ZooKeeperSettings.from_configuration(configuration)
@@ -167,9 +168,7 @@ class TaskManager:
         if zookeeper is None:
             self._retrieval = LeaderRetrieval(config.addresses, security, self._leaders_changed, logger)
         else:
-            self._retrieval = ZooKeeperLeaderRetrieval(
-                zookeeper, Signer.of_token(security.token), self._leaders_changed, logger
-            )
+            self._retrieval = ZooKeeperLeaderRetrieval(zookeeper, security, self._leaders_changed, logger)
 
     @property
     def outcome(self) -> TaskManagerOutcome:

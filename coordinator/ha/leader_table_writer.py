@@ -15,12 +15,15 @@ from snapline.runtime.logs import Logger
 from snapline.runtime.signing import Signer
 
 RETRY_SECONDS = 0.5
+LOOK_SECONDS = 5.0
+"""How often somebody looks whether there is another secret to sign with."""
 
 
 class LeaderTableWriter:
     """Publishes the table of leaders on one thread of its own."""
 
-    def __init__(self, write: Callable[[bytes], None], signer: Signer, logger: Logger) -> None:
+    def __init__(self, write: Callable[[bytes], None], signer: Callable[[], Signer], logger: Logger) -> None:
+        """`signer` returns what signs at that moment; when it has changed the table is signed anew."""
         self._write = write
         self._signer = signer
         self._logger = logger
@@ -44,15 +47,21 @@ class LeaderTableWriter:
         self._thread.join()
 
     def _run(self) -> None:
+        written: LeaderTable | None = None
+        signed_by: Signer | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._newest is not None)
+                self._changed.wait_for(lambda: self._stopping or self._newest is not None, LOOK_SECONDS)
                 if self._stopping:
                     return
                 table, self._newest = self._newest, None
+            signer = self._signer()
+            if table is None and signer != signed_by:
+                table = written
             try:
                 if table is not None:
-                    self._write(seal_leader_table(table, self._signer))
+                    self._write(seal_leader_table(table, signer))
+                    written, signed_by = table, signer
             except LeadershipLost:
                 return
             except Exception as error:

@@ -14,7 +14,8 @@ import grpc.aio
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos.client_pb2_grpc import ClientServiceStub
-from snapline.runtime.rpc.grpc_channels import STANDS_BY, Security, open_aio_channel
+from snapline.runtime.rpc.grpc_channels import STANDS_BY, open_aio_channel
+from snapline.runtime.rpc.security import Security
 
 CALL_TIMEOUT_SECONDS = 20.0
 CLIENT_HEADER = "snapline-client"

@@ -39,6 +39,7 @@ from snapline.dataflow.wire.messages import Fenced, ForTasks
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.cores.connections import PeerKind
+from snapline.runtime.cores.identity import Identity
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
@@ -59,9 +60,15 @@ class _ProgramStream(ServedStream):
     __slots__ = ("ended", "find", "logger", "out", "program", "session", "streams")
 
     def __init__(
-        self, streams: ServedStreams, wake: asyncio.Event, find: FindForProgram, max_state_bytes: int, logger: Logger
+        self,
+        streams: ServedStreams,
+        identity: Identity,
+        wake: asyncio.Event,
+        find: FindForProgram,
+        max_state_bytes: int,
+        logger: Logger,
     ) -> None:
-        super().__init__(PeerKind.JOB_MASTER, streams.draw_id(), wake.set)
+        super().__init__(PeerKind.JOB_MASTER, streams.draw_id(), identity, wake.set)
         self.streams = streams
         self.find = find
         self.logger = logger
@@ -160,8 +167,9 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         self, request_iterator: AsyncIterator[pb.FromProgram], context: Context
     ) -> None:
         wake = asyncio.Event()
-        logger = self._logger.bind(gateway="external", peer=context.peer())
-        stream = _ProgramStream(self._streams, wake, self._find, self._max_state_bytes, logger)
+        identity = self._streams.security.identify(context.invocation_metadata() or ())
+        logger = self._logger.bind(gateway="external", peer=context.peer(), who=str(identity))
+        stream = _ProgramStream(self._streams, identity, wake, self._find, self._max_state_bytes, logger)
         self._streams.add(stream)
         tasks: list[asyncio.Task[None]] = []
         reason = "the program is gone"

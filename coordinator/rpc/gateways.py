@@ -24,11 +24,14 @@ from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
+from snapline.runtime.cores.identity import Identity, Role
 from snapline.runtime.cores.inbox import Events, Incoming
+from snapline.runtime.cores.permissions import refuse_message
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_QUEUED_MESSAGES, take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
+from snapline.runtime.rpc.security import Security
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 
@@ -44,11 +47,12 @@ class StreamRefused(Exception):
 class ServedStream:
     """One served connection, on the loop."""
 
-    __slots__ = ("closed_by_core", "connection", "ending", "kind", "owner", "refusal", "waiting", "wake")
+    __slots__ = ("closed_by_core", "connection", "ending", "identity", "kind", "owner", "refusal", "waiting", "wake")
 
-    def __init__(self, kind: PeerKind, connection: ConnectionID, wake: Callable[[], None]) -> None:
-        """`wake` is called when something waits to be written, or the stream is ending."""
+    def __init__(self, kind: PeerKind, connection: ConnectionID, identity: Identity, wake: Callable[[], None]) -> None:
+        """`wake` is called when something waits to be written, or the stream is ending. `identity`: who dialed in."""
         self.kind = kind
+        self.identity = identity
         self.connection = connection
         self.wake = wake
         self.owner: Tell | None = None
@@ -85,7 +89,9 @@ class ServedStreams:
     """All streams of the server, and what is to be told of them: what comes in one turn of the loop is told as one
     message."""
 
-    def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop, security: Security) -> None:
+        """`security` says who dials in."""
+        self.security = security
         self._switchboard = switchboard
         self._loop = loop
         self._streams: dict[ConnectionID, ServedStream] = {}
@@ -117,6 +123,11 @@ class ServedStreams:
 
     def take(self, stream: ServedStream, session: LeaderSessionID, messages: list[Any]) -> None:
         """Tell the stream's actor what came in, decoded. Raises StreamRefused."""
+        if stream.identity.role is not Role.ADMINISTRATOR:
+            for message in messages:
+                line = refuse_message(stream.identity, message)
+                if line:
+                    raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
         if stream.owner is None:
             stream.owner = self._owner_of(stream.kind, messages)
         self._tell(stream.owner, Incoming(stream.connection, session, messages))
@@ -200,9 +211,12 @@ class _Gateway:
     async def serve(self, requests: AsyncIterator[cluster_pb2.Envelope], context: Context) -> None:
         """Serve one stream from its first message to its end."""
         wake = asyncio.Event()
-        stream = ServedStream(self._kind, self._streams.draw_id(), wake.set)
+        identity = self._streams.security.identify(context.invocation_metadata() or ())
+        stream = ServedStream(self._kind, self._streams.draw_id(), identity, wake.set)
         self._streams.add(stream)
-        logger = self._logger.bind(connection=stream.connection, gateway=self._kind.value, peer=context.peer())
+        logger = self._logger.bind(
+            connection=stream.connection, gateway=self._kind.value, peer=context.peer(), who=str(identity)
+        )
         reading: asyncio.Task[None] | None = None
         reason = "the other side is gone"
         try:

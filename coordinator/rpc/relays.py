@@ -22,6 +22,8 @@ from snapline.dataflow.wire.codec import WireError
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import ConnectionID, PeerKind
+from snapline.runtime.cores.identity import CredentialRefused, Identity, Role
+from snapline.runtime.cores.permissions import PREFIX, refuse_call
 from snapline.runtime.cores.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import take_envelope
@@ -35,6 +37,11 @@ _KINDS = {
     relay_pb2.RelayStreamOpened.GATEWAY_JOB_MASTER: PeerKind.JOB_MASTER,
 }
 
+_METHODS = {
+    PeerKind.RESOURCE_MANAGER: f"{PREFIX}ResourceManagerGateway/Connect",
+    PeerKind.JOB_MASTER: f"{PREFIX}JobMasterGateway/Connect",
+}
+
 
 class _RelayedStream(ServedStream):
     """The stream of one TaskManager that comes through a relay."""
@@ -42,10 +49,15 @@ class _RelayedStream(ServedStream):
     __slots__ = ("number",)
 
     def __init__(
-        self, number: int, kind: PeerKind, connection: ConnectionID, wake: Callable[[_RelayedStream], None]
+        self,
+        number: int,
+        kind: PeerKind,
+        connection: ConnectionID,
+        identity: Identity,
+        wake: Callable[[_RelayedStream], None],
     ) -> None:
         """`number` is the one that the relay gave to the stream."""
-        super().__init__(kind, connection, lambda: wake(self))
+        super().__init__(kind, connection, identity, lambda: wake(self))
         self.number = number
 
 
@@ -91,11 +103,31 @@ class _RelayConnection:
             )
         if stream is not None:
             raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
-        stream = self._streams[number] = _RelayedStream(number, kind, self._served.draw_id(), self._has_to_say)
-        self._served.add(stream)
-        self._logger.info(
-            "relayed stream opened", connection=stream.connection, gateway=kind.value, peer=opened.peer, stream=number
+        identity, refusal = self._identify(kind, opened.credential)
+        stream = self._streams[number] = _RelayedStream(
+            number, kind, self._served.draw_id(), identity, self._has_to_say
         )
+        self._served.add(stream)
+        if refusal is not None:
+            stream.refuse(refusal)
+        self._logger.info(
+            "relayed stream opened",
+            connection=stream.connection,
+            gateway=kind.value,
+            peer=opened.peer,
+            stream=number,
+            who=str(identity),
+            refused=str(refusal or ""),
+        )
+
+    def _identify(self, kind: PeerKind, credential: str) -> tuple[Identity, StreamRefused | None]:
+        """Who dialed in at the relay, and why not: the relay's word is not taken for it."""
+        try:
+            identity = self._served.security.identify_token(credential)
+        except CredentialRefused as error:
+            return Identity(Role.TASK_MANAGER), StreamRefused(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        line = refuse_call(identity, _METHODS[kind])
+        return identity, StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line) if line else None
 
     def _over(self, stream: _RelayedStream, reason: str) -> None:
         del self._streams[stream.number]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,7 +29,9 @@ from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.cores.identity import CredentialRefused, Role
 from snapline.runtime.logs import REDACTED
+from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
 LONG_CALL_SECONDS = 600.0
@@ -51,14 +52,14 @@ class PageApp:
     def __init__(
         self,
         coordinator: CoordinatorStub,
-        token: str,
+        security: Security,
         settings: Mapping[str, str],
         hosts: frozenset[str] = frozenset(),
     ) -> None:
-        """`token`: what requests have to show; empty: nothing. `settings`: those of this process. `hosts`: names under
+        """`security`: what requests have to show, if anything. `settings`: those of this process. `hosts`: names under
         which the page may be asked for, besides addresses and `localhost`."""
         self._coordinator = coordinator
-        self._token = token
+        self._security = security
         self._hosts = hosts
         self._figures = RecentFigures()
         self._looked = asyncio.Event()
@@ -124,10 +125,14 @@ class PageApp:
         origin = request.headers.get("origin", "")
         if origin and origin.partition("://")[2] != host:
             return 403, f"a script of {origin} may not ask here"
-        if self._token:
+        if self._security.token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._token.encode()):
+            try:
+                identity = self._security.identify_token(given)
+            except CredentialRefused:
                 return 401, "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
+            if identity.role not in (Role.ADMINISTRATOR, Role.CLIENT) or identity.job:
+                return 403, f"a {identity} may not ask here: the page is for clients of all jobs"
         elif not self._is_known_host(host):
             return 403, f"this page is not {host}: ask for it by its address or as localhost"
         if changes and request.headers.get("x-snapline") != "page":

@@ -21,7 +21,7 @@ from snapline.dataflow.config import (
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 if TYPE_CHECKING:
     import uvicorn
@@ -44,7 +44,7 @@ class PageServer:
         except ImportError as error:
             raise SnaplineError(f"the page needs the extra web ({error}): pip install 'snapline[web]'") from None
         security = Security.from_configuration(configuration)
-        app = PageApp(CoordinatorStub(find_leader, security), security.token, configuration)
+        app = PageApp(CoordinatorStub(find_leader, security), security, configuration)
         config = uvicorn.Config(app.application, log_config=None, access_log=False, lifespan="on", ws="none")
         config.timeout_graceful_shutdown = 1
         if security.tls:

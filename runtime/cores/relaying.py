@@ -41,6 +41,8 @@ class Opened:
 
     kind: PeerKind
     peer: str
+    credential: str = field(default="", repr=False)
+    """What the TaskManager showed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class StreamAccepted:
     kind: PeerKind
     coordinator: str
     peer: str = ""
+    credential: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ class Relay:
     @staticmethod
     def _admit(trunk: _Trunk, event: StreamAccepted) -> list[RelayEffect]:
         return [
-            SendFrame(trunk.number, Frame(event.stream, Opened(event.kind, event.peer))),
+            SendFrame(trunk.number, Frame(event.stream, Opened(event.kind, event.peer, event.credential))),
             AdmitStream(event.stream),
         ]
 

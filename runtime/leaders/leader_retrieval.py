@@ -17,7 +17,8 @@ import grpc
 from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import Security, open_channel, reason_of
+from snapline.runtime.rpc.grpc_channels import open_channel, reason_of
+from snapline.runtime.rpc.security import Security
 from snapline.runtime.signing import NotSigned, Signer
 
 PAUSE_MIN_SECONDS = 0.1

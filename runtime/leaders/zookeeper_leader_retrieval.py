@@ -14,13 +14,14 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from kazoo.exceptions import NoNodeError
 
-from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, SECURITY_TOKEN, Configuration
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.leader_election import TABLE
 from snapline.runtime.leaders.leader_retrieval import LeaderTable, open_leader_table
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperError, ZooKeeperSession, ZooKeeperSettings
 from snapline.runtime.logs import Logger, silent_logger
-from snapline.runtime.signing import NotSigned, Signer
+from snapline.runtime.rpc.security import Security
+from snapline.runtime.signing import NotSigned
 
 PAUSE_SECONDS = 1.0
 """After a session that could not be opened, or ended."""
@@ -32,11 +33,11 @@ class ZooKeeperLeaderRetrieval:
     """One thread that follows the table of leaders."""
 
     def __init__(
-        self, settings: ZooKeeperSettings, signer: Signer, on_table: Callable[[LeaderTable], None], logger: Logger
+        self, settings: ZooKeeperSettings, security: Security, on_table: Callable[[LeaderTable], None], logger: Logger
     ) -> None:
-        """Follow the table of leaders that `signer` knows; others are not followed."""
+        """Follow the table of leaders that was signed with what `security` has then; others are not followed."""
         self._settings = settings
-        self._signer = signer
+        self._security = security
         self._on_table = on_table
         self._logger = logger
         self._stopping = threading.Event()
@@ -85,7 +86,7 @@ class ZooKeeperLeaderRetrieval:
     def _open(self, data: bytes) -> LeaderTable | None:
         """Decode the table; None when it was not written by a coordinator of this cluster."""
         try:
-            return open_leader_table(data, self._signer)
+            return open_leader_table(data, self._security.signer)
         except (NotSigned, DecodeError) as error:
             self._logger.warning("leaders in ZooKeeper are not followed", reason=str(error))
             return None
@@ -122,7 +123,7 @@ def coordinator_address(configuration: Configuration) -> str:
         found = session.get(f"{settings.base}/{TABLE}")
     finally:
         session.close()
-    signer = Signer.of_token(configuration.get_option(SECURITY_TOKEN))
+    signer = Security.from_configuration(configuration).signer
     table = LeaderTable() if found is None else open_leader_table(found[0], signer)
     if not table.resource_manager.address:
         raise ZooKeeperError(

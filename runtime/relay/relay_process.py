@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error)
     from snapline.runtime.metrics import MetricsServer
     from snapline.runtime.relay.relay_server import RelayServer
-    from snapline.runtime.rpc.grpc_channels import Security
+    from snapline.runtime.rpc.security import Security, check_secret
 
     logger = make_logger("relay", configuration.get_option(LOG_LEVEL))
     capture_standard_logging(logger)
@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before there are threads: one thread waits for them
     try:
         security = Security.from_configuration(configuration)
+        check_secret(security)
     except SnaplineError as error:
         return _refuse(error)
     raise_file_limit()

@@ -22,6 +22,7 @@ import grpc.aio
 
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import RELAY_TIMEOUT_MS, PeerKind
+from snapline.runtime.cores.identity import Identity, Role
 from snapline.runtime.cores.relaying import (
     MAX_BYTES_PER_WRITE,
     OK,
@@ -48,14 +49,9 @@ from snapline.runtime.cores.relaying import (
 )
 from snapline.runtime.logs import Logger
 from snapline.runtime.metrics import Sample
-from snapline.runtime.rpc.grpc_channels import (
-    COORDINATOR_METADATA_KEY,
-    STREAM_IS_OPEN,
-    Security,
-    open_aio_channel,
-    reason_of,
-)
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, open_aio_channel, reason_of
 from snapline.runtime.rpc.rpc_server import RELAY, RpcServer, retrieve_exception
+from snapline.runtime.rpc.security import TOKEN_METADATA_KEY, Security
 
 MAX_LINGERS = 4
 """How many times `relay.linger` something waits for more at most, while more comes."""
@@ -125,7 +121,7 @@ class RelayServer:
     """One relay, from `start` to `stop`."""
 
     def __init__(self, security: Security, linger_ms: int, logger: Logger) -> None:
-        self._security = security
+        self._security = security.acting_as(Identity(Role.RELAY))
         self._linger_seconds = linger_ms / 1000
         self._logger = logger
         self._core = Relay()
@@ -215,7 +211,8 @@ class RelayServer:
         metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
         reading: asyncio.Task[None] | None = None
         try:
-            self._handle(StreamAccepted(number, kind, metadata.get(COORDINATOR_METADATA_KEY, ""), context.peer()))
+            coordinator, credential = metadata.get(COORDINATOR_METADATA_KEY, ""), metadata.get(TOKEN_METADATA_KEY, "")
+            self._handle(StreamAccepted(number, kind, coordinator, context.peer(), credential))
             while not stream.is_admitted and stream.end is None:
                 await self._woken(stream.wake)
             if stream.is_admitted:
@@ -336,8 +333,9 @@ def _take_frames(trunk: _TrunkCall) -> relay_pb2.RelayFrames:
             case bytes(envelope):
                 size += len(envelope)
                 add(stream=frame.stream, envelope=envelope)
-            case Opened(kind, peer):
-                add(stream=frame.stream, opened=relay_pb2.RelayStreamOpened(gateway=_GATEWAYS[kind], peer=peer))
+            case Opened(kind, peer, credential):
+                opened = relay_pb2.RelayStreamOpened(gateway=_GATEWAYS[kind], peer=peer, credential=credential)
+                add(stream=frame.stream, opened=opened)
             case Ended(status, reason):
                 add(stream=frame.stream, ended=relay_pb2.RelayStreamEnded(status=status, reason=reason))
     trunk.waiting_bytes -= size

@@ -38,13 +38,8 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.cores.inbox import Incoming
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import (
-    COORDINATOR_METADATA_KEY,
-    STREAM_IS_OPEN,
-    Security,
-    open_channel,
-    reason_of,
-)
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, open_channel, reason_of
+from snapline.runtime.rpc.security import Security
 from snapline.runtime.timers import TimerScheduler
 
 MAX_QUEUED_MESSAGES = 200_000

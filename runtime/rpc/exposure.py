@@ -10,13 +10,19 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from snapline.dataflow.config import SECURITY_SSL_CA, SECURITY_TOKEN, Configuration, ConfigurationError
+from snapline.dataflow.config import (
+    SECURITY_SSL_CA,
+    SECURITY_TOKEN,
+    SECURITY_TOKEN_FILE,
+    Configuration,
+    ConfigurationError,
+)
 
 
 def exposure_warning(what: str, address: str, bind_host: str, configuration: Configuration, *, insecure: bool) -> str:
     """What to warn of before a `what` listens at `address` (host:port), or on `bind_host` instead of its host; empty:
     nothing. Raises ConfigurationError when everybody could use it and nobody has said `--insecure`."""
-    if configuration.get_option(SECURITY_TOKEN) or configuration.get_option(SECURITY_SSL_CA):
+    if any(configuration.get_option(option) for option in (SECURITY_TOKEN, SECURITY_TOKEN_FILE, SECURITY_SSL_CA)):
         return ""
     host, _, port = address.rpartition(":")
     host = (bind_host or host).strip("[]")

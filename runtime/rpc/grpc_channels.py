@@ -4,8 +4,8 @@ gRPC objects must not exist before a fork, and its fork handlers must be off, be
 plain fork: import this module before anything else of gRPC, in shells only, and never at the top of a module that
 Spark's daemon imports.
 
-The shared secret travels as metadata of every call; `security.auth.token` without TLS is for loopback and trusted
-networks. It is compared in constant time and never logged.
+The secret or credential travels as metadata of every call; without TLS that is for loopback and trusted networks. It is
+compared in constant time and never logged. Who may call what is decided by `snapline.runtime.cores.permissions`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ import os
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc._common
 import grpc.aio
 
-from snapline.dataflow.config import (
-    SECURITY_SSL_CA,
-    SECURITY_SSL_CERTIFICATE,
-    SECURITY_SSL_KEY,
-    SECURITY_TOKEN,
-    Configuration,
-)
-from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.cores.identity import CredentialRefused, Identity
+from snapline.runtime.cores.permissions import refuse_call, refuse_request
+from snapline.runtime.rpc.security import Security
 
 LONGEST_SLEEP_SECONDS = 5.0
 """How long a thread that waits for a message sleeps before it looks by itself. It is woken when one comes; gRPC for
@@ -50,8 +42,6 @@ KEEPALIVE_TIMEOUT_MS = 20_000
 CONNECT_TIMEOUT_MS = 10_000
 """How long one attempt to connect may take; gRPC takes it from the least back-off. Hundreds of TaskManagers that dial
 at once are slow to get through, and must not give up before."""
-
-TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
 
 STREAM_IS_OPEN: tuple[tuple[str, str], ...] = (("snapline-stream", "open"),)
 """Initial metadata of a stream that was let in. A refused one may have initial metadata as well, and its status may
@@ -115,57 +105,11 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-class SecurityError(SnaplineError):
-    """A certificate or key cannot be used; names the file and the setting."""
-
-
-@dataclass(frozen=True)
-class Security:
-    """What both ends of a channel have to agree on."""
-
-    token: str = ""
-    """Shared secret; empty: none is asked for."""
-    ca: bytes = b""
-    certificate: bytes = b""
-    key: bytes = b""
-
-    @property
-    def tls(self) -> bool:
-        """Whether channels are encrypted; then both sides show a certificate."""
-        return bool(self.ca)
-
-    @classmethod
-    def from_configuration(cls, configuration: Configuration) -> Security:
-        """Reads the files. Raises SecurityError naming the one that cannot be read, or the one that is missing."""
-        options = (SECURITY_SSL_CA, SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY)
-        paths = [configuration.get_option(option) for option in options]
-        token = configuration.get_option(SECURITY_TOKEN)
-        if not any(paths):
-            return cls(token)
-        contents = []
-        for option, path in zip(options, paths, strict=True):
-            if not path:
-                raise SecurityError(f"{option.key} is not set; TLS needs {', '.join(o.key for o in options)}")
-            try:
-                contents.append(Path(path).read_bytes())
-            except OSError as error:
-                raise SecurityError(f"{option.key}: cannot read {path}: {error.strerror}") from error
-        return cls(token, *contents)
-
-    def __repr__(self) -> str:
-        """Says what is on, not what it is."""
-        return f"Security(token={'set' if self.token else 'none'}, tls={self.tls})"
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a client sends with each call."""
-        return ((TOKEN_METADATA_KEY, self.token),) if self.token else ()
-
-
 def open_channel(address: str, security: Security) -> grpc.Channel:
     """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
+    security = security.current()
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
@@ -174,6 +118,7 @@ def open_channel(address: str, security: Security) -> grpc.Channel:
 
 def open_aio_channel(address: str, security: Security) -> grpc.aio.Channel:
     """The same on a running asyncio loop, to one address."""
+    security = security.current()
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
@@ -181,21 +126,35 @@ def open_aio_channel(address: str, security: Security) -> grpc.aio.Channel:
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
-    """Listen; returns the port. Raises RuntimeError or OSError from gRPC when that is not possible."""
-    if security.tls:
-        credentials = grpc.ssl_server_credentials([(security.key, security.certificate)], security.ca, True)
-        return server.add_secure_port(address, credentials)
-    return server.add_insecure_port(address)
+    """Listen; returns the port. Each connection is shown the certificate that lies in the file then. Raises
+    RuntimeError or OSError from gRPC when that is not possible."""
+    if not security.tls:
+        return server.add_insecure_port(address)
+    shown = [security.current()]
+
+    def configuration_of(now: Security) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.ca)
+
+    def fetch() -> Any:
+        now = security.current()
+        if now == shown[0]:
+            return None
+        shown[0] = now
+        return configuration_of(now)
+
+    credentials = grpc.dynamic_ssl_server_credentials(configuration_of(shown[0]), fetch, True)
+    return server.add_secure_port(address, credentials)
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls without the shared secret, before their request is read.
+class RoleInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls that carry no credential, or one of a role that may not make them, before their request is read;
+    and requests about another job than the credential is for.
 
-    `health` answers health checks that carry no secret; it is told nothing of their request.
+    `health` answers health checks that carry no credential; it is told nothing of their request.
     """
 
-    def __init__(self, token: str, health: Any = None) -> None:
-        self._token = token.encode()
+    def __init__(self, security: Security, health: Any = None) -> None:
+        self._security = security
         self._health = health
 
     async def intercept_service(
@@ -206,24 +165,53 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        for key, value in handler_call_details.invocation_metadata:
-            if key == TOKEN_METADATA_KEY and hmac.compare_digest(str(value).encode(), self._token):
-                return handler
-        is_health_check = handler_call_details.method.startswith(HEALTH_SERVICE)
-        return self._health if is_health_check and self._health is not None else REFUSAL
+        method = handler_call_details.method
+        try:
+            identity = self._security.identify(handler_call_details.invocation_metadata)
+        except CredentialRefused as error:
+            if method.startswith(HEALTH_SERVICE) and self._health is not None:
+                return self._health
+            return refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        line = refuse_call(identity, method)
+        if line:
+            return refusal(grpc.StatusCode.PERMISSION_DENIED, line)
+        return _limited(handler, identity) if identity.job and handler.request_streaming is False else handler
 
 
-async def _refuse(_requests: Any, context: Any) -> Any:
-    await context.abort(
-        grpc.StatusCode.UNAUTHENTICATED,
-        "the call carries no or another token: set security.auth.token to the cluster's",
-    )
-    yield None  # never reached: makes this a stream
+def _limited(handler: Any, identity: Identity) -> Any:
+    """The handler of a call with one request, for somebody who may not send every one."""
+
+    async def check(request: Any, context: Any) -> None:
+        line = refuse_request(identity, request)
+        if line:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
+
+    async def answer(request: Any, context: Any) -> Any:
+        await check(request, context)
+        return await handler.unary_unary(request, context)
+
+    async def stream(request: Any, context: Any) -> Any:
+        await check(request, context)
+        async for answered in handler.unary_stream(request, context):
+            yield answered
+
+    if handler.response_streaming:
+        make, behavior = grpc.unary_stream_rpc_method_handler, stream
+    else:
+        make, behavior = grpc.unary_unary_rpc_method_handler, answer
+    return make(behavior, handler.request_deserializer, handler.response_serializer)
 
 
-REFUSAL: Any = grpc.stream_stream_rpc_method_handler(_refuse)
-"""Ends any call by its headers. A handler of a single request would read the request first, up to the largest message;
-one of a stream reads nothing that it does not ask for, and the answer is the same on the wire."""
+def refusal(code: grpc.StatusCode, line: str) -> Any:
+    """Return the handler that ends any call by its headers. A handler of a single request would read the request first,
+    up to the largest message; one of a stream reads nothing that it does not ask for, and the answer is the same on the
+    wire."""
+
+    async def refuse(_requests: Any, context: Any) -> Any:
+        await context.abort(code, line)
+        yield None  # never reached: makes this a stream
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def reason_of(error: grpc.RpcError | Exception) -> str:

@@ -21,7 +21,8 @@ from snapline.dataflow.config import COORDINATOR_ADDRESS, COORDINATOR_BIND_HOST,
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos.message_classes import POOL
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, Security, TokenInterceptor, add_port
+from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, RoleInterceptor, add_port
+from snapline.runtime.rpc.security import Security
 
 STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""
@@ -112,8 +113,9 @@ class RpcServer:
 
     async def _start(self, bind: str, host: str, add_servicers: AddServicers, leads: bool) -> str:
         self._health = health.aio.HealthServicer()
-        token = self._security.token
-        interceptors = [TokenInterceptor(token, answer_health_of_all(self._health))] if token else []
+        interceptors = []
+        if self._security.token:
+            interceptors = [RoleInterceptor(self._security, answer_health_of_all(self._health))]
         server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         ours = add_servicers(server)

@@ -22,11 +22,11 @@ from snapline.external.conversation import PROTOCOL_VERSION, Conversation, Exter
 from snapline.protos import external_pb2 as pb
 
 if TYPE_CHECKING:
-    from snapline.runtime.rpc.grpc_channels import Security
+    from snapline.runtime.rpc.security import Security
 
 log = logging.getLogger("snapline.external")
-FOR_GOOD = ("UNAUTHENTICATED", "UNIMPLEMENTED")
-"""Statuses that the same stream would end with again: no or another token, and a coordinator without external tasks."""
+FOR_GOOD = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
+"""Statuses that the same stream would end with again: no or another token, one for something else, and a coordinator without external tasks."""
 MAX_QUEUED = 1_000
 """So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
 
@@ -64,7 +64,7 @@ def participate(
     ... )
     'job 'fleet' (0f3a) is FINISHED'
     """
-    from snapline.runtime.rpc.grpc_channels import Security
+    from snapline.runtime.rpc.security import Security
 
     security = Security.from_configuration(Configuration(settings or {}))
     register = pb.Register(

@@ -46,7 +46,7 @@ class TaskManagerLaunch:
     """The Python of the driver; the executor's must be equal, because functions travel as pickled byte code."""
     settings: Mapping[str, str] = field(default_factory=dict)
     token: str = ""
-    """The cluster's token; empty when it comes from Spark (`token_from_spark`)."""
+    """The credential of this TaskManager; empty when it comes from Spark (`token_from_spark`)."""
     token_from_spark: bool = False
     packages: tuple[str, ...] = ()
     """Names of archives of the application with Python packages."""
@@ -90,13 +90,16 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             return TaskManagerExit(
                 launch.resource_id, "unusable", f"spark.authenticate is on, but {SPARK_SECRET_VARIABLE} is not set"
             )
-        token = derive_token(secret)
+        from snapline.runtime.rpc.security import task_manager_token
+
+        token = task_manager_token(derive_token(secret), launch.resource_id)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     host = os.getppid()
     if attempt > 0:
         wait_for_the_original(launch, token, lambda: os.getppid() != host)
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
+        from snapline.runtime.settings import take_secrets
         from snapline.taskmanager.task_manager_config import TaskManagerConfig
         from snapline.taskmanager.task_manager_process import run_task_manager
     except ImportError as error:
@@ -106,6 +109,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
             f"{sys.executable} on the executors cannot import Snapline ({error}): install it there, or ship an "
             "environment with --archives and spark.pyspark.python",
         )
+    take_secrets(os.environ)
     if is_orphan():
         os._exit(EXIT_ORPHAN)
     if context is not None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.rpc.security import task_manager_token
 from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch, run
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class TaskManagerPool:
             slots=self._settings.slots,
             python_version=(sys.version_info[0], sys.version_info[1]),
             settings=self._settings.settings,
-            token="" if self._settings.token_from_spark else self._settings.token,
+            token="" if self._settings.token_from_spark else task_manager_token(self._settings.token, resource_id),
             token_from_spark=self._settings.token_from_spark,
             packages=self._settings.packages,
             stays_when_idle=self._settings.stay_when_idle,

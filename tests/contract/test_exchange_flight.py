@@ -232,8 +232,8 @@ def test_an_address_that_is_none(address: str) -> None:
 def test_without_the_token_nobody_reads(token: str) -> None:
     """The refusal names the setting."""
     with (
-        FlightExchange(ExchangeSettings(security=ExchangeSecurity("secret"))) as producers,
-        FlightExchange(ExchangeSettings(security=ExchangeSecurity(token))) as consumers,
+        FlightExchange(ExchangeSettings(security=ExchangeSecurity(("secret",)))) as producers,
+        FlightExchange(ExchangeSettings(security=ExchangeSecurity((token,) if token else ()))) as consumers,
     ):
         (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
         subpartition.add(batch(1))

@@ -25,7 +25,7 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.dataflow.config import Configuration
 from snapline.runtime.logs import make_logger
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 from tests.services.cluster import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -21,7 +21,7 @@ from snapline.connectors.parquet.parquet_sink import ParquetSink
 from snapline.coordinator.coordinator_process import CoordinatorProcess, CoordinatorStartError
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 from tests.services.cluster import LocalCluster
 from tests.services.gate import GatedGenerator
 

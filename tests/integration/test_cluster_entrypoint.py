@@ -23,7 +23,7 @@ from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import make_logger
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 ROOT = Path(__file__).resolve().parents[2]
 

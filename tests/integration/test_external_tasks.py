@@ -31,7 +31,8 @@ from snapline.external import ExternalTask, ParticipationRefused, participate
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.logs import make_logger
-from snapline.runtime.rpc.grpc_channels import Security, open_channel
+from snapline.runtime.rpc.grpc_channels import open_channel
+from snapline.runtime.rpc.security import Security
 from tests.services.node import NODE_IS_MISSING, node_program
 
 ROOT = Path(__file__).resolve().parents[2]

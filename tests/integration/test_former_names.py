@@ -30,7 +30,7 @@ from snapline.dataflow.wire.codec import decode_job_graph, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import job_pb2
 from snapline.runtime.logs import make_logger
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 from snapline.runtime.storage.local_storage import LocalStorage
 
 FORMER = decode_job_graph(

@@ -13,7 +13,8 @@ import pytest
 from snapline.client import RequestRefused
 from snapline.dataflow.config import Configuration
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
-from snapline.runtime.rpc.grpc_channels import Security, open_channel
+from snapline.runtime.rpc.grpc_channels import open_channel
+from snapline.runtime.rpc.security import Security
 from tests.services.cluster import LocalCluster
 from tests.simulation.jobs import keyed_job
 

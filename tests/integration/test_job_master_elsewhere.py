@@ -10,7 +10,7 @@ from snapline.client import ClusterClient
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, wait_until
 

@@ -21,7 +21,7 @@ from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 from tests.integration.test_cluster_entrypoint import waiting_job
 from tests.services.cluster import wait_until
 

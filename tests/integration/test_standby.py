@@ -21,8 +21,9 @@ from snapline.coordinator.rpc.refused_calls import SERVICES
 from snapline.coordinator.standby import Standby
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
-from snapline.runtime.rpc.grpc_channels import Security, open_channel
+from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.rpc_server import try_to_listen
+from snapline.runtime.rpc.security import Security
 from tests.services.cluster import wait_until
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 

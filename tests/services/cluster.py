@@ -28,7 +28,7 @@ from snapline.dataflow.config import SECURITY_TOKEN, Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 WAIT_SECONDS = 60.0
 """Without any progress."""

@@ -9,7 +9,7 @@ from typing import Any
 from snapline.dataflow.ids import JobID
 from snapline.runtime.leaders.leader_election import Leadership
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
-from snapline.runtime.signing import UNSIGNED
+from snapline.runtime.rpc.security import Security
 from snapline.testing.simulated.cluster import SimulatedCluster
 from snapline.testing.simulated.coordinator_process import SimulatedCoordinator
 from snapline.testing.simulated.disk import Disk
@@ -108,4 +108,4 @@ class ElectingCluster(SimulatedCluster):
 
 
 def _follow_leaders(process: SimulatedTaskManager) -> None:
-    ZooKeeperLeaderRetrieval(SETTINGS, UNSIGNED, process.leaders_changed, SilentLogger()).start()  # type: ignore[arg-type]
+    ZooKeeperLeaderRetrieval(SETTINGS, Security(), process.leaders_changed, SilentLogger()).start()  # type: ignore[arg-type]

@@ -101,8 +101,6 @@ class ExchangeServer:
 def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSecurity) -> Any:
     from pyarrow import flight
 
-    token = security.token
-
     class NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
         """Middleware of Flight that adds nothing to answers."""
 
@@ -113,7 +111,8 @@ def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSec
             given = next(iter(headers.get("authorization", ())), "")
             if isinstance(given, bytes):
                 given = given.decode(errors="replace")
-            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            accepted = [f"Bearer {token}".encode() for token in security.current().tokens]
+            if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
                 raise flight.FlightUnauthenticatedError("wrong or missing token: see security.auth.token")
             return NoMiddleware()
 
@@ -124,6 +123,8 @@ def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSec
             exchange.serve(context, descriptor, reader, writer)
 
     try:
-        return Server(location, middleware={"token": TokenCheck()} if token else None, **security.server_options)
+        return Server(
+            location, middleware={"token": TokenCheck()} if security.tokens else None, **security.server_options
+        )
     except Exception as error:
         raise ExchangeError(f"the data exchange cannot listen on {location.partition('://')[2]}: {error}") from error

@@ -197,17 +197,17 @@ class InboundStream:
     def _open_stream(self, host: str, port: int) -> Any:
         from pyarrow import flight
 
+        security = self._peer.security.current()
         client = flight.FlightClient(
-            self._peer.security.location(host, port),
+            security.location(host, port),
             generic_options=[
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
                 ("grpc.use_local_subchannel_pool", 1),
             ],
-            **self._peer.security.client_options,
+            **security.client_options,
         )
-        token = self._peer.security.token
-        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        headers = [(b"authorization", f"Bearer {token}".encode()) for token in security.tokens[:1]]
         options = flight.FlightCallOptions(headers=headers, read_options=frames.aligned_read_options())
         descriptor = flight.FlightDescriptor.for_command(frames.stream_descriptor(self._peer.edge_id))
         writer, reader = client.do_exchange(descriptor, options)

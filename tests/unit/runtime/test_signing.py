@@ -67,9 +67,9 @@ def test_secrets_come_from_the_settings() -> None:
 def test_a_table_of_leaders_is_followed_when_a_coordinator_wrote_it() -> None:
     """Who can write to ZooKeeper but does not have the token cannot send TaskManagers, and their token, elsewhere."""
     table = LeaderTable(LeaderAddress("127.0.0.1:6123", LeaderSessionID("s")))
-    signer = Signer.of_token("the token")
+    signer = Signer.of_tokens(["the token"])
 
     assert open_leader_table(seal_leader_table(table, signer), signer) == table
-    for forger in (UNSIGNED, Signer.of_token("another")):
+    for forger in (UNSIGNED, Signer.of_tokens(["another"])):
         with pytest.raises(NotSigned, match=r"this cluster's security\.auth\.token"):
             open_leader_table(seal_leader_table(table, forger), signer)

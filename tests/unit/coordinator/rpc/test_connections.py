@@ -48,8 +48,9 @@ from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.relay.relay_server import RelayServer
 from snapline.runtime.rpc import dialing
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
-from snapline.runtime.rpc.grpc_channels import Security, SecurityError, open_channel
+from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.rpc_server import CannotListen, RpcServer, parse_address
+from snapline.runtime.rpc.security import Security, SecurityError
 from snapline.runtime.timers import TimerScheduler
 from tests.services.certificates import Authority, why_not
 
@@ -99,7 +100,7 @@ class Cluster:
         self.dialer = Dialer(self.security, self.timers, self.clock, logger, self.relay_address)
         self.switchboard = Switchboard(self.dialer)
         self.server = RpcServer(self.security, silent_logger())
-        self.streams = ServedStreams(self.switchboard, self.server.loop)
+        self.streams = ServedStreams(self.switchboard, self.server.loop, self.security)
         self.leaders = LeaderPublisher(self.server.loop)
         self.address = self.server.start("127.0.0.1:0", self.add)
         self.switchboard.serve_with(self.streams, [self.address])

@@ -24,7 +24,8 @@ from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.relay import relay_server as relay
 from snapline.runtime.rpc import dialing
 from snapline.runtime.rpc.dialing import Dialer, relay_for
-from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, Security, open_channel
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, open_channel
+from snapline.runtime.rpc.security import Security
 from tests.services.cluster import wait_until
 from tests.unit.coordinator.rpc.test_connections import DIAL, INFO, JOB, SESSION, Cluster, words
 

@@ -10,7 +10,7 @@ import pytest
 from snapline.runtime.cores.relaying import Frame, StreamNumber
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.relay import relay_server as relay
-from snapline.runtime.rpc.grpc_channels import Security
+from snapline.runtime.rpc.security import Security
 
 
 def lingers(

@@ -13,8 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc import rpc_server
-from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, Security, open_channel
+from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, open_channel
 from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.security import Security
 
 TOKEN = "the-token"
 LARGE = 64 << 20

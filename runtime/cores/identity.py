@@ -1,0 +1,136 @@
+"""Who a caller is: which role it has, for which job, and the credential that proves it.
+
+Decides how credentials look and what makes one good. The secret of a cluster is the administrator's credential. From it
+others are signed with HMAC-SHA-256, so that a process can be given one that opens less: a role, optionally one job, one
+name (the resource id of a TaskManager) and an end. Only who has the secret can sign or check one, so it stays on
+coordinators and relays. A credential also carries what is shared by processes without the secret: the key that the
+table of leaders is signed with, and, for TaskManagers, the secret of the exchange between them. What a role may do is
+in `permissions`. Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from snapline.dataflow.errors import SnaplineError
+
+MARK = "snapline:1:"
+"""How every credential begins; the secret of a cluster must not."""
+FIELDS = 7
+"""Of a credential behind its mark: role, job, name, expiry, signature, key of the leaders, secret of the exchange."""
+
+
+class Role(Enum):
+    """What kind of process calls."""
+
+    ADMINISTRATOR = "administrator"
+    """Who has the cluster's secret, or any caller of a cluster that asks for none."""
+    CLIENT = "client"
+    TASK_MANAGER = "taskmanager"
+    RELAY = "relay"
+    JOB_MASTER = "jobmaster"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a caller is."""
+
+    role: Role
+    job: str = ""
+    """The only job that it acts for; empty: any."""
+    name: str = ""
+    """The only resource id that it registers; empty: any."""
+    expires_s: int = 0
+    """Since the epoch; 0: never."""
+
+    def __str__(self) -> str:
+        """Say it as it is logged."""
+        job = f" for job {self.job}" if self.job else ""
+        name = f" {self.name}" if self.name else ""
+        return f"{self.role.value}{name}{job}"
+
+
+ADMINISTRATOR = Identity(Role.ADMINISTRATOR)
+
+
+class CredentialRefused(SnaplineError):
+    """The credential proves nothing here; says why."""
+
+
+def split_tokens(setting: str) -> tuple[str, ...]:
+    """Return the tokens of `security.auth.token` or of a token file: one a line, or separated by commas."""
+    return tuple(each.strip() for each in setting.replace("\n", ",").split(",") if each.strip())
+
+
+def is_credential(token: str) -> bool:
+    """Whether it opens less than the cluster's secret does."""
+    return token.startswith(MARK)
+
+
+def sign_credential(secret: str, identity: Identity) -> str:
+    """Return the credential of this identity; what is one already stays as it is, because it cannot be made less.
+    Raises ValueError for what no credential can say."""
+    if is_credential(secret):
+        return secret
+    if identity.role is Role.ADMINISTRATOR:
+        raise ValueError("the administrator's credential is the secret itself")
+    if any(sign in identity.job + identity.name for sign in ":,\n") or not (identity.job + identity.name).isascii():
+        raise ValueError(f"no job or name of a credential: {identity.job or identity.name!r}")
+    said = _said(identity)
+    exchange = exchange_secret(secret) if identity.role is Role.TASK_MANAGER else ""
+    return f"{MARK}{said}:{_signature(secret, said)}:{leaders_key(secret).hex()}:{exchange}"
+
+
+def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
+    """Return who shows this token, to a process that has these secrets. Raises CredentialRefused."""
+    if not is_credential(token):
+        if any(hmac.compare_digest(token.encode(), secret.encode()) for secret in secrets):
+            return ADMINISTRATOR
+        raise CredentialRefused("the call carries no or another token: set security.auth.token to the cluster's")
+    said, _, proof = token.removeprefix(MARK).rpartition(":")[0].rpartition(":")[0].rpartition(":")
+    parts = said.split(":")
+    signatures = [_signature(secret, said) for secret in secrets if not is_credential(secret)]
+    if not any(hmac.compare_digest(signature.encode(), proof.encode()) for signature in signatures):
+        raise CredentialRefused("the credential was not made with this cluster's security.auth.token, or was changed")
+    role, job, name, expires = parts  # signed: so we wrote it
+    identity = Identity(Role(role), job, name, int(expires))
+    if identity.expires_s and now_s >= identity.expires_s:
+        raise CredentialRefused(
+            f"the credential of this {identity} has expired: make another with `snapline credential`"
+        )
+    return identity
+
+
+def leaders_key(token: str) -> bytes:
+    """Return the key that the table of leaders is signed with, from a secret or a credential. Raises ValueError."""
+    return bytes.fromhex(_fields(token)[5]) if is_credential(token) else derive_key(token, "leaders")
+
+
+def exchange_secret(token: str) -> str:
+    """Return what TaskManagers show each other, from a secret or a TaskManager's credential. Raises ValueError."""
+    return _fields(token)[6] if is_credential(token) else derive_key(token, "exchange").hex()
+
+
+def derive_key(secret: str, purpose: str) -> bytes:
+    """Return a key for one purpose, from which neither the secret nor the key of another purpose can be told."""
+    return hmac.digest(secret.encode(), f"snapline {purpose}".encode(), hashlib.sha256)
+
+
+def _said(identity: Identity) -> str:
+    return f"{identity.role.value}:{identity.job}:{identity.name}:{identity.expires_s}"
+
+
+def _signature(secret: str, said: str) -> str:
+    return hmac.digest(derive_key(secret, "roles"), said.encode(), hashlib.sha256).hex()
+
+
+def _fields(credential: str) -> list[str]:
+    fields = credential.removeprefix(MARK).split(":")
+    if len(fields) != FIELDS:
+        raise ValueError("security.auth.token begins like a credential and is none: was it cut short?")
+    return fields

@@ -1,0 +1,85 @@
+"""What each role may ask of a coordinator, and which messages it may send.
+
+Decides by the method that is called, before anything of the call is read, and then by each request or message: whoever
+acts for one job names that job, and a TaskManager names no resource id but its own. A user function can read the
+credential of the TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches
+no client's call but those that say which TaskManagers there are. What the roles are is in `identity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from snapline.dataflow.wire.messages import (
+    DeclareRequiredSlots,
+    ForTasks,
+    RegisterJobMaster,
+    RegisterTaskExecutor,
+)
+from snapline.runtime.cores.identity import Identity, Role
+
+PREFIX = "/snapline.v1."
+
+LAUNCHER_CALLS = (
+    "ClientService/ReportWorkers",
+    "ClientService/GetRequiredResources",
+    "ClientService/WatchRequiredResources",
+    "ClientService/ListTaskManagers",
+)
+"""What whoever starts TaskManagers asks for."""
+
+CALLS: Mapping[Role, tuple[str, ...]] = {
+    Role.CLIENT: ("ClientService/", "LeaderRetrieval/"),
+    Role.TASK_MANAGER: ("ResourceManagerGateway/", "JobMasterGateway/", "LeaderRetrieval/", *LAUNCHER_CALLS),
+    Role.JOB_MASTER: ("ResourceManagerGateway/", "LeaderRetrieval/"),
+    Role.RELAY: ("RelayGateway/",),
+    Role.EXTERNAL: ("ExternalTasks/",),
+}
+"""Beginnings of the methods that a role may call; an administrator calls all."""
+
+OF_JOB_MASTERS = (RegisterJobMaster, DeclareRequiredSlots)
+"""What a JobMaster says to a ResourceManager; the rest comes from TaskManagers."""
+
+
+def refuse_call(identity: Identity, method: str) -> str:
+    """Why this caller may not call the method (`/package.Service/Method`); empty: it may."""
+    if identity.role is Role.ADMINISTRATOR or not method.startswith(PREFIX):
+        return ""
+    called = method.removeprefix(PREFIX)
+    allowed = CALLS[identity.role]
+    if identity.role is Role.TASK_MANAGER and identity.name:
+        allowed = tuple(call for call in allowed if call not in LAUNCHER_CALLS or call.endswith("/ListTaskManagers"))
+    if called.startswith(allowed):
+        return ""
+    return f"a {identity} may not call {called}: the administrator's token may"
+
+
+def refuse_request(identity: Identity, request: Any) -> str:
+    """Why this caller may not send a client's request; empty: it may. Who acts for one job only asks about that one."""
+    if not identity.job or identity.role is not Role.CLIENT:
+        return ""
+    asked = str(getattr(request, "job_id", ""))
+    if asked == identity.job:
+        return ""
+    return f"this credential is for job {identity.job} only, and the call is about {asked or 'all jobs'}"
+
+
+def refuse_message(identity: Identity, message: Any) -> str:
+    """Why this caller may not say this on a stream; empty: it may."""
+    if identity.role is Role.ADMINISTRATOR:
+        return ""
+    if type(message) is ForTasks:
+        message = message.template
+    is_of_job_master = isinstance(message, OF_JOB_MASTERS)
+    if is_of_job_master and identity.role is not Role.JOB_MASTER:
+        return f"a {identity} may not send {type(message).__name__}: JobMasters do"
+    if isinstance(message, RegisterTaskExecutor) and identity.role is not Role.TASK_MANAGER:
+        return f"a {identity} may not register a TaskManager"
+    said = message.info if hasattr(message, "info") else message
+    resource_id, job = str(getattr(said, "resource_id", "")), str(getattr(message, "job_id", ""))
+    if identity.name and resource_id and identity.role is Role.TASK_MANAGER and resource_id != identity.name:
+        return f"a {identity} may not send {type(message).__name__} of {resource_id}"
+    if identity.job and job and job != identity.job:
+        return f"a {identity} may not send {type(message).__name__} of job {job}"
+    return ""

@@ -1,0 +1,157 @@
+"""`snapline credential` and `snapline certificates`: what the processes of a cluster show each other, in one step each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
+from snapline.dataflow.errors import SnaplineError
+from snapline.printing import echo
+from snapline.runtime.cores.identity import Identity, Role, sign_credential
+from snapline.runtime.rpc.security import Security, check_secret
+from snapline.runtime.settings import Setting, default_layers, resolve
+
+ROLES = [role.value for role in Role if role is not Role.ADMINISTRATOR]
+EXCHANGE_NAME = "snapline-taskmanager"
+"""The name in the certificate of all TaskManagers, which get their addresses when they start."""
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+
+
+@click.command("credential")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="what its holder may do")
+@click.option("--job", default="", metavar="ID", help="the only job that it is for")
+@click.option("--name", default="", metavar="ID", help="the only resource id that it registers (TaskManagers)")
+@click.option("--expires", default="", metavar="DURATION", help="such as 30 d; without it never")
+@click.option("--token", default="", help="the cluster's secret (setting security.auth.token)")
+def credential(role: str, job: str, name: str, expires: str, token: str) -> None:
+    """Print a credential that opens less than the cluster's secret, from which it is made: `snapline credential --role
+    client --job ID --expires '30 d'`."""
+    given = {SECURITY_TOKEN.key: Setting(token, "--token")} if token else {}
+    configuration = resolve(default_layers(os.environ), given)
+    echo(make_credential(configuration, Identity(Role(role), job, name), expires))
+
+
+def make_credential(configuration: Configuration, identity: Identity, expires: str) -> str:
+    """Return a credential of this identity, made from the cluster's secret. Raises SnaplineError without one."""
+    security = Security.from_configuration(configuration)
+    if not security.secrets:
+        raise SnaplineError(f"{SECURITY_TOKEN.key} is not set: a credential is made from the cluster's secret")
+    check_secret(security)
+    try:
+        ends_s = int(time.time() + parse_duration_ms(expires) / 1000) if expires else 0
+        return sign_credential(security.secrets[0], Identity(identity.role, identity.job, identity.name, ends_s))
+    except ValueError as error:
+        raise SnaplineError(f"no credential: {error}") from error
+
+
+@click.command("certificates")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--host", "hosts", multiple=True, required=True, help="name or address of a coordinator or relay")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="how long they are good")
+def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
+    """Make a cluster's authority, certificates, secrets and settings in one step: `snapline certificates DIR --host
+    10.0.0.1`.
+
+    DIR gets one directory for each kind of process, to be copied to its machines as it is. Said again it keeps the
+    authority and the secrets, and renews the certificates. ca.key and token stay where they are.
+    """
+    made = make_certificates(directory, hosts, days)
+    for each in made:
+        echo(str(each))
+
+
+def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[Path]:
+    """Return the settings files of coordinator, relay, TaskManager and client. Raises SnaplineError."""
+    if shutil.which("openssl") is None:
+        raise SnaplineError("openssl is not installed: certificates are made with it")
+    directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    authority = directory / "ca.pem"
+    if not authority.exists():
+        _run_openssl(
+            directory, ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=snapline authority",
+                        "-days", "3650", "-keyout", "ca.key", "-out", "ca.pem"]
+        )  # fmt: skip
+    token = _keep(directory / "token")
+    storage = _keep(directory / "coordinator" / "storage-secret")
+    served = [f"IP:{host}" if host.replace(".", "").isdigit() or ":" in host else f"DNS:{host}" for host in hosts]
+    local = ["DNS:localhost", "IP:127.0.0.1"]
+    written = []
+    for role, names in {
+        Role.ADMINISTRATOR: [*served, *local],
+        Role.RELAY: [*served, *local],
+        Role.TASK_MANAGER: [f"DNS:{EXCHANGE_NAME}"],
+        Role.CLIENT: ["DNS:snapline-client"],
+    }.items():
+        kind = "coordinator" if role is Role.ADMINISTRATOR else role.value
+        place = directory / kind
+        place.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+        shown = token if role in (Role.ADMINISTRATOR, Role.RELAY) else sign_credential(token, Identity(role))
+        _write(place / "token", shown + "\n")
+        _write(place / "ca.pem", authority.read_text())
+        _sign(directory, place, kind, names, days)
+        settings = {
+            "security.auth.file": str(place.absolute() / "token"),
+            "security.ssl.ca-file": str(place.absolute() / "ca.pem"),
+            "security.ssl.certificate-file": str(place.absolute() / "certificate.pem"),
+            "security.ssl.key-file": str(place.absolute() / "key.pem"),
+            "security.ssl.exchange.hostname": EXCHANGE_NAME,
+        }
+        if role is Role.ADMINISTRATOR:
+            settings["security.storage.secrets"] = storage
+        _write(place / "snapline.toml", "".join(f'"{key}" = "{settings[key]}"\n' for key in sorted(settings)))
+        written.append(place / "snapline.toml")
+    return written
+
+
+def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: int) -> None:
+    """Make a key, and a certificate of the authority for it; both are there at once."""
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        here = Path(scratch)
+        (here / "names").write_text(f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        _run_openssl(
+            here, ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN=snapline {kind}", "-keyout",
+                   "key.pem", "-out", "request"]
+        )  # fmt: skip
+        authority = directory.absolute()
+        _run_openssl(
+            here, ["x509", "-req", "-in", "request", "-CA", str(authority / "ca.pem"), "-CAkey", str(authority / "ca.key"),
+                   "-set_serial", str(secrets.randbits(120)), "-days", str(days), "-extfile", "names", "-out", "certificate.pem"]
+        )  # fmt: skip
+        for name in ("key.pem", "certificate.pem"):
+            (here / name).chmod(PRIVATE_FILE)
+            (here / name).replace(place / name)
+
+
+def _run_openssl(directory: Path, arguments: list[str]) -> None:
+    try:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, umask=0o077)
+    except subprocess.CalledProcessError as error:
+        line = error.stderr.decode(errors="replace").strip().splitlines()
+        raise SnaplineError(f"openssl {arguments[0]} failed: {line[-1] if line else 'no reason given'}") from error
+
+
+def _keep(path: Path) -> str:
+    """Return the secret that lies there, after drawing one if there was none."""
+    if not path.exists():
+        path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+        _write(path, secrets.token_hex(32) + "\n")
+    return path.read_text().strip()
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,135 @@
+"""What a credential proves, and what each role may do with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapline.dataflow.ids import JobID, ResourceID
+from snapline.dataflow.wire.messages import (
+    DeclareRequiredSlots,
+    RegisterTaskExecutor,
+    RegisterTaskExecutorAtJobMaster,
+    SlotReport,
+    TaskManagerInfo,
+)
+from snapline.protos import client_pb2 as pb
+from snapline.runtime.cores.identity import (
+    ADMINISTRATOR,
+    CredentialRefused,
+    Identity,
+    Role,
+    exchange_secret,
+    identify,
+    leaders_key,
+    sign_credential,
+    split_tokens,
+)
+from snapline.runtime.cores.permissions import refuse_call, refuse_message, refuse_request
+
+SECRET = "the secret of the cluster"
+CLIENT, LAUNCHER = Identity(Role.CLIENT), Identity(Role.TASK_MANAGER)
+OF_JOB = Identity(Role.CLIENT, job="job-1")
+WORKER = Identity(Role.TASK_MANAGER, name="tm-1")
+
+
+@pytest.mark.parametrize("identity", [CLIENT, LAUNCHER, OF_JOB, WORKER, Identity(Role.EXTERNAL, "job-1", "", 99)])
+def test_a_credential_says_who_shows_it(identity: Identity) -> None:
+    """To whoever has the secret that it was made from, among others; the secret itself is the administrator's."""
+    credential = sign_credential(SECRET, identity)
+
+    assert identity == identify(["new", SECRET], credential, now_s=98)
+    assert ADMINISTRATOR == identify(["new", SECRET], SECRET, now_s=0)
+    assert credential == sign_credential(credential, ADMINISTRATOR), "what is a credential cannot be made another one"
+    assert SECRET not in credential
+
+
+def test_nobody_can_change_a_credential_or_make_one_of_another_secret() -> None:
+    """Each sign of what it says is changed in turn; one that has ended, or that was cut short, is none either."""
+    credential = sign_credential(SECRET, Identity(Role.EXTERNAL, "job-1", expires_s=99))
+    said = credential.index(":", len("snapline:1:external:job-1:0:")) + 64
+    for at in range(said):
+        changed = credential[:at] + ("b" if credential[at] != "b" else "c") + credential[at + 1 :]
+        with pytest.raises(CredentialRefused):
+            identify([SECRET], changed, now_s=0)
+    for cut in range(said):
+        with pytest.raises(CredentialRefused):
+            identify([SECRET], credential[:cut], now_s=0)
+    with pytest.raises(CredentialRefused, match="has expired"):
+        identify([SECRET], credential, now_s=99)
+    with pytest.raises(CredentialRefused, match="not made with this cluster"):
+        identify(["another"], credential, now_s=0)
+    with pytest.raises(CredentialRefused):
+        identify([credential], credential, now_s=0)  # who has only a credential can check none
+
+
+def test_a_job_cannot_be_named_so_that_a_credential_says_something_else() -> None:
+    """The signs between the parts are refused in them, and so is a credential of the administrator."""
+    for job in ("a:b", "a,b", "a\nb", "ä"):
+        with pytest.raises(ValueError, match="no job or name"):
+            sign_credential(SECRET, Identity(Role.CLIENT, job))
+    with pytest.raises(ValueError, match="the secret itself"):
+        sign_credential(SECRET, ADMINISTRATOR)
+
+
+def test_what_processes_share_follows_from_the_secret_and_from_credentials() -> None:
+    """TaskManagers with a credential and those that were given the secret understand each other; a client's credential
+    opens no exchange."""
+    worker, client = sign_credential(SECRET, WORKER), sign_credential(SECRET, CLIENT)
+
+    assert leaders_key(SECRET) == leaders_key(worker) == leaders_key(client)
+    assert exchange_secret(SECRET) == exchange_secret(worker)
+    assert exchange_secret(client) == ""
+    assert ("new", "old") == split_tokens("new\nold\n") == split_tokens("new, old")
+
+
+@pytest.mark.parametrize(
+    ("identity", "allowed", "refused"),
+    [
+        (ADMINISTRATOR, "ClientService/SubmitJob", ""),
+        (CLIENT, "ClientService/SubmitJob", "ResourceManagerGateway/Connect"),
+        (CLIENT, "LeaderRetrieval/Watch", "ExternalTasks/Participate"),
+        (WORKER, "ResourceManagerGateway/Connect", "ClientService/SubmitJob"),
+        (WORKER, "ClientService/ListTaskManagers", "ClientService/ReportWorkers"),
+        (WORKER, "JobMasterGateway/Connect", "RelayGateway/Carry"),
+        (LAUNCHER, "ClientService/ReportWorkers", "ClientService/CancelJob"),
+        (Identity(Role.RELAY), "RelayGateway/Carry", "JobMasterGateway/Connect"),
+        (Identity(Role.JOB_MASTER), "ResourceManagerGateway/Connect", "JobMasterGateway/Connect"),
+        (Identity(Role.EXTERNAL), "ExternalTasks/Participate", "ClientService/ListJobs"),
+    ],
+)
+def test_a_role_calls_what_it_needs_and_nothing_else(identity: Identity, allowed: str, refused: str) -> None:
+    """Looked up by the method, before a request is read."""
+    assert "" == refuse_call(identity, f"/snapline.v1.{allowed}")
+    if refused:
+        assert f"may not call {refused}" in refuse_call(identity, f"/snapline.v1.{refused}")
+
+
+def test_every_service_is_somebodys() -> None:
+    """A service that no role may call would be the administrator's alone, and one that is new is closed."""
+    assert refuse_call(CLIENT, "/snapline.v1.NewService/Do")
+    assert "" == refuse_call(CLIENT, "/grpc.health.v1.Health/Check")
+
+
+def test_who_acts_for_one_job_asks_about_no_other() -> None:
+    """Nor about all of them."""
+    assert "" == refuse_request(OF_JOB, pb.CancelJobRequest(job_id="job-1"))
+    assert "for job job-1 only" in refuse_request(OF_JOB, pb.CancelJobRequest(job_id="job-2"))
+    assert "about all jobs" in refuse_request(OF_JOB, pb.ListJobsRequest())
+    assert "about all jobs" in refuse_request(OF_JOB, pb.SubmitJobRequest())
+    assert "" == refuse_request(CLIENT, pb.ListJobsRequest())
+
+
+def test_a_task_manager_speaks_for_itself() -> None:
+    """Not for another resource id, not as a JobMaster, and for one job only where its credential says so."""
+    other = TaskManagerInfo(ResourceID("tm-2"), "", 1, "", "", 1)
+
+    assert "of tm-2" in refuse_message(WORKER, RegisterTaskExecutor(other))
+    assert "of tm-2" in refuse_message(WORKER, SlotReport(ResourceID("tm-2"), ()))
+    assert "" == refuse_message(WORKER, SlotReport(ResourceID("tm-1"), ()))
+    assert "" == refuse_message(LAUNCHER, RegisterTaskExecutor(other))
+    assert "JobMasters do" in refuse_message(LAUNCHER, DeclareRequiredSlots(JobID("job-2"), 1))
+    assert "" == refuse_message(Identity(Role.JOB_MASTER), DeclareRequiredSlots(JobID("job-2"), 1))
+    assert "may not register" in refuse_message(Identity(Role.JOB_MASTER), RegisterTaskExecutor(other))
+    at_job_master = RegisterTaskExecutorAtJobMaster(JobID("job-2"), other)
+    assert "of job job-2" in refuse_message(Identity(Role.TASK_MANAGER, "job-1", "tm-2"), at_job_master)
+    assert "of job job-2" in refuse_message(Identity(Role.EXTERNAL, "job-1"), at_job_master)
