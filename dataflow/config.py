@@ -587,13 +587,26 @@ HA_ZOOKEEPER_CONNECTION_TIMEOUT = _duration(
 )
 HA_ZOOKEEPER_ACL = _enum(
     "high-availability.zookeeper.client.acl",
-    "open",
-    "Who may read and write the nodes: everybody, or only who has the same credentials.",
+    "auto",
+    "Who may read and write the nodes: everybody (open), only who has the same credentials (creator), or creator if there are credentials "
+    "and open otherwise (auto).",
+    "auto",
     "open",
     "creator",
 )
 HA_ZOOKEEPER_CREDENTIALS = _string(
     "high-availability.zookeeper.client.credentials", "", "user:password for ZooKeeper's digest authentication."
+)
+HA_ZOOKEEPER_SSL_CA = _string(
+    "high-availability.zookeeper.client.ssl.ca-file",
+    "",
+    "PEM file of the authority of ZooKeeper's certificates; set: TLS to the ensemble, whose secure ports the quorum names then.",
+)
+HA_ZOOKEEPER_SSL_CERTIFICATE = _string(
+    "high-availability.zookeeper.client.ssl.certificate-file", "", "PEM file of the certificate shown to ZooKeeper."
+)
+HA_ZOOKEEPER_SSL_KEY = _string(
+    "high-availability.zookeeper.client.ssl.key-file", "", "PEM file of that certificate's private key."
 )
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -42,10 +43,14 @@ from snapline.dataflow.config import (
     HA_ZOOKEEPER_QUORUM,
     HA_ZOOKEEPER_ROOT,
     HA_ZOOKEEPER_SESSION_TIMEOUT,
+    HA_ZOOKEEPER_SSL_CA,
+    HA_ZOOKEEPER_SSL_CERTIFICATE,
+    HA_ZOOKEEPER_SSL_KEY,
     Configuration,
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
+from snapline.runtime.rpc.exposure import is_loopback
 
 AGAIN_SECONDS = 0.05
 """Pause before a call whose connection broke is sent again."""
@@ -72,18 +77,27 @@ class ZooKeeperSettings:
     connection_timeout_ms: int = 15_000
     creator_only: bool = False
     credentials: str = ""
+    ca_file: str = ""
+    """Set: TLS to the ensemble."""
+    certificate_file: str = ""
+    key_file: str = ""
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> ZooKeeperSettings:
         """Raises SnaplineError for settings that cannot be used."""
+        credentials = configuration.get_option(HA_ZOOKEEPER_CREDENTIALS)
+        acl = configuration.get_option(HA_ZOOKEEPER_ACL)
         settings = cls(
             quorum=configuration.get_option(HA_ZOOKEEPER_QUORUM),
             root=configuration.get_option(HA_ZOOKEEPER_ROOT),
             cluster_id=configuration.get_option(HA_CLUSTER_ID),
             session_timeout_ms=configuration.get_option(HA_ZOOKEEPER_SESSION_TIMEOUT),
             connection_timeout_ms=configuration.get_option(HA_ZOOKEEPER_CONNECTION_TIMEOUT),
-            creator_only=configuration.get_option(HA_ZOOKEEPER_ACL) == "creator",
-            credentials=configuration.get_option(HA_ZOOKEEPER_CREDENTIALS),
+            creator_only=acl == "creator" or (acl == "auto" and bool(credentials)),
+            credentials=credentials,
+            ca_file=configuration.get_option(HA_ZOOKEEPER_SSL_CA),
+            certificate_file=configuration.get_option(HA_ZOOKEEPER_SSL_CERTIFICATE),
+            key_file=configuration.get_option(HA_ZOOKEEPER_SSL_KEY),
         )
         settings.check()
         return settings
@@ -109,6 +123,26 @@ class ZooKeeperSettings:
             )
         if self.credentials and ":" not in self.credentials:
             raise ZooKeeperError(f"{HA_ZOOKEEPER_CREDENTIALS.key} must be user:password")
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        """Digest credentials travel as they are, and a certificate without an authority would not be shown."""
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ZooKeeperError(f"{HA_ZOOKEEPER_SSL_CERTIFICATE.key} and {HA_ZOOKEEPER_SSL_KEY.key} belong together")
+        if self.certificate_file and not self.ca_file:
+            raise ZooKeeperError(f"{HA_ZOOKEEPER_SSL_CA.key} is not set, and there is a certificate for ZooKeeper")
+        for option, path in (
+            (HA_ZOOKEEPER_SSL_CA, self.ca_file),
+            (HA_ZOOKEEPER_SSL_CERTIFICATE, self.certificate_file),
+            (HA_ZOOKEEPER_SSL_KEY, self.key_file),
+        ):
+            if path and not Path(path).is_file():
+                raise ZooKeeperError(f"{option.key}: there is no file {path}")
+        hosts = [server.strip().rpartition(":")[0].strip("[]") for server in self.quorum.partition("/")[0].split(",")]
+        if self.credentials and not self.ca_file and not all(is_loopback(host) for host in hosts):
+            raise ZooKeeperError(
+                f"{HA_ZOOKEEPER_CREDENTIALS.key} would travel to {self.quorum} as plain text: set {HA_ZOOKEEPER_SSL_CA.key}"
+            )
 
     def client(self) -> KazooClient:
         """Return a client of kazoo that is not started yet."""
@@ -122,6 +156,11 @@ class ZooKeeperSettings:
             auth_data=[("digest", self.credentials)] if self.credentials else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
             logger=quiet,
+            use_ssl=bool(self.ca_file),
+            check_hostname=bool(self.ca_file),
+            ca=self.ca_file or None,
+            certfile=self.certificate_file or None,
+            keyfile=self.key_file or None,
         )
 
     def connect(self, client: KazooClient) -> None:
@@ -132,9 +171,10 @@ class ZooKeeperSettings:
                 warnings.simplefilter("ignore")  # about the chroot; said below
                 client.start(timeout=seconds)
         except KazooTimeoutError as error:
+            tls = f", and the certificates ({HA_ZOOKEEPER_SSL_CA.key})" if self.ca_file else ""
             raise ZooKeeperError(
                 f"no ZooKeeper server answers at {self.quorum} within {seconds:g} s "
-                f"({HA_ZOOKEEPER_CONNECTION_TIMEOUT.key}): check {HA_ZOOKEEPER_QUORUM.key}, and that the ensemble has a majority"
+                f"({HA_ZOOKEEPER_CONNECTION_TIMEOUT.key}): check {HA_ZOOKEEPER_QUORUM.key}, and that the ensemble has a majority{tls}"
             ) from error
         except (ValueError, OSError) as error:
             raise ZooKeeperError(f"{HA_ZOOKEEPER_QUORUM.key} cannot be used: {self.quorum!r} ({error})") from error

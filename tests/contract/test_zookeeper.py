@@ -253,6 +253,12 @@ def test_second_cluster_with_the_same_id_is_refused(settings: ZooKeeperSettings)
         ({"high-availability.cluster-id": "a/b"}, "one name without '/'"),
         ({"high-availability.zookeeper.client.acl": "creator"}, "credentials is not set"),
         ({"high-availability.zookeeper.client.credentials": "user"}, "must be user:password"),
+        (
+            {"high-availability.zookeeper.client.credentials": "user:word"},
+            "would travel to h:2181 as plain text: set .*ca-file",
+        ),
+        ({"high-availability.zookeeper.client.ssl.ca-file": "/none"}, "ca-file: there is no file /none"),
+        ({"high-availability.zookeeper.client.ssl.key-file": "/none"}, "belong together"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(values: dict[str, str], message: str) -> None:
