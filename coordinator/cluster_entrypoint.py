@@ -83,7 +83,7 @@ from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
-from snapline.runtime.cores.identity import Identity, Role
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.leaders.leader_election import Leadership
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.logs import Logger

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.config import SECURITY_ADOPT_UNSIGNED, SECURITY_STORAGE_SECRETS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.cores.identity import derive_key, leaders_key
+from snapline.runtime.cores.credentials import derive_key, leaders_key
 
 MARK = b"\x00snapline-signed-1\x00"
 DIGEST_BYTES = hashlib.sha256().digest_size

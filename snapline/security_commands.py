@@ -1,4 +1,4 @@
-"""`snapline credential` and `snapline certificates`: what the processes of a cluster show each other, in one step each."""
+"""`snapline credential` and `snapline certificates`: what processes of a cluster show each other, made in one step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
 from snapline.dataflow.errors import SnaplineError
 from snapline.printing import echo
-from snapline.runtime.cores.identity import Identity, Role, sign_credential
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.rpc.security import Security, check_secret
 from snapline.runtime.settings import Setting, default_layers, resolve
 

@@ -29,7 +29,7 @@ from snapline.dataflow.wire.messages import Fenced, HeartbeatResponse, TaskManag
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import CloseConnection, OpenConnection, ResourceManagerLeaderChanged, Send
-from snapline.runtime.cores.identity import Identity, Role
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings

@@ -39,7 +39,7 @@ from snapline.dataflow.wire.messages import Fenced, ForTasks
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.cores.connections import PeerKind
-from snapline.runtime.cores.identity import Identity
+from snapline.runtime.cores.credentials import Identity
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception

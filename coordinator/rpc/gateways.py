@@ -24,7 +24,7 @@ from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
-from snapline.runtime.cores.identity import Identity, Role
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.permissions import refuse_message
 from snapline.runtime.logs import Logger

@@ -22,7 +22,7 @@ from snapline.dataflow.wire.codec import WireError
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import ConnectionID, PeerKind
-from snapline.runtime.cores.identity import CredentialRefused, Identity, Role
+from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role
 from snapline.runtime.cores.permissions import PREFIX, refuse_call
 from snapline.runtime.cores.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
 from snapline.runtime.logs import Logger

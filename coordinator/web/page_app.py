@@ -29,7 +29,7 @@ from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.cores.identity import CredentialRefused, Role
+from snapline.runtime.cores.credentials import CredentialRefused, Role
 from snapline.runtime.logs import REDACTED
 from snapline.runtime.rpc.security import Security
 

@@ -3,7 +3,7 @@
 Decides by the method that is called, before anything of the call is read, and then by each request or message: whoever
 acts for one job names that job, and a TaskManager names no resource id but its own. A user function can read the
 credential of the TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches
-no client's call but those that say which TaskManagers there are. What the roles are is in `identity`.
+no client's call but those that say which TaskManagers there are. What the roles are is in `credentials`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snapline.dataflow.wire.messages import (
     RegisterJobMaster,
     RegisterTaskExecutor,
 )
-from snapline.runtime.cores.identity import Identity, Role
+from snapline.runtime.cores.credentials import Identity, Role
 
 PREFIX = "/snapline.v1."
 

@@ -42,7 +42,7 @@ class Opened:
     kind: PeerKind
     peer: str
     credential: str = field(default="", repr=False)
-    """What the TaskManager showed."""
+    """What the TaskManager has shown to the relay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import grpc.aio
 
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import RELAY_TIMEOUT_MS, PeerKind
-from snapline.runtime.cores.identity import Identity, Role
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.relaying import (
     MAX_BYTES_PER_WRITE,
     OK,

@@ -25,15 +25,15 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
     if any(configuration.get_option(option) for option in (SECURITY_TOKEN, SECURITY_TOKEN_FILE, SECURITY_SSL_CA)):
         return ""
     host, _, port = address.rpartition(":")
-    host = (bind_host or host).strip("[]")
+    named, host = host.strip("[]"), (bind_host or host).strip("[]")
     if is_loopback(host):
         return ""
     danger = f"whoever reaches {host}:{port} can run code in this {what}"
     if insecure:
         return f"--insecure: {danger}, because there is neither {SECURITY_TOKEN.key} nor {SECURITY_SSL_CA.key}"
     raise ConfigurationError(
-        f"{danger}: set {SECURITY_TOKEN.key} to one secret for all processes of the cluster (SNAPLINE_CONF_security__auth__token=$(openssl "
-        f"rand -hex 32)), or {SECURITY_SSL_CA.key} for TLS, or listen on 127.0.0.1, or say --insecure"
+        f"{danger}: run `snapline certificates DIR --host {named}` and use what it makes, or set {SECURITY_TOKEN.key} to one secret for "
+        f"all processes (SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32)), or listen on 127.0.0.1, or say --insecure"
     )
 
 

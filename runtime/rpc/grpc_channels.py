@@ -21,7 +21,7 @@ import grpc
 import grpc._common
 import grpc.aio
 
-from snapline.runtime.cores.identity import CredentialRefused, Identity
+from snapline.runtime.cores.credentials import CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 from snapline.runtime.rpc.security import Security
 

@@ -25,7 +25,7 @@ from snapline.dataflow.config import (
     Configuration,
 )
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.cores.identity import (
+from snapline.runtime.cores.credentials import (
     ADMINISTRATOR,
     Identity,
     Role,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snapline.external")
 FOR_GOOD = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
-"""Statuses that the same stream would end with again: no or another token, one for something else, and a coordinator without external tasks."""
+"""Statuses that the same stream would end with again: no or another token, one for something else, and a coordinator
+without external tasks."""
 MAX_QUEUED = 1_000
 """So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
 

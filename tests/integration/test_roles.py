@@ -17,7 +17,7 @@ import snapline as sl
 from snapline.client import ClusterClient, RequestRefused
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
-from snapline.runtime.cores.identity import MARK, Identity, Role, sign_credential
+from snapline.runtime.cores.credentials import MARK, Identity, Role, sign_credential
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
 from tests.services.cluster import LocalCluster

@@ -1,10 +1,10 @@
 """How the exchange between TaskManagers is protected: what Flight is given of the cluster's token and certificates.
 
 Decides that Flight is encrypted whenever the control plane is, with the same certificates and both sides showing
-theirs, so that what TaskManagers show each other, a secret derived from the cluster's, never leaves in plaintext then. Which name the other side's certificate has to carry is a
-setting, because executors get their addresses when they start. gRPC is not imported here: the process may
-still fork.
-Mirrors security.ssl.internal.* of Flink, which checks no names there.
+theirs, so that what TaskManagers show each other, a secret derived from the cluster's, does not leave in plaintext.
+Which name the other side's certificate has to carry is a setting, because executors get their addresses when they
+start. gRPC is not imported here: the process may still fork. Mirrors security.ssl.internal.* of Flink, which checks no
+names there.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ def test_where_nothing_is_to_be_said(address: str, bind_host: str, configuration
 )
 def test_an_address_that_others_reach_needs_a_token(address: str, bind_host: str) -> None:
     """One SubmitJob would run code there. `--insecure` is heeded, and warned of."""
-    with pytest.raises(ConfigurationError, match=r"can run code in this coordinator: set security\.auth\.token"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"can run code in this coordinator: run `snapline certificates DIR --host \S+` .* set security\.auth\.token",
+    ):
         exposure_warning("coordinator", address, bind_host, NONE, insecure=False)
 
     assert "can run code" in exposure_warning("coordinator", address, bind_host, NONE, insecure=True)

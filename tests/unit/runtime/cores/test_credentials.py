@@ -13,7 +13,7 @@ from snapline.dataflow.wire.messages import (
     TaskManagerInfo,
 )
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.cores.identity import (
+from snapline.runtime.cores.credentials import (
     ADMINISTRATOR,
     CredentialRefused,
     Identity,

@@ -38,7 +38,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a caller is."""
+    """Say who a caller is."""
 
     role: Role
     job: str = ""

@@ -1,0 +1,123 @@
+"""Certificates and tokens are changed while a server runs: who comes next uses the new ones, and nobody is cut off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from snapline.dataflow.config import Configuration
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.rpc.grpc_channels import open_channel
+from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.security import Security, SecurityError, check_secret
+from tests.services.certificates import LiveFiles, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LiveFiles:
+    """The first authority's, and the old token."""
+    return LiveFiles(tmp_path)
+
+
+@pytest.fixture
+def address(files: LiveFiles) -> Iterator[str]:
+    """A server that reads them."""
+
+    async def answer(request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def stream(requests: Any, _context: Any) -> Any:
+        async for request in requests:
+            yield request
+
+    def add(server: grpc.aio.Server) -> list[str]:
+        methods = {
+            "Unary": grpc.unary_unary_rpc_method_handler(answer),
+            "Stream": grpc.stream_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Echo", methods)])
+        return []
+
+    server = RpcServer(Security.from_configuration(files.configuration), silent_logger())
+    yield server.start("127.0.0.1:0", add)
+    server.stop()
+
+
+def call(address: str, security: Security) -> bytes:
+    """A call on a connection of its own."""
+    channel: Any
+    with open_channel(address, security) as channel:
+        return bytes(channel.unary_unary("/Echo/Unary")(b"?", metadata=security.metadata, timeout=20))
+
+
+def test_everything_is_changed_while_a_stream_goes_on(files: LiveFiles, address: str) -> None:
+    """In the order of docs/security.md: trust and accept the new, show the new, forget the old. One client lives
+    through all of it, its stream is never cut; one that has only the old ends outside."""
+    living = Security.from_configuration(files.configuration)
+    old = Security("old", *(getattr(living, name) for name in ("ca", "certificate", "key")))
+    said: list[bytes] = []
+    channel: Any
+    with open_channel(address, living) as channel:
+
+        def messages() -> Iterator[bytes]:
+            for step in range(3):
+                files.change(step)
+                said.append(call(address, living))
+                yield b"!"
+
+        assert [b"!"] * 3 == list(channel.stream_stream("/Echo/Stream")(messages(), metadata=living.metadata))
+
+    assert [b"?"] * 3 == said
+    assert "new" == living.current().token
+    with pytest.raises(grpc.RpcError):
+        call(address, old)
+
+
+def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) -> None:
+    """A certificate without its key yet, an empty token file: what was there before stays in use."""
+    living = Security.from_configuration(files.configuration)
+    before = living.current()
+    shutil.copy(files.authorities[1].directory / "node.pem", files.live / "node.pem")
+    files.say("new")
+    assert before == living.current()
+
+    shutil.copy(files.authorities[1].directory / "node.key", files.live / "node.key")
+    assert "new" == living.current().token
+    files.say()
+    assert "new" == living.current().token
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"security.auth.token": "two"}, "are both set: leave one out"),
+        ({"security.auth.file": "/none"}, r"security\.auth\.file: cannot read /none: No such file"),
+        ({"security.ssl.key-file": "ca"}, "is not the key of"),
+    ],
+)
+def test_what_cannot_be_used_at_the_start_is_refused(files: LiveFiles, changed: dict[str, str], line: str) -> None:
+    """In one line, with the setting."""
+    given = {
+        key: value.replace("ca", str(files.live / "ca.pem")) if value == "ca" else value
+        for key, value in changed.items()
+    }
+
+    with pytest.raises(SecurityError, match=line):
+        Security.from_configuration(files.configuration.with_values(given))
+
+
+def test_a_coordinator_with_a_credential_is_refused() -> None:
+    """It could not tell who calls."""
+    with pytest.raises(SecurityError, match="coordinators and relays need the cluster's secret itself"):
+        check_secret(Security(sign_credential("secret", Identity(Role.CLIENT))))
+    check_secret(Security())
+    with pytest.raises(SecurityError, match="was it cut short"):
+        Security.from_configuration(Configuration({"security.auth.token": "snapline:1:client"}))
