@@ -39,7 +39,7 @@ def address(files: LiveFiles) -> Iterator[str]:
             yield request
 
     def add(server: grpc.aio.Server) -> list[str]:
-        methods = {
+        methods: dict[str, Any] = {
             "Unary": grpc.unary_unary_rpc_method_handler(answer),
             "Stream": grpc.stream_stream_rpc_method_handler(stream),
         }
