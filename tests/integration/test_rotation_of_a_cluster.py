@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.rare, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 
 def test_no_task_is_restarted(tmp_path: Path) -> None:
-    """Checkpoints complete after each step, a TaskManager that has only the new ones is let in, and the job ends without
-    a restart."""
+    """Checkpoints complete after each step, a TaskManager that has only the new ones is let in, and the job ends
+    without a restart."""
     output, gate = tmp_path / "out", tmp_path / "gate"
     files = LiveFiles(tmp_path)
     with LocalCluster(tmp_path / "cluster", (1, 1), files.settings) as cluster:
