@@ -280,7 +280,7 @@ def _nothing(details: pb.JobDetails) -> str:
 
 
 def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None) -> str:
-    if place is not None and place.kind in ("user code", "storage"):
+    if place is not None and place.kind in ("user code", "storage", "loading"):
         return place.kind
     if all(edge.source != vertex.vertex_id for edge in details.edges):
         return "sink"
@@ -292,6 +292,8 @@ def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None)
 def _doing(place: Place | None) -> str:
     if place is None or not place.where or place.kind in ("waiting", "engine"):
         return ""
+    if place.kind == "loading":
+        return "; it loads a library"
     return f"; it is in {place.kind}: {place.where}"
 
 

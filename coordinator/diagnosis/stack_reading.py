@@ -29,7 +29,7 @@ class Place:
     """Where a thread is, and in whose code."""
 
     kind: str
-    """`user code`, `connector`, `storage`, `engine` or `waiting`."""
+    """`user code`, `connector`, `storage`, `loading` (of a library), `engine` or `waiting`."""
     where: str
     """One frame in words; empty: nothing to say."""
     stack: tuple[str, ...]
@@ -86,7 +86,7 @@ def read_frames(frames: Sequence[str]) -> Place:
     engine_file = files[last_engine]
     below = list(zip(frames, files, strict=True))[last_engine + 1 :]
     if below[0][1].startswith("<frozen importlib"):
-        return Place("engine", "it loads a library", shown)
+        return Place("loading", _words(below[0][0]), shown)
     own = [frame for frame, file in below if not any(part in file for part in _LIBRARIES)]
     if any(part in engine_file for part in _WAITING):
         return Place("waiting", "", shown)

@@ -65,6 +65,14 @@ def test_a_call_that_does_not_come_back_is_named_with_its_line() -> None:
     ]
 
 
+def test_a_library_that_is_being_loaded_is_no_slow_sink() -> None:
+    """The first batch may load one for seconds, on a busy machine or from a slow disk."""
+    details = job([subtask()], [subtask(step_ms=4_000, busy_ms_per_second=1000)])
+    assert explained(details, seen("v1", OPERATOR, "_find_and_load (<frozen importlib._bootstrap>:1176)")) == [
+        ("loading", "v1 (1/1) on tm-0 has not come back from a call for 4 s; it loads a library")
+    ]
+
+
 def test_a_slow_sink_is_the_root_of_back_pressure() -> None:
     """Busy without being back-pressured itself; whom it holds up is named."""
     details = job(
@@ -166,7 +174,7 @@ def test_a_healthy_job_is_said_to_be_healthy() -> None:
         ),
         ((OPERATOR, "compute (/opt/v/lib/python3.11/site-packages/pyarrow/compute.py:8)"), "user code"),
         ((OPERATOR,), "engine"),
-        ((OPERATOR, "_find_and_load (<frozen importlib._bootstrap>:1027)"), "engine"),
+        ((OPERATOR, "_find_and_load (<frozen importlib._bootstrap>:1027)"), "loading"),
     ],
 )
 def test_a_stack_says_whose_code_a_thread_is_in(frames: tuple[str, ...], kind: str) -> None:
