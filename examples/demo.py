@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,10 +109,21 @@ def run(options: argparse.Namespace, output: Path) -> tuple[sl.JobExecutionResul
     environment.set_parallelism(2).enable_checkpointing(options.checkpoint_interval)
     environment.set_checkpoint_dir(str(output / "_checkpoints"))
     build(environment, str(options.input), str(output), options.rows_per_second or None)
-    environment.translate("flights")
+    return run_on_spark(environment, "flights", output, options)
+
+
+def run_on_spark(
+    environment: sl.StreamExecutionEnvironment,
+    name: str,
+    output: Path,
+    options: argparse.Namespace,
+    beside: Callable[[ClusterClient, Progress], Iterable[Callable[[], object]]] = lambda *_: (),
+) -> tuple[sl.JobExecutionResult, Progress]:
+    """Run a job to its end, kill what holds it, and do beside it what `beside` returns, each on a thread."""
+    environment.translate(name)
     print(f"starting Spark {options.master} ...", flush=True)
-    spark = open_spark("snapline-demo", {"spark.master": options.master, **MEMORY})
-    graph = environment.translate("flights", configuration=environment.configuration_with(spark.settings)).job_graph
+    spark = open_spark(f"snapline-{name}", {"spark.master": options.master, **MEMORY})
+    graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
     progress = Progress()
     begun = time.monotonic()
 
@@ -149,6 +161,7 @@ def run(options: argparse.Namespace, output: Path) -> tuple[sl.JobExecutionResul
             threading.Thread(
                 target=kill_task_managers, args=(cluster.client, progress, options.kills, chance), name="killer"
             ),
+            *(threading.Thread(target=work) for work in beside(cluster.client, progress)),
         ]
         for thread in threads:
             thread.start()

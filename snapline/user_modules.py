@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -32,17 +33,25 @@ def modules_beside_script() -> list[ModuleType]:
     installed = _installed()
     if any(home.is_relative_to(place) for place in installed):
         return []
+    named = tuple(map(str, installed))
     found = []
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or name in {"__main__", "__mp_main__"} or name.partition(".")[0] == OURS:
             continue
-        path = Path(file).resolve()
-        if path.is_relative_to(home) and not any(path.is_relative_to(place) for place in installed):
+        if _lies_beside(file, str(home), named):
             found.append(module)
     generated = [m.__name__ for m in found if isinstance(getattr(m, "DESCRIPTOR", None), FileDescriptor)]
     # A package counts for all that is in it, so those that have such code are left out as well.
     return [m for m in found if not any(f"{name}.".startswith(f"{m.__name__}.") for name in generated)]
+
+
+@lru_cache(maxsize=20_000)
+def _lies_beside(file: str, home: str, installed: tuple[str, ...]) -> bool:
+    """Whether a module's file lies below the script's directory, and is not installed. A process has a thousand modules
+    and may submit many jobs, so what was found out is kept."""
+    path = Path(file).resolve()
+    return path.is_relative_to(home) and not any(path.is_relative_to(place) for place in installed)
 
 
 def _home() -> Path | None:
@@ -69,10 +78,8 @@ def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _installed() -> list[Path]:
+def _installed() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     places = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
-    return [
-        *places,
-        *(Path(entry).resolve() for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))),
-    ]
+    named = (Path(entry).resolve() for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    return (*sorted(places), *named)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ScriptedSource,
         Stall,
     )
+    from snapline.testing.connectors import ConnectorReport, check_sink, check_source
     from snapline.testing.mini_cluster import MiniCluster, MiniJob
     from snapline.testing.operator_harness import HarnessError, HarnessSnapshot, OperatorHarness
     from snapline.testing.row_comparison import assert_same_rows
@@ -30,6 +31,7 @@ __all__ = [
     "AwaitCheckpoint",
     "CollectSink",
     "CollectionSource",
+    "ConnectorReport",
     "End",
     "HarnessError",
     "HarnessSnapshot",
@@ -43,12 +45,15 @@ __all__ = [
     "SimulationReport",
     "Stall",
     "assert_same_rows",
+    "check_sink",
+    "check_source",
     "simulate",
 ]
 
 _PLACES = {
     "snapline.connectors.builtin.collection": "CollectSink CollectionSource",
     "snapline.connectors.builtin.scripted": "Abort AwaitCheckpoint End Pause ScriptedAbort ScriptedSource Stall",
+    "snapline.testing.connectors": "ConnectorReport check_sink check_source",
     "snapline.testing.mini_cluster": "MiniCluster MiniJob",
     "snapline.testing.operator_harness": "HarnessError HarnessSnapshot OperatorHarness",
     "snapline.testing.row_comparison": "assert_same_rows",

@@ -116,7 +116,7 @@ def simulate(
     _check_arguments(seeds, seed, parallelism)
     job = prepare_job(build, inputs or {}, parallelism, settings or {}, (outputs or {}).keys())
     simulation = _Simulation(job, outputs or {}, before_each or (lambda: None))
-    with _garbage_waits() as collect:
+    with garbage_waits() as collect:
         report = simulation.run(range(seeds) if seed is None else [seed], collect, is_full=seed is not None)
     if check and report.is_broken:
         raise AssertionError(report.story)
@@ -220,7 +220,7 @@ class _Simulation:
 
 
 @contextmanager
-def _garbage_waits() -> Iterator[Callable[[], object]]:
+def garbage_waits() -> Iterator[Callable[[], object]]:
     """Within, garbage is collected only by the function that is given: what was there before is not looked at, and that
     is most of it."""
     was_on = gc.isenabled()

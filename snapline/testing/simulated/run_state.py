@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.runtime.cores.machine import check
 from snapline.testing.simulated.lineage import Lineage
+from snapline.testing.simulated.world import Process
 
 
 @dataclass
@@ -33,6 +34,12 @@ class RunState:
     staged: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
     """What checked sinks have written and not committed."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    at_step: Callable[[str, str], None] = lambda *_: None
+    """Told of each call of a connector under test, before and after it; may raise, or kill the process."""
+    process: Callable[[], Process] = lambda: check(None, "no simulated process is at work")
+    """Return the process that does something at this moment."""
+    process_is_gone: Callable[[], None] = lambda: None
+    """Told that objects of a process that was killed are forgotten."""
 
     def show(self, uid: str, value: Any) -> None:
         """Make a batch or a row visible."""

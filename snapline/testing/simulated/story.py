@@ -44,12 +44,12 @@ def tell(job: UserJob, expected: Expected, outcome: RunOutcome, watch: FunctionW
     """The story of a run that is not as expected. `is_full`: with all that has happened."""
     lines: list[str] = []
     if outcome.status is not JobStatus.FINISHED:
-        lines += _end(outcome)
+        lines += end_of(outcome)
     differing = [uid for uid in {**expected.visible, **outcome.visible} if _differs(expected.visible, outcome, uid)]
     for uid in differing if outcome.status is JobStatus.FINISHED else ():
-        lines += _difference(f"sink {uid!r}", expected.visible.get(uid, Counter()), outcome.visible.get(uid, Counter()))
+        lines += difference(f"sink {uid!r}", expected.visible.get(uid, Counter()), outcome.visible.get(uid, Counter()))
     lines += _culprit(job, expected, outcome, watch, differing)
-    lines += _events(outcome, is_full=is_full)
+    lines += events(outcome, is_full=is_full)
     return "\n".join(lines)
 
 
@@ -57,7 +57,8 @@ def _differs(visible: Mapping[str, Rows], outcome: RunOutcome, uid: str) -> bool
     return visible.get(uid, Counter()) != outcome.visible.get(uid, Counter())
 
 
-def _end(outcome: RunOutcome) -> list[str]:
+def end_of(outcome: RunOutcome) -> list[str]:
+    """How a run ended that should have finished, as lines for people."""
     if outcome.status is None:
         said = f"the job does not come to its end{f': {outcome.detail}' if outcome.detail else ''}"
     else:
@@ -69,7 +70,8 @@ def _end(outcome: RunOutcome) -> list[str]:
     return [f"  {said}; the latest failure{of}: {failure.summary}"]
 
 
-def _difference(what: str, expected: Rows, actual: Rows) -> list[str]:
+def difference(what: str, expected: Rows, actual: Rows) -> list[str]:
+    """What one of them has too often, what should not be there, and what is missing, as lines for people."""
     surplus, missing = actual - expected, expected - actual
     twice = {row: count for row, count in surplus.items() if row in expected}
     other = {row: count for row, count in surplus.items() if row not in expected}
@@ -101,7 +103,7 @@ def _culprit(
     lines = [f"  it begins at operator {first.uid!r}{called}, whose input was right:"]
     emitted, wanted = outcome.emitted(first.uid), expected.emitted[first.uid]
     if emitted != wanted:
-        lines += ["  " + line for line in _difference(f"{first.uid!r} put out", wanted, emitted)]
+        lines += ["  " + line for line in difference(f"{first.uid!r} put out", wanted, emitted)]
     reasons = [*watch.changes(first.uid), *calls_of(first.spec)]
     if first.is_sink and first.uid in sinks:
         reasons.append(_of_sink(first))
@@ -142,7 +144,8 @@ def _of_sink(operator: OperatorInfo) -> str:
     )
 
 
-def _events(outcome: RunOutcome, *, is_full: bool) -> list[str]:
+def events(outcome: RunOutcome, *, is_full: bool) -> list[str]:
+    """What has happened in a run, the latest of it or all, as lines for people."""
     lines = outcome.story
     if not is_full:
         lines = [line for line in lines if not line.rstrip().endswith(" starts")]

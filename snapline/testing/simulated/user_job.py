@@ -26,6 +26,7 @@ from snapline.dataflow.graph.stream_graph import StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 from snapline.environment import StreamExecutionEnvironment
 from snapline.testing.simulated.scripted_input import SimulatedInput
+from snapline.testing.simulated.watched_connectors import WatchedSink, WatchedSource
 from snapline.testing.simulated.watched_sinks import CheckedSink
 
 Build = Callable[[StreamExecutionEnvironment], object]
@@ -187,12 +188,14 @@ def _prepare_source(node: StreamNode, inputs: Mapping[str, Input]) -> None:
     elif isinstance(spec, SourceSpec):
         if node.uid in inputs:
             source: Source = _scripted(node.uid, inputs[node.uid], spec.source.schema())
+        elif isinstance(spec.source, WatchedSource):
+            return  # its end, if it has none, is up to who tests it
         elif not spec.source.bounded:
             raise SimulationError(
                 f"source {node.uid!r} ({type(spec.source).__name__}) has no end, and a simulated run has one: "
                 f"give its rows, inputs={{{node.uid!r}: [...]}}"
             )
-        elif type(spec.source).__module__.startswith("snapline."):
+        elif _comes_with_snapline(spec.source):
             source = _recorded(node.uid, spec)
         else:
             return  # the user's own, which is simulated with the job
@@ -276,11 +279,11 @@ def _recorded(uid: str, spec: SourceSpec) -> Source:
 def _prepare_sink(node: StreamNode, outputs: Collection[str]) -> None:
     spec = node.spec
     if isinstance(spec, SinkSpec):
-        if type(spec.sink).__module__.startswith("snapline."):
+        if _comes_with_snapline(spec.sink):
             node.spec, node.commits, node.stateful = SinkSpec(CheckedSink(node.uid)), True, True
     elif isinstance(spec, SinkFunctionSpec):
         function = spec.function
-        if type(function).__module__.startswith("snapline."):
+        if _comes_with_snapline(function):
             node.spec, node.commits, node.stateful = SinkSpec(CheckedSink(node.uid)), True, True
         elif (
             not isinstance(function, TwoPhaseCommitSinkFunction)
@@ -293,8 +296,14 @@ def _prepare_sink(node: StreamNode, outputs: Collection[str]) -> None:
             )
 
 
+def _comes_with_snapline(connector: object) -> bool:
+    """Whether the connector is one of Snapline's, and not one under test."""
+    is_watched = isinstance(connector, (WatchedSource, WatchedSink))
+    return type(connector).__module__.startswith("snapline.") and not is_watched
+
+
 def is_own_sink(spec: Any) -> bool:
     """Whether a specification is that of a sink of the user's."""
     if isinstance(spec, SinkSpec):
-        return isinstance(spec.sink, Sink) and not isinstance(spec.sink, CheckedSink)
+        return isinstance(spec.sink, Sink) and not isinstance(spec.sink, (CheckedSink, WatchedSink))
     return isinstance(spec, SinkFunctionSpec)

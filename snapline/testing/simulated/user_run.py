@@ -7,6 +7,7 @@ come to its end. What it has put out is compared elsewhere.
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,9 @@ import cloudpickle
 import pyarrow as pa
 
 import snapline.coordinator.ha.embedded
+from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.jobmaster.operations import (
+    CancelJob,
     OperationFailed,
     RequestID,
     RescaleJob,
@@ -28,12 +31,13 @@ from snapline.coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import ExecutionState, JobStatus
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.executor.events import TaskEnteredState
 from snapline.testing.row_comparison import row_text, row_texts
-from snapline.testing.simulated.async_calls import async_calls_in
+from snapline.testing.simulated.async_calls import async_calls_in, background_calls_in
 from snapline.testing.simulated.cluster import SimulatedCluster
 from snapline.testing.simulated.coordinator_process import SimulatedCoordinator
 from snapline.testing.simulated.disk import Disk
@@ -55,6 +59,7 @@ from snapline.testing.simulated.lineage import Rows, lineage_in
 from snapline.testing.simulated.network import Livelock
 from snapline.testing.simulated.rescaling import draw_rescaled
 from snapline.testing.simulated.run_state import RunState, run_with
+from snapline.testing.simulated.step_faults import LEADER, RESCALED, StepFault, StepFaults
 from snapline.testing.simulated.user_job import UserJob, is_own_sink
 from snapline.testing.simulated.watched_sinks import forget_transactions, watch_sink
 from snapline.testing.simulated.world import SimulatedTime, World
@@ -62,11 +67,16 @@ from snapline.testing.simulated.world import SimulatedTime, World
 FAIL_TASK = "fail task"
 FAIL_COMMIT = "fail commit"
 RESCALE, SAVEPOINT, STOP = "rescale", "savepoint", "stop and go on"
+DRAIN, CANCEL, TWICE = "stop and drain", "cancel", "stop and restore twice"
+END = "stop, because all has come"
 LARGEST_PARALLELISM = 3
 TASK_MANAGERS = 2
 STARTS_WITHIN_MS = 10_000
 ENDS_WITHIN_MS = 120_000
 """Milliseconds of simulated time, after the last fault, within which a run ends."""
+FIRST_RESTORE_MS = 120
+"""How long a job runs that is cancelled and restored from the same savepoint again."""
+ASK_AGAIN_MS = 200
 MOST_STEPS = 200_000
 """The most steps of all tasks of a run; those of short data make some hundreds."""
 CLUSTER = {
@@ -95,6 +105,16 @@ class RunPlan:
     mean_pause_ms: int = 100
     safety_ms: int = 0
     operations: tuple[tuple[int, str], ...] = ()
+    outside: tuple[tuple[int, Callable[[], None]], ...] = ()
+    """What happens in the world outside, and when after the first task has begun."""
+    rescale_to: int = 0
+    """The parallelism that a rescale asks for; 0: it is drawn."""
+    steps: tuple[StepFault, ...] = ()
+    """Faults at calls of a connector under test."""
+    look: Callable[[str, str, int], object] | None = None
+    """Told of each call of a connector under test, and how many checkpoints are complete."""
+    has_all: Callable[[Mapping[str, Rows]], bool] | None = None
+    """Whether the job has read all there is; it is stopped with a savepoint then, because it has no end."""
     interval_ms: int = 50
     pause_ms: int = 20
     commit_failures: float = 0.0
@@ -197,11 +217,22 @@ class UserRun:
         self._on_open = on_open
         self._uid_of = job.uid_of_payload
         self._world = World(hash_of(plan.seed), max_delay_ms=plan.max_delay_ms, keep_story=True)
+        self._begun_ms = self._world.clock.now_ms
         self._disk = Disk(self._world.random("disk"))
         self._disk.on_written = self._written
         self._cluster = SimulatedCluster(self._world, self._disk, plan, observe=self._observe)
         self._faults = _JobFaults(self._world, self._cluster, self._disk, plan)
-        self._state = RunState(self._world.random("sources"), plan.pause_ms, self._faults.commit_fault)
+        self.steps = StepFaults(
+            self._world, plan.steps, {LEADER: self._kill_leader, RESCALED: lambda: self._ask(RESCALE)}
+        )
+        self._state = RunState(
+            self._world.random("sources"),
+            plan.pause_ms,
+            self._faults.commit_fault,
+            at_step=self._at_step,
+            process=lambda: check(self._world.current, "connectors are called in a process"),
+            process_is_gone=self._collect_soon,
+        )
         self._rng = self._world.random("user")
         self._graph = replace(
             job.graph,
@@ -209,6 +240,9 @@ class UserRun:
         )
         self._waiting: list[tuple[SimulatedCoordinator, RequestID, str]] = []
         self._go_on_from: str | None = None
+        self._is_restored_twice = False
+        self._ask_at_ms = 0
+        self._collects = False
         self._forgotten: dict[JobID, tuple[JobStatus, SerializedFailure | None]] = {}
         """How jobs have ended that no coordinator will run again."""
         self._cluster.on_forgotten = self._forget
@@ -223,6 +257,7 @@ class UserRun:
         with ExitStack() as stack:
             stack.enter_context(patch.object(snapline.coordinator.ha.embedded, "time", SimulatedTime(world)))
             stack.enter_context(async_calls_in(world))
+            stack.enter_context(background_calls_in(world))
             stack.enter_context(run_with(self._state))
             stack.enter_context(lineage_in(self._state.lineage, self._on_open))
             stack.callback(random.setstate, global_random)
@@ -236,6 +271,8 @@ class UserRun:
                 world.clock.run_until(world.clock.now_ms + STARTS_WITHIN_MS, lambda: self._state.lineage.has_begun)
                 for at_ms, operation in plan.operations:
                     world.clock.after(at_ms, lambda operation=operation: self._ask(operation))  # type: ignore[misc]
+                for at_ms, happens in plan.outside:
+                    world.clock.after(at_ms, happens)
                 if plan.faults or plan.commit_failures:
                     self._faults.start()
                     world.clock.run_until(world.clock.now_ms + plan.safety_ms, self._is_over)
@@ -257,6 +294,11 @@ class UserRun:
             self._state.lineage.restarts,
             detail,
         )
+
+    @property
+    def now_ms(self) -> int:
+        """Return the simulated time since the world began."""
+        return self._world.clock.now_ms - self._begun_ms
 
     def _is_ready(self) -> bool:
         coordinator = self._cluster.coordinator
@@ -295,14 +337,23 @@ class UserRun:
             return
         self._world.story.say("user", f"wants: {operation}")
         if operation == RESCALE:
-            rescaled = draw_rescaled(self._graph, self._rng, LARGEST_PARALLELISM, self._job.kept_parallelism)
+            rescaled = self._rescaled()
             self._world.story.say("user", "parallelism " + "/".join(str(v.parallelism) for v in rescaled.vertices))
             request: Any = RescaleJob({vertex.vertex_id: vertex.parallelism for vertex in rescaled.vertices})
         elif operation == SAVEPOINT:
             request = TakeSavepoint("/savepoints")
+        elif operation == CANCEL:
+            request = CancelJob()
         else:
-            request = StopWithSavepoint("/savepoints", drain=False)
+            request = StopWithSavepoint("/savepoints", drain=operation == DRAIN)
         self._waiting.append((coordinator, coordinator.operate(self._graph.job_id, request), operation))
+
+    def _rescaled(self) -> JobGraph:
+        wanted = self._plan.rescale_to
+        if not wanted:
+            return draw_rescaled(self._graph, self._rng, LARGEST_PARALLELISM, self._job.kept_parallelism)
+        many = [vertex.vertex_id for vertex in self._graph.vertices if vertex.max_parallelism != 1]
+        return with_parallelism(self._graph, dict.fromkeys(many, wanted))
 
     def _take_answers(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -313,8 +364,8 @@ class UserRun:
                     self._waiting.append((coordinator, request_id, operation))
             elif isinstance(answer, OperationFailed):
                 self._world.story.say("user", f"{operation} failed: {answer.failure.summary}")
-            elif isinstance(answer, SnapshotCompleted) and operation == STOP:
-                self._go_on_from = answer.path
+            elif isinstance(answer, SnapshotCompleted) and operation in (STOP, TWICE):
+                self._go_on_from, self._is_restored_twice = answer.path, operation == TWICE
 
     def _outcome(self) -> tuple[JobStatus, SerializedFailure | None] | None:
         """How the job has ended; nobody may have heard of it, if the coordinator was killed just then."""
@@ -336,20 +387,65 @@ class UserRun:
                 raise Livelock(
                     f"its tasks have made {MOST_STEPS} steps; a source that never ends needs inputs={{uid: rows}}"
                 )
+            self._stop_when_all_has_come()
             return False
         if self._waiting:
             self._take_answers()
-        if self._go_on_from is None or outcome[0] is not JobStatus.FINISHED:
+        if self._go_on_from is None:
             return True
-        path, self._go_on_from = self._go_on_from, None
+        if self._first_restore is not None and self._first_restore == self._graph.job_id:
+            self._first_restore = None
+        elif outcome[0] is not JobStatus.FINISHED:
+            return True
+        path = self._go_on_from
         rescaled = draw_rescaled(self._graph, self._rng, LARGEST_PARALLELISM, self._job.kept_parallelism)
-        self._graph = replace(
-            rescaled, job_id=JobID(f"6{self._graph.job_id[1:]}"), savepoint_restore=SavepointRestoreSettings(path)
-        )
+        job_id = JobID(f"{int(self._graph.job_id[0], 16) + 1:x}{self._graph.job_id[1:]}")
+        self._graph = replace(rescaled, job_id=job_id, savepoint_restore=SavepointRestoreSettings(path))
         shape = "/".join(str(vertex.parallelism) for vertex in rescaled.vertices)
         self._world.story.say("user", f"starts the job again from {path}, with parallelism {shape}")
-        self._cluster.submit(self._graph)
+        if self._is_restored_twice:
+            self._is_restored_twice, self._first_restore = False, job_id
+            never = {**rescaled.configuration, "execution.checkpointing.interval": "1 d"}
+            self._cluster.submit(replace(self._graph, configuration=never))
+            self._world.clock.after(FIRST_RESTORE_MS, lambda: self._ask(CANCEL))
+        else:
+            self._go_on_from = None
+            self._cluster.submit(self._graph)
         return False
+
+    _first_restore: JobID | None = None
+    """The job that is cancelled, so that another one starts from the same savepoint."""
+
+    def _stop_when_all_has_come(self) -> None:
+        has_all = self._plan.has_all
+        if has_all is None or self._world.clock.now_ms < self._ask_at_ms:
+            return
+        self._ask_at_ms = self._world.clock.now_ms + ASK_AGAIN_MS
+        self._take_answers()
+        if not self._waiting and has_all({uid: _counted(values) for uid, values in self._state.visible.items()}):
+            self._ask(END)
+
+    # --- connectors under test ----------------------------------------------------------------------------------------
+
+    def _at_step(self, step: str, moment: str) -> None:
+        if self._plan.look is not None:
+            self._plan.look(step, moment, self.checkpoints)
+        self.steps.at(step, moment)
+
+    def _kill_leader(self) -> None:
+        coordinator = self._cluster.coordinator
+        if coordinator is not None and coordinator.alive:
+            coordinator.kill()
+
+    def _collect_soon(self) -> None:
+        """Collect garbage once the objects of a killed process are out of reach, because some hold connections."""
+        if not self._collects:
+            self._collects = True
+            self._world.clock.after(1, self._collect)
+
+    def _collect(self) -> None:
+        self._collects = False
+        gc.collect()
 
 
 def hash_of(seed: str) -> int:

@@ -1,80 +1,23 @@
-"""The sink into HBase, over the real wire: a Thrift server of our own with HBase's interface, which keeps rows in
-memory."""
+"""The sink into HBase, over the real wire, against a server of our own."""
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import happybase  # noqa: F401 - makes the module of HBase's interface known
-import Hbase_thrift
 import pyarrow as pa
 import pytest
-from thriftpy2.protocol import TBinaryProtocol
-from thriftpy2.thrift import TApplicationException, TProcessor
-from thriftpy2.transport import TBufferedTransport, TSocket, TTransportException
 
 from snapline.connectors import HBaseSink
 from snapline.dataflow.errors import ConnectorError
+from tests.services.hbase import Memory, running_hbase
 from tests.unit.connectors.parquet.places import Place
-
-
-class Memory:
-    """What HBase's Thrift server does, as far as the sink asks for it."""
-
-    def __init__(self) -> None:
-        self.rows: dict[bytes, dict[bytes, bytes]] = {}
-        self.batches: list[int] = []
-        self.refuses = False
-
-    def getTableNames(self) -> list[bytes]:
-        return [b"totals"]
-
-    def getColumnDescriptors(self, tableName: bytes) -> dict[bytes, Any]:
-        return {b"d:": Hbase_thrift.ColumnDescriptor(name=b"d:")}
-
-    def mutateRows(self, tableName: bytes, rowBatches: list[Any], attributes: Any) -> None:
-        if self.refuses:
-            raise Hbase_thrift.IOError(message="NoSuchColumnFamilyException: x\n at a.b.c")
-        self.batches.append(len(rowBatches))
-        for each in rowBatches:
-            for mutation in each.mutations:
-                if mutation.isDelete:
-                    self.rows.pop(each.row, None)
-                else:
-                    self.rows.setdefault(each.row, {})[mutation.column] = mutation.value
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[Memory, int]]:
-    memory = Memory()
-    listening = socket.create_server(("127.0.0.1", 0))
-    processor = TProcessor(Hbase_thrift.Hbase, memory)
-
-    def serve() -> None:
-        while True:
-            try:
-                accepted, _ = listening.accept()
-            except OSError:
-                return
-            client = TSocket()
-            client.set_handle(accepted)
-            transport = TBufferedTransport(client)
-            protocol = TBinaryProtocol(transport, decode_response=False)
-            try:
-                while True:
-                    processor.process(protocol, protocol)
-            except (TTransportException, TApplicationException, OSError):
-                transport.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield memory, listening.getsockname()[1]
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    thread.join(10)
+    with running_hbase() as running:
+        yield running
 
 
 def sink_at(port: int, **options: Any) -> HBaseSink:
