@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from snapline.connectors.builtin.rate_limit import RateLimiter
     from snapline.connectors.builtin.sinks import DiscardingSink, PrintSink
     from snapline.connectors.delta.delta_sink import DeltaSink
+    from snapline.connectors.delta.delta_source import DeltaSource
     from snapline.connectors.files.file_sink import FileSink
     from snapline.connectors.files.file_source import FileSource
     from snapline.connectors.files.file_writer import RollingPolicy
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from snapline.connectors.hbase.hbase_sink import HBaseSink
     from snapline.connectors.iceberg.iceberg_sink import IcebergSink
+    from snapline.connectors.iceberg.iceberg_source import IcebergSource
     from snapline.connectors.kafka import KafkaSink, KafkaSource
     from snapline.connectors.parquet import ParquetSink, ParquetSource
     from snapline.connectors.postgres.changes_source import PostgresChangesSource
@@ -46,6 +48,7 @@ __all__ = [
     "ConfluentAvroFormat",
     "CsvFormat",
     "DeltaSink",
+    "DeltaSource",
     "DiscardingSink",
     "FileFormat",
     "FileRows",
@@ -55,6 +58,7 @@ __all__ = [
     "HBaseSink",
     "HybridSource",
     "IcebergSink",
+    "IcebergSource",
     "JsonFormat",
     "KafkaSink",
     "KafkaSource",
@@ -79,6 +83,7 @@ _PLACES = {
     "snapline.connectors.builtin.rate_limit": "RateLimiter",
     "snapline.connectors.builtin.sinks": "DiscardingSink PrintSink",
     "snapline.connectors.delta.delta_sink": "DeltaSink",
+    "snapline.connectors.delta.delta_source": "DeltaSource",
     "snapline.connectors.files.file_sink": "FileSink",
     "snapline.connectors.files.file_writer": "RollingPolicy",
     "snapline.connectors.files.file_source": "FileSource",
@@ -88,6 +93,7 @@ _PLACES = {
     """,
     "snapline.connectors.hbase.hbase_sink": "HBaseSink",
     "snapline.connectors.iceberg.iceberg_sink": "IcebergSink",
+    "snapline.connectors.iceberg.iceberg_source": "IcebergSource",
     "snapline.connectors.kafka": "KafkaSink KafkaSource",
     "snapline.connectors.parquet": "ParquetSink ParquetSource",
     "snapline.connectors.postgres.changes_source": "PostgresChangesSource",

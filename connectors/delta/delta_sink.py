@@ -23,6 +23,7 @@ from snapline.connectors.delta.delta_statistics import statistics_of
 from snapline.connectors.delta.delta_table import (
     columns_of,
     delta_type,
+    failures,
     library,
     library_options,
     open_table,
@@ -252,9 +253,7 @@ class DeltaCommitter(GlobalCommitter):
             if newest is not None and newest.version() == version:
                 raise unusable(self._path, error) from error
             return False
-        except ConnectorError:
-            raise
-        except Exception as error:
+        except failures() as error:
             raise unusable(self._path, error) from error
         return True
 
@@ -287,7 +286,7 @@ class DeltaCommitter(GlobalCommitter):
                 partition_by=list(note["partition_by"]),
                 storage_options=library_options(self._options),
             )
-        except Exception as error:
+        except failures() as error:
             if open_table(self._path, self._options) is None:
                 raise unusable(self._path, error) from error
 
@@ -324,7 +323,7 @@ class DeltaCommitter(GlobalCommitter):
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except failures() as error:
             raise unusable(self._path, error) from error
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from snapline.connectors.files.filesystems import advice, first_line
 from snapline.connectors.tables.table_columns import stored_type
+from snapline.connectors.tables.table_discovery import TableUnreachable
 from snapline.dataflow.errors import ConnectorError
 
 _OPTIONS = {
@@ -53,13 +54,18 @@ def open_table(url: str, options: Mapping[str, str]) -> Any | None:
         return deltalake.DeltaTable(url, storage_options=library_options(options))
     except deltalake.exceptions.TableNotFoundError:
         return None
-    except Exception as error:
+    except failures() as error:
         raise unusable(url, error) from error
 
 
-def unusable(url: str, error: BaseException) -> ConnectorError:
+def failures() -> tuple[type[Exception], ...]:
+    """What deltalake raises for a table, its files or the way to them; whatever else is raised is a defect."""
+    return (library().exceptions.DeltaError, OSError, ValueError, NotImplementedError)
+
+
+def unusable(url: str, error: BaseException) -> TableUnreachable:
     """Say in one line that the library failed at this table."""
-    return ConnectorError(f"Delta table {url}: {first_line(error)}; {advice(error)}")
+    return TableUnreachable(f"Delta table {url}: {first_line(error)}; {advice(error)}")
 
 
 def columns_of(table: Any) -> pa.Schema:

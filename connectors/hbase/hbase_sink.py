@@ -76,9 +76,7 @@ class HBaseSink(Sink):
                 raise ConnectorError(
                     f"{self.described}: there is no column family {self.family!r} but {', '.join(families)}; add it, or name one"
                 )
-        except ConnectorError:
-            raise
-        except Exception as error:
+        except failures() as error:
             raise refused(self, error) from error
         finally:
             connection.close()
@@ -98,8 +96,15 @@ def connect(sink: HBaseSink) -> Any:
         raise ConnectorError("HBase needs happybase: pip install 'snapline[hbase]'") from error
     try:
         return happybase.Connection(sink.host, sink.port, timeout=sink.timeout_ms)
-    except Exception as error:
+    except failures() as error:
         raise refused(sink, error) from error
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What happybase raises for what the server says and for the way to it; whatever else is raised is a defect."""
+    from thriftpy2.thrift import TException
+
+    return (TException, OSError)
 
 
 def refused(sink: HBaseSink, error: Exception) -> ConnectorError:
@@ -171,7 +176,7 @@ class HBaseWriter(SinkWriter):
                 else:
                     batch.put(key, cells)
             batch.send()
-        except Exception as error:
+        except failures() as error:
             raise refused(self._sink, error) from error
         self._pending = {}
 

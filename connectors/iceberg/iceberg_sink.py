@@ -23,6 +23,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     Catalog,
     Partitions,
     columns_of,
+    failures,
     iceberg_type,
     open_catalog,
     open_table,
@@ -110,7 +111,7 @@ class IcebergSink(Sink):
         namespace = self.table.rpartition(".")[0]
         try:
             there = catalog.namespace_exists(namespace)
-        except Exception as error:
+        except failures() as error:
             raise unusable(self.table, error) from error
         if not there:
             raise ConnectorError(
@@ -169,7 +170,7 @@ def create_table(catalog: Any, sink: IcebergSink, columns: pa.Schema) -> Any:
         with catalog.create_table_transaction(sink.table, columns) as transaction, transaction.update_spec() as spec:
             for name in sink.partition_by or ():
                 spec.add_identity(name)
-    except Exception as error:
+    except failures() as error:
         table = open_table(catalog, sink.table)
         if table is None:
             raise unusable(sink.table, error) from error
@@ -282,7 +283,7 @@ class IcebergCommitter(GlobalCommitter):
             if newest is not None and newest.metadata_location == before:
                 raise unusable(self._name, error) from error
             return False
-        except Exception as error:
+        except failures() as error:
             raise unusable(self._name, error) from error
         return True
 

@@ -6,6 +6,7 @@ and what errors of catalogue and library mean to a user. It writes nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -15,8 +16,15 @@ import pyarrow.compute as pc
 
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.tables.table_columns import stored_type
+from snapline.connectors.tables.table_discovery import TableUnreachable
 from snapline.dataflow.errors import ConnectorError
 
+CATALOG_ERRORS = {
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "botocore.exceptions": ("ClientError", "BotoCoreError"),
+    "thrift.Thrift": ("TException",),
+}
+"""Of catalogues in SQL, AWS Glue and Hive; those of REST are OSErrors."""
 Catalog = str | Mapping[str, str]
 """The name of a catalogue in pyiceberg's configuration, or its properties."""
 
@@ -32,11 +40,22 @@ def open_catalog(catalog: Catalog) -> Any:
             return load_catalog(catalog)
         # SQL catalogues keep tables under the name of the catalogue; pyiceberg's own default is this one.
         return load_catalog(catalog.get("name", "default"), **{k: v for k, v in catalog.items() if k != "name"})
-    except Exception as error:
+    except failures() as error:
         raise ConnectorError(
             f"Iceberg catalogue {named(catalog)}: {first_line(error)}; check type and uri in catalog=, or that the name stands in "
             "pyiceberg's configuration on every machine"
         ) from error
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What pyiceberg and the libraries of its catalogues raise for a table or the way to it; whatever else is raised is
+    a defect. The libraries are those that have been loaded."""
+    from pyiceberg import exceptions
+
+    found = [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)]
+    for module, names in CATALOG_ERRORS.items():
+        found += [getattr(sys.modules[module], name) for name in names if module in sys.modules]
+    return (*found, pa.ArrowException, OSError, ValueError)
 
 
 def named(catalog: Catalog) -> str:
@@ -52,7 +71,7 @@ def open_table(catalog: Any, table: str) -> Any | None:
         return catalog.load_table(table)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
-    except Exception as error:
+    except failures() as error:
         raise unusable(table, error) from error
 
 
@@ -64,7 +83,7 @@ def unusable(table: str, error: BaseException) -> ConnectorError:
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; check the credentials in catalog=")
     if isinstance(error, exceptions.NoSuchNamespaceError):
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; create the namespace first")
-    return ConnectorError(
+    return TableUnreachable(
         f"Iceberg table {table}: {first_line(error)}; check that catalogue and warehouse can be reached"
     )
 

@@ -8,11 +8,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from snapline.connectors import DeltaSink
+from snapline.connectors import DeltaSink, DeltaSource
 from snapline.connectors.delta.delta_table import library_options
 from snapline.dataflow.api.connector_api import GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
 from tests.services.s3 import BUCKET, S3Server
+from tests.unit.connectors.delta.test_delta_source import Job
 from tests.unit.connectors.parquet.places import Place
 
 pytestmark = pytest.mark.s3
@@ -43,3 +44,23 @@ def test_wrong_credentials_and_a_missing_bucket_are_refused_at_submission(s3_ser
         DeltaSink(f"s3://{BUCKET}/x", storage_options={**options, "s3.secret-key": "wrong"}).validate()
     with pytest.raises(ConnectorError, match="check that the bucket exists"):
         DeltaSink("s3://no-such-bucket/x", storage_options=options).validate()
+
+
+def test_a_table_on_s3_is_a_source(s3_server: S3Server) -> None:
+    """The rows of a version, and what a checkpoint adds later, with the values of partitions."""
+    url = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    sink = DeltaSink(url, partition_by=["shop"], storage_options=s3_server.configuration)
+
+    def commit(checkpoint_id: int) -> None:
+        writer = sink.create_writer(Place(), ())
+        writer.write(pa.RecordBatch.from_pydict({"n": [checkpoint_id], "shop": ["a b/c"]}))
+        due = GlobalCommittable("job", "uid", checkpoint_id, tuple(writer.prepare_commit(checkpoint_id)))
+        sink.create_global_committer(Place()).commit(due)
+
+    commit(1)
+    job = Job(DeltaSource(url, follow=True, storage_options=s3_server.configuration))
+    job.look()
+    assert job.read() == [{"n": 1, "shop": "a b/c"}]
+    commit(2)
+    job.look()
+    assert job.read() == [{"n": 2, "shop": "a b/c"}]

@@ -1,0 +1,288 @@
+"""Delta tables as a source: the rows of a version, or what came since one, and with `follow=True` what comes later.
+
+Decides which versions are read and which commits can be: rows that are added are read once, a commit that only moves
+rows into other files is passed over, and one that changes or deletes rows fails the job or is left out as a whole. Data
+files are splits, found by one task. The log is read as it is written, a file for each version; what a version has as a
+whole is said by the deltalake library. Mirrors Spark's streaming source for Delta.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from snapline.connectors.delta.delta_sink import file_options, partition_text
+from snapline.connectors.delta.delta_table import columns_of, failures, library, open_table, unusable
+from snapline.connectors.files.filesystems import Location, PathLike, absolute, locate
+from snapline.connectors.tables.data_file_reader import DataFileReader
+from snapline.connectors.tables.table_discovery import TableEnumerator, milliseconds
+from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
+from snapline.dataflow.errors import ConnectorError
+
+BATCH_ROWS = 16_384
+DISCOVERY_INTERVAL_MS = 10_000
+
+
+class DeltaSource(Source):
+    """Reads a Delta table that is there; with `follow=True` also what is added later.
+
+    >>> import deltalake
+    >>> deltalake.write_deltalake(f"{tmp}/clicks", pa.table({"page": ["a", "b"], "n": [1, 2]}))
+    >>> clicks = sl_connectors.DeltaSource(f"{tmp}/clicks", follow=True, starting_version=0, columns=["n"])
+    >>> clicks.schema().names, clicks.bounded, clicks.splits_at_once
+    (['n'], False, 1)
+    >>> clicks.names_in_file(pa.schema([("page", pa.string()), ("n", pa.int64())]))
+    {'n': 'n'}
+    >>> clicks.described.endswith("clicks"), clicks.location_of("part-0.parquet").path.endswith("clicks/part-0.parquet")
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        follow: bool = False,
+        starting_version: int | Literal["latest"] | None = None,
+        starting_timestamp: dt.datetime | None = None,
+        columns: Sequence[str] | None = None,
+        skip_change_commits: bool = False,
+        ignore_missing: bool = False,
+        discovery_interval_ms: int = DISCOVERY_INTERVAL_MS,
+        batch_rows: int = BATCH_ROWS,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`follow`: look for new versions every `discovery_interval_ms`, for ever. Without a start the rows of the
+        newest version come first. `starting_version`: only what was added by this version and later ones, or after the
+        newest one (`latest`). `starting_timestamp`: the same from the first version at or after a time (UTC, unless it
+        has a zone). `columns`: only these, in this order. `skip_change_commits`: leave out commits that delete or
+        change rows, with all that they add. `ignore_missing`: leave out files that are gone before they are read.
+        `storage_options`: as for `DeltaSink`. Raises ConnectorError for what makes no sense."""
+        self.path: str = absolute(path)
+        if starting_version is not None and starting_timestamp is not None:
+            raise ConnectorError(f"{self.described}: give starting_version or starting_timestamp, not both")
+        if starting_version != "latest" and starting_version is not None and starting_version < 0:
+            raise ConnectorError(f"{self.described}: starting_version is 0 or more, not {starting_version}")
+        for name, number in (("batch_rows", batch_rows), ("discovery_interval_ms", discovery_interval_ms)):
+            if number < 1:
+                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        self.follow = follow
+        self.starting_version: int | Literal["latest"] | None = starting_version
+        self.starting_timestamp = starting_timestamp
+        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
+        self.skip_change_commits = skip_change_commits
+        self.ignore_missing = ignore_missing
+        self.discovery_interval_ms = discovery_interval_ms
+        self.batch_rows = batch_rows
+        self.storage_options: dict[str, str] = dict(storage_options or {})
+        self._schema: pa.Schema | None = None
+        self._place: Location | None = None
+
+    @property
+    def described(self) -> str:
+        """The source's kind and path, for errors."""
+        return f"DeltaSource {self.path}"
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+    @property
+    def splits_at_once(self) -> int:
+        return 1
+
+    def schema(self) -> pa.Schema:
+        """The table's columns, or those that were asked for. Raises ConnectorError when there is no table."""
+        if self._schema is None:
+            self._schema = self._columns_of(DeltaVersions(self).table)
+        return self._schema
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        """None: files are found in the cluster. Raises ConnectorError for what can be seen to be wrong by now."""
+        versions = DeltaVersions(self)
+        self._schema = self._columns_of(versions.table)
+        start = versions.start()
+        if not start["done"] and not start["whole"]:
+            versions.files(start["at"], whole=False)
+        return ()
+
+    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator:
+        versions = DeltaVersions(self)
+        return TableEnumerator(
+            versions, follow=self.follow, interval_ms=self.discovery_interval_ms, what=self.described
+        )
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        return DataFileReader(self, context)
+
+    def location_of(self, path: str) -> Location:
+        """Where a file of the table lies, by its path in the log."""
+        if self._place is None:
+            self._place = locate(self.path, file_options(self.storage_options))
+        if "://" in path or path.startswith("/"):
+            return locate(absolute(path), file_options(self.storage_options))
+        return self._place.at(f"{self._place.path}/{path}")
+
+    def names_in_file(self, file: pa.Schema) -> dict[str, str]:
+        """Columns are known by their names."""
+        return {name: name for name in self.schema().names if name in file.names}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_place": None}
+
+    def _columns_of(self, table: Any) -> pa.Schema:
+        found = columns_of(table)
+        wanted = found.names if self.columns is None else self.columns
+        for name in wanted:
+            if name not in found.names:
+                raise ConnectorError(
+                    f"{self.described}: there is no column {name!r} in the table, but {', '.join(found.names)}"
+                )
+        return pa.schema([found.field(name).with_nullable(True).remove_metadata() for name in wanted])
+
+
+class DeltaVersions:
+    """The versions of the table, as its log has them."""
+
+    def __init__(self, source: DeltaSource) -> None:
+        self._source = source
+        self._schema = source._schema  # noqa: SLF001 - of the same room: None before the columns are known
+        table = open_table(source.path, source.storage_options)
+        if table is None:
+            raise ConnectorError(f"{source.described}: there is no Delta table; create it first")
+        self.table: Any = table
+        self._newest = int(table.version())
+        configuration = table.metadata().configuration
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise ConnectorError(
+                f"{source.described}: the table maps its columns to other names, which DeltaSource cannot read"
+            )
+
+    def refresh(self) -> None:
+        deltalake = library()
+        try:
+            self.table.update_incremental()
+        except deltalake.exceptions.TableNotFoundError as error:
+            raise ConnectorError(f"{self._source.described}: the table is gone; put it back") from error
+        except failures() as error:
+            raise unusable(self._source.path, error) from error
+        self._newest = int(self.table.version())
+
+    def newest(self) -> int:
+        return self._newest
+
+    def start(self) -> dict[str, Any]:
+        source, version = self._source, self._source.starting_version
+        if source.starting_timestamp is not None:
+            version = self._version_since(milliseconds(source.starting_timestamp))
+        if version is None:
+            return {"at": self._newest, "whole": True, "done": False}
+        if version == "latest":
+            return {"at": self._newest, "whole": False, "done": True}
+        if version > self._newest + 1:
+            raise ConnectorError(
+                f"{source.described}: starting_version is {version}, and the table's newest version is {self._newest}"
+            )
+        if version > self._newest:
+            return {"at": self._newest, "whole": False, "done": True}
+        return {"at": version, "whole": False, "done": False}
+
+    def after(self, version: int | None) -> int | None:
+        following = 0 if version is None else version + 1
+        return following if following <= self._newest else None
+
+    def files(self, version: int, *, whole: bool) -> Sequence[dict[str, Any]]:
+        return self._all_files(version) if whole else self._added_files(version)
+
+    def _all_files(self, version: int) -> list[dict[str, Any]]:
+        deltalake, source = library(), self._source
+        try:
+            table = self.table if version == self.table.version() else deltalake.DeltaTable(
+                source.path, version=version, storage_options=self.table._storage_options  # noqa: SLF001 - as it was opened
+            )  # fmt: skip
+            if len(pa.table(table.deletion_vectors())):
+                raise self._has_deletion_vectors(version)
+            found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            names = table.metadata().partition_columns
+        except failures() as error:
+            raise unusable(source.path, error) from error
+        files = [
+            {"path": unquote(file["path"]), "bytes": file["size_bytes"],
+             "values": {name: partition_text(file[f"partition.{name}"]) for name in names}}
+            for file in found
+        ]  # fmt: skip
+        return sorted(files, key=lambda file: str(file["path"]))
+
+    def _added_files(self, version: int) -> list[dict[str, Any]]:
+        source = self._source
+        actions = self._actions(version)
+        committed_ms = next((a["commitInfo"].get("timestamp") for a in actions if "commitInfo" in a), None)
+        for action in actions:
+            if "metaData" in action:
+                self._require_columns(action["metaData"]["schemaString"], version)
+        changed = [action["remove"] for action in actions if action.get("remove", {}).get("dataChange")]
+        if changed:
+            if source.skip_change_commits:
+                return []
+            raise ConnectorError(
+                f"{source.described}: version {version} deletes or changes rows (of {len(changed)} files), which a source of added rows "
+                "cannot say; skip_change_commits=True leaves such versions out with all that they add, or start behind it with "
+                f"starting_version={version + 1}"
+            )
+        files = []
+        for number, add in enumerate(action["add"] for action in actions if action.get("add", {}).get("dataChange")):
+            if add.get("deletionVector"):
+                raise self._has_deletion_vectors(version)
+            path = unquote(add["path"])
+            values = {name: text or None for name, text in add.get("partitionValues", {}).items()}
+            files.append(
+                {"path": path, "bytes": int(add["size"]), "values": values, "committed_ms": committed_ms, "of": number}
+            )
+        return files
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        """What the log says of a version. Raises ConnectorError when it does not any more."""
+        source = self._source
+        location = source.location_of(f"_delta_log/{version:020d}.json")
+        try:
+            with location.filesystem.open_input_file(location.path) as stream:
+                return [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+        except FileNotFoundError as error:
+            raise ConnectorError(
+                f"{source.described}: version {version} is gone from the table's log, which is cleaned up "
+                "(delta.logRetentionDuration); what it added is lost to this job. Start anew, with a snapshot or a later starting_version"
+            ) from error
+        except OSError as error:
+            raise unusable(source.path, error) from error
+
+    def _require_columns(self, schema: str, version: int) -> None:
+        """Raise ConnectorError when the table has lost a column that is read, or its type."""
+        if self._schema is None:
+            return
+        now = pa.schema(library().Schema.from_json(schema).to_arrow())
+        for field in self._schema:
+            if field.name not in now.names or now.field(field.name).type != field.type:
+                is_now = f"{now.field(field.name).type}" if field.name in now.names else "gone"
+                raise ConnectorError(
+                    f"{self._source.described}: with version {version} column {field.name!r}, which was {field.type}, is {is_now}; start "
+                    "the job again, or leave the column out of columns="
+                )
+
+    def _has_deletion_vectors(self, version: int) -> ConnectorError:
+        return ConnectorError(
+            f"{self._source.described}: version {version} has deletion vectors, which DeltaSource cannot apply; REORG TABLE ... APPLY (PURGE) "
+            "writes the files anew"
+        )
+
+    def _version_since(self, at_ms: int) -> int:
+        """The first version at or after a time, or the one that will follow the newest."""
+        try:
+            found = self.table.history()
+        except failures() as error:
+            raise unusable(self._source.path, error) from error
+        later = [int(one["version"]) for one in found if int(one.get("timestamp", 0)) >= at_ms]
+        return min(later, default=self._newest + 1)

@@ -1,0 +1,268 @@
+"""Iceberg tables as a source: the rows of a snapshot, or what came since one, and with `follow=True` what comes later.
+
+Decides which snapshots are read and which can be: appended files are read once, a snapshot that only replaces files is
+passed over, and one that changes or deletes rows fails the job or is left out as a whole. Data files are splits, found
+by one task; columns are known by their ids, as the table knows them. Mirrors Iceberg's source for Flink.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.connectors.files.filesystems import Location, locate
+from snapline.connectors.iceberg.iceberg_sink import data_directory
+from snapline.connectors.iceberg.iceberg_table import Catalog, columns_of, failures, open_catalog, open_table, unusable
+from snapline.connectors.tables.data_file_reader import DataFileReader
+from snapline.connectors.tables.table_discovery import TableEnumerator, milliseconds
+from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
+from snapline.dataflow.errors import ConnectorError
+
+BATCH_ROWS = 16_384
+DISCOVERY_INTERVAL_MS = 10_000
+FIELD_ID = b"PARQUET:field_id"
+CHANGES = ("overwrite", "delete")
+
+
+class IcebergSource(Source):
+    """Reads an Iceberg table that is there; with `follow=True` also what is added later.
+
+    >>> catalog = {"type": "sql", "uri": f"sqlite:///{tmp}/source.db", "warehouse": f"file://{tmp}/warehouse"}
+    >>> from pyiceberg.catalog import load_catalog
+    >>> load_catalog("default", **catalog).create_namespace("web")
+    >>> _ = load_catalog("default", **catalog).create_table("web.clicks", pa.schema([("page", pa.string())]))
+    >>> clicks = sl_connectors.IcebergSource("web.clicks", catalog=catalog, follow=True)
+    >>> clicks.schema().names, clicks.bounded, clicks.splits_at_once, clicks.described
+    (['page'], False, 1, 'IcebergSource web.clicks')
+    >>> clicks.names_in_file(pa.schema([("page", pa.string())]))
+    {'page': 'page'}
+    >>> clicks.location_of("file:///data/part-0.parquet").path
+    '/data/part-0.parquet'
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: Catalog,
+        follow: bool = False,
+        starting_snapshot: int | None = None,
+        starting_timestamp: dt.datetime | None = None,
+        columns: Sequence[str] | None = None,
+        skip_change_commits: bool = False,
+        ignore_missing: bool = False,
+        discovery_interval_ms: int = DISCOVERY_INTERVAL_MS,
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        """`table`, `catalog`: as for `IcebergSink`. `follow`: look for new snapshots every `discovery_interval_ms`, for
+        ever. Without a start the rows of the newest snapshot come first. `starting_snapshot`: only what was added by
+        the snapshot of this id and later ones. `starting_timestamp`: the same from the first snapshot at or after a
+        time (UTC, unless it has a zone). `columns`: only these, in this order. `skip_change_commits`: leave out
+        snapshots that delete or change rows, with all that they add. `ignore_missing`: leave out files that are gone
+        before they are read. Raises ConnectorError for what makes no sense."""
+        self.table = table
+        if starting_snapshot is not None and starting_timestamp is not None:
+            raise ConnectorError(f"{self.described}: give starting_snapshot or starting_timestamp, not both")
+        for name, number in (("batch_rows", batch_rows), ("discovery_interval_ms", discovery_interval_ms)):
+            if number < 1:
+                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
+        self.follow = follow
+        self.starting_snapshot = starting_snapshot
+        self.starting_timestamp = starting_timestamp
+        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
+        self.skip_change_commits = skip_change_commits
+        self.ignore_missing = ignore_missing
+        self.discovery_interval_ms = discovery_interval_ms
+        self.batch_rows = batch_rows
+        self._schema: pa.Schema | None = None
+        self.field_ids: dict[int, str] = {}
+        """The columns of the rows by their id in the table, once the table was looked at."""
+        self._named: dict[str, int] = {}
+        """Ids of columns by their name, for files that have no ids."""
+        self._options: dict[str, str] = {}
+
+    @property
+    def described(self) -> str:
+        """The source's kind and table, for errors."""
+        return f"IcebergSource {self.table}"
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+    @property
+    def splits_at_once(self) -> int:
+        return 1
+
+    def schema(self) -> pa.Schema:
+        """The table's columns, or those that were asked for. Raises ConnectorError when there is no table."""
+        if self._schema is None:
+            self._look_at(IcebergVersions(self).table)
+        return self._schema
+
+    def enumerate_splits(self) -> Sequence[SourceSplit]:
+        """None: files are found in the cluster. Raises ConnectorError for what can be seen to be wrong by now."""
+        versions = IcebergVersions(self)
+        self._look_at(versions.table)
+        start = versions.start()
+        if start["at"] is not None and not start["done"]:
+            versions.files(start["at"], whole=start["whole"])
+        return ()
+
+    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator:
+        return TableEnumerator(
+            IcebergVersions(self), follow=self.follow, interval_ms=self.discovery_interval_ms, what=self.described
+        )
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        return DataFileReader(self, context)
+
+    def location_of(self, path: str) -> Location:
+        """Where a data file lies, by its name in the table, in which nothing is escaped."""
+        return locate(path.removeprefix("file://") if path.startswith("file:///") else path, self._options)
+
+    def names_in_file(self, file: pa.Schema) -> dict[str, str]:
+        """Columns are known by the ids that the file's columns have; a file without ids by the table's names."""
+        self.schema()
+        names = {}
+        for field in file:
+            known = (field.metadata or {}).get(FIELD_ID)
+            number = self._named.get(field.name) if known is None else int(known)
+            if number in self.field_ids:
+                names[self.field_ids[number]] = field.name
+        return names
+
+    def _look_at(self, table: Any) -> None:
+        found = columns_of(table)
+        wanted = found.names if self.columns is None else self.columns
+        for name in wanted:
+            if name not in found.names:
+                raise ConnectorError(
+                    f"{self.described}: there is no column {name!r} in the table, but {', '.join(found.names)}"
+                )
+        ids = {field.name: field.field_id for field in table.schema().fields}
+        self.field_ids = {ids[name]: name for name in wanted}
+        mapping = table.name_mapping()
+        self._named = dict(ids) if mapping is None else {
+            name: field.field_id for field in mapping for name in field.names if field.field_id is not None
+        }  # fmt: skip
+        self._options = data_directory(table)[1]
+        self._schema = pa.schema([found.field(name).with_nullable(True).remove_metadata() for name in wanted])
+
+
+class IcebergVersions:
+    """The snapshots that the table's state rests on."""
+
+    def __init__(self, source: IcebergSource) -> None:
+        self._source = source
+        self._catalog = open_catalog(source.catalog)
+        self.table: Any = None
+        self._chain: list[int] = []
+        """Ids of snapshots, oldest first."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        source = self._source
+        table = open_table(self._catalog, source.table)
+        if table is None:
+            raise ConnectorError(f"{source.described}: there is no such table; create it first")
+        self.table, self._chain = table, []
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            self._chain.append(snapshot.snapshot_id)
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else table.snapshot_by_id(parent)
+        self._chain.reverse()
+        self._require_columns()
+
+    def newest(self) -> int | None:
+        return self._chain[-1] if self._chain else None
+
+    def start(self) -> dict[str, Any]:
+        source, first = self._source, self._source.starting_snapshot
+        if source.starting_timestamp is not None:
+            at_ms = milliseconds(source.starting_timestamp)
+            first = next((one for one in self._chain if self.table.snapshot_by_id(one).timestamp_ms >= at_ms), None)
+            if first is None:
+                return {"at": self.newest(), "whole": False, "done": True}
+        if first is None:
+            return {"at": self.newest(), "whole": True, "done": self.newest() is None}
+        self._place_of(first)
+        return {"at": first, "whole": False, "done": False}
+
+    def after(self, version: int | None) -> int | None:
+        place = -1 if version is None else self._place_of(version)
+        return self._chain[place + 1] if place + 1 < len(self._chain) else None
+
+    def files(self, version: int, *, whole: bool) -> Sequence[dict[str, Any]]:
+        try:
+            return self._all_files(version) if whole else self._added_files(version)
+        except failures() as error:
+            raise unusable(self._source.table, error) from error
+
+    def _place_of(self, snapshot_id: int) -> int:
+        if snapshot_id in self._chain:
+            return self._chain.index(snapshot_id)
+        raise ConnectorError(
+            f"{self._source.described}: snapshot {snapshot_id} is none of those that the table rests on; it has expired, or the table was "
+            "rolled back, and what was added after it is not known. Start anew, with a snapshot or another starting_snapshot"
+        )
+
+    def _all_files(self, version: int) -> list[dict[str, Any]]:
+        tasks = list(self.table.scan(snapshot_id=version).plan_files())
+        if any(task.delete_files for task in tasks):
+            raise self._has_deletes(version)
+        return sorted((_said(task.file) for task in tasks), key=lambda file: str(file["path"]))
+
+    def _added_files(self, version: int) -> list[dict[str, Any]]:
+        source, snapshot = self._source, self.table.snapshot_by_id(version)
+        operation = "append" if snapshot.summary is None else snapshot.summary.operation.value
+        if operation == "replace":
+            return []
+        if operation in CHANGES:
+            if source.skip_change_commits:
+                return []
+            following = self.after(version)
+            behind = f", or start behind it with starting_snapshot={following}" if following is not None else ""
+            raise ConnectorError(
+                f"{source.described}: snapshot {version} deletes or changes rows ({operation}), which a source of added rows cannot say; "
+                f"skip_change_commits=True leaves such snapshots out with all that they add{behind}"
+            )
+        files = []
+        for manifest in snapshot.manifests(self.table.io):
+            if manifest.added_snapshot_id != version:
+                continue
+            if manifest.content != 0:
+                raise self._has_deletes(version)
+            entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
+            files += [_said(entry.data_file) for entry in entries if entry.snapshot_id in (None, version)]
+        ordered = sorted(files, key=lambda file: str(file["path"]))
+        return [{**file, "committed_ms": snapshot.timestamp_ms} for file in ordered]
+
+    def _has_deletes(self, version: int) -> ConnectorError:
+        return ConnectorError(
+            f"{self._source.described}: snapshot {version} has delete files, which IcebergSource cannot apply; rewrite_data_files of the "
+            "table's own maintenance puts them away"
+        )
+
+    def _require_columns(self) -> None:
+        """Raise ConnectorError when the table has lost a column that is read, or its type."""
+        source = self._source
+        if not source.field_ids:
+            return
+        columns, fields = columns_of(self.table), {field.field_id: field.name for field in self.table.schema().fields}
+        for number, name in source.field_ids.items():
+            is_now = columns.field(fields[number]).type if number in fields else "gone"
+            if is_now != source.schema().field(name).type:
+                raise ConnectorError(
+                    f"{source.described}: column {name!r} of the table, which was {source.schema().field(name).type}, is {is_now}; start the "
+                    "job again, or leave the column out of columns="
+                )
+
+
+def _said(file: Any) -> dict[str, Any]:
+    return {"path": file.file_path, "bytes": int(file.file_size_in_bytes)}

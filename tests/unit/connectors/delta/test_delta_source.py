@@ -1,0 +1,186 @@
+"""Delta tables as a source: which versions are read, once each, and what cannot be read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import DeltaSource
+from snapline.connectors.tables import table_discovery
+from snapline.dataflow.api.connector_api import InputStatus, Source, SourceSplit
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.parquet.places import Place
+
+Rows = list[dict[str, Any]]
+
+
+def add(path: Path, *values: int, **options: Any) -> None:
+    """A version with these rows."""
+    rows = pa.table({"n": pa.array(values, pa.int64()), "day": pa.array([f"a b/{n % 2}" for n in values])})
+    deltalake.write_deltalake(path, rows, mode="append", **options)
+
+
+class Job:
+    """The enumerator and a reader of a source, and how far both are."""
+
+    def __init__(self, source: Source, state: dict[str, Any] | None = None, splits: Sequence[SourceSplit] = ()) -> None:
+        found = source.create_enumerator(source.enumerate_splits())
+        assert found is not None
+        self.enumerator = found
+        self.state = state or {}
+        self.finished = False
+        self.reader = source.create_reader(Place())
+        self.reader.add_splits(splits)
+
+    def look(self) -> int:
+        """One look for files. Returns how many there are."""
+        found = self.enumerator.discover(self.state)
+        self.state, self.finished = found.state, found.finished
+        self.reader.add_splits(found.splits)
+        return len(found.splits)
+
+    def read(self, batches: int = 1_000) -> Rows:
+        """What the reader has, at most so many batches."""
+        rows: Rows = []
+        while batches and (polled := self.reader.poll_next(0)).status is not InputStatus.NOTHING_AVAILABLE:
+            if polled.batch is not None:
+                batches -= 1
+                rows += polled.batch.to_pylist()
+        return rows
+
+    def numbers(self) -> list[int]:
+        """Of the rows that a look finds."""
+        self.look()
+        return sorted(row["n"] for row in self.read())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Versions 0, 1 and 2."""
+    for version in range(3):
+        add(tmp_path, 10 * version, 10 * version + 1, partition_by=["day"])
+    return tmp_path
+
+
+def test_the_rows_of_the_newest_version_and_what_comes_later(table):
+    """Each row once, with the values of its partition; without follow the source ends."""
+    job = Job(DeltaSource(table, follow=True))
+    job.look()
+    assert [(n, f"a b/{n % 2}") for n in (0, 1, 10, 11, 20, 21)] == sorted((row["n"], row["day"]) for row in job.read())
+    assert not job.finished
+    assert job.numbers() == []
+    add(table, 30)
+    add(table, 31, 32)
+    assert job.numbers() == [30, 31, 32]
+    whole = Job(DeltaSource(table, columns=["day", "n"]))
+    assert whole.numbers() == [0, 1, 10, 11, 20, 21, 30, 31, 32]
+    assert whole.finished
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [({"starting_version": 1}, [10, 11, 20, 21]), ({"starting_version": "latest"}, []), ({"starting_version": 3}, [])],
+)
+def test_where_to_start(table, start, expected):
+    """At what a version added, or behind the newest one."""
+    job = Job(DeltaSource(table, follow=True, **start))
+    assert expected == job.numbers()
+    add(table, 30)
+    assert job.numbers() == [30]
+
+
+def test_a_time_to_start_at(table):
+    """The first version at or after it; none yet is no error."""
+    at = dt.datetime.fromtimestamp(deltalake.DeltaTable(table).history()[1]["timestamp"] / 1000, dt.UTC)
+    rows = Job(DeltaSource(table, follow=True, starting_timestamp=at)).numbers()
+    assert rows[-2:] == [20, 21]
+    assert 10 in rows
+    assert Job(DeltaSource(table, starting_timestamp=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))).numbers() == []
+
+
+def test_a_job_goes_on_where_it_was(table, monkeypatch):
+    """In the middle of a file, of a version and of the log, from the state of the enumerator and of readers."""
+    monkeypatch.setattr(table_discovery, "FILES_AT_ONCE", 3)
+    source = DeltaSource(table, follow=True, batch_rows=1)
+    add(table, *range(100, 106))
+    rows: Rows = []
+    state: dict[str, Any] | None = None
+    splits: Sequence[SourceSplit] = ()
+    for _ in range(12):
+        job = Job(source, state, splits)
+        assert job.look() <= 3
+        rows += job.read(batches=2)
+        state, splits = job.state, job.reader.snapshot_splits(1)
+    assert [0, 1, 10, 11, 20, 21, *range(100, 106)] == sorted(row["n"] for row in rows)
+
+
+def test_commits_that_change_rows(table):
+    """They end the job with the way out, or are left out; rows that only move into other files do not come again."""
+    job = Job(DeltaSource(table, follow=True))
+    skipping = Job(DeltaSource(table, follow=True, skip_change_commits=True))
+    assert job.numbers() == skipping.numbers() == [0, 1, 10, 11, 20, 21]
+    deltalake.DeltaTable(table).optimize.compact()
+    assert job.numbers() == []
+    deltalake.DeltaTable(table).delete("n = 1")
+    add(table, 40)
+    with pytest.raises(ConnectorError, match=r"version 4 deletes or changes rows .*starting_version=5"):
+        job.look()
+    assert skipping.numbers() == [40]
+    with pytest.raises(ConnectorError, match="version 4 deletes or changes rows"):
+        DeltaSource(table, starting_version=4).enumerate_splits()
+
+
+def test_columns_that_come_and_go(table):
+    """Files from before a column have null; a new one is left out; one that changes its type ends the job."""
+    job = Job(DeltaSource(table, follow=True))
+    job.numbers()
+    rows = pa.table({"n": [50], "day": ["a b/0"], "more": ["x"]})
+    deltalake.write_deltalake(table, rows, mode="append", schema_mode="merge")
+    job.look()
+    assert [{"n": 50, "day": "a b/0"}] == job.read()
+    anew = Job(DeltaSource(table, columns=["more", "n"]))
+    anew.look()
+    assert {(row["n"], row["more"]) for row in anew.read()} >= {(50, "x"), (0, None)}
+    changed = pa.table({"n": ["text"], "day": ["a b/0"]})
+    deltalake.write_deltalake(table, changed, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConnectorError, match="column 'n', which was int64, is string"):
+        Job(DeltaSource(table, follow=True, skip_change_commits=True, starting_version=4), job.state).look()
+        job.look()
+
+
+def test_what_is_gone(table):
+    """A file that VACUUM removed before it was read, a version that the log has no longer, and the table."""
+    job = Job(DeltaSource(table, follow=True))
+    patient = Job(DeltaSource(table, follow=True, ignore_missing=True))
+    job.look()
+    patient.look()
+    next(table.glob("day=*/*.parquet")).unlink()
+    with pytest.raises(ConnectorError, match=r"is gone before it was read; .*VACUUM.*ignore_missing"):
+        job.read()
+    assert len(patient.read()) == 5
+    deltalake.DeltaTable(table).create_checkpoint()
+    for version in range(2):  # as the clean-up of the log does
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(ConnectorError, match=r"version 1 is gone from the table's log"):
+        Job(DeltaSource(table, follow=True, starting_version="latest"), {"at": 0, "files": 0, "done": True}).look()
+
+
+def test_wrong_input(table, tmp_path_factory):
+    """Each in one line, at submission."""
+    for source, says in (
+        (lambda: DeltaSource(tmp_path_factory.mktemp("empty")), "there is no Delta table"),
+        (lambda: DeltaSource(table, columns=["m"]), "there is no column 'm' in the table, but n, day"),
+        (lambda: DeltaSource(table, starting_version=-1), "starting_version is 0 or more"),
+        (lambda: DeltaSource(table, starting_version=9), "starting_version is 9, and the table's newest version is 2"),
+        (lambda: DeltaSource(table, starting_version=1, starting_timestamp=dt.datetime.now(dt.UTC)), "not both"),
+        (lambda: DeltaSource(table, batch_rows=0), "batch_rows must be at least 1"),
+    ):
+        with pytest.raises(ConnectorError, match=says) as raised:
+            source().enumerate_splits()
+        assert "\n" not in str(raised.value)

@@ -1,0 +1,176 @@
+"""Iceberg tables as a source: which snapshots are read, once each, and what cannot be read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from snapline.connectors import IcebergSource
+from snapline.dataflow.api.connector_api import SourceSplit
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.delta.test_delta_source import Job
+
+NAME = "web.clicks"
+COLUMNS = pa.schema([("n", pa.int64()), ("day", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def _no_threads() -> Iterator[None]:
+    """The library keeps its threads for the whole process; tests look for such."""
+    yield
+    executor, ExecutorFactory._instance = ExecutorFactory._instance, None
+    if executor is not None:
+        executor.shutdown()
+
+
+class Web:
+    """A table in a catalogue of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        uri, warehouse = f"sqlite:///{directory}/catalog.db", f"file://{directory}/warehouse"
+        self.catalog = {"type": "sql", "uri": uri, "warehouse": warehouse}
+        load_catalog("default", **self.catalog).create_namespace("web")
+        made = load_catalog("default", **self.catalog).create_table(NAME, COLUMNS)
+        with made.update_spec() as spec:
+            spec.add_identity("day")
+
+    @property
+    def table(self) -> Table:
+        """As it is now."""
+        return load_catalog("default", **self.catalog).load_table(NAME)
+
+    def add(self, *values: int) -> int:
+        """A snapshot with these rows. Returns its id."""
+        rows = {"n": list(values), "day": [f"a b/{n % 2}" for n in values]}
+        table = self.table
+        table.append(pa.table(rows, COLUMNS))
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+    def source(self, **options: Any) -> IcebergSource:
+        return IcebergSource(NAME, catalog=self.catalog, **options)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Web:
+    return Web(tmp_path)
+
+
+def test_the_rows_of_the_newest_snapshot_and_what_comes_later(web):
+    """Each row once; a table without rows is waited for; without follow the source ends."""
+    job = Job(web.source(follow=True))
+    assert job.numbers() == []
+    web.add(0, 1)
+    web.add(10)
+    assert job.numbers() == [0, 1, 10]
+    whole = Job(web.source(columns=["day", "n"]))
+    whole.look()
+    assert [{"day": f"a b/{n % 2}", "n": n} for n in (0, 1, 10)] == sorted(whole.read(), key=lambda row: row["n"])
+    assert whole.finished
+    assert Job(web.source(), whole.state).numbers() == []
+
+
+def test_where_to_start(web):
+    """At what a snapshot added, by its id or by a time."""
+    web.add(0)
+    second = web.add(10, 11)
+    at = dt.datetime.fromtimestamp(web.table.snapshot_by_id(second).timestamp_ms / 1000, dt.UTC)
+    for start in ({"starting_snapshot": second}, {"starting_timestamp": at}):
+        job = Job(web.source(follow=True, **start))
+        assert {10, 11} <= set(job.numbers())
+        assert job.numbers() == []
+    later = Job(web.source(follow=True, starting_timestamp=at + dt.timedelta(hours=1)))
+    assert later.numbers() == []
+    web.add(20)
+    assert later.numbers() == [20]
+
+
+def test_a_job_goes_on_where_it_was(web):
+    """In the middle of a file and of the snapshots, from the state of the enumerator and of readers."""
+    for start in (0, 100):
+        web.add(*range(start, start + 6))
+    source = web.source(follow=True, batch_rows=1)
+    rows: list[Any] = []
+    state: dict[str, Any] | None = None
+    splits: Sequence[SourceSplit] = ()
+    for _ in range(8):
+        job = Job(source, state, splits)
+        job.look()
+        rows += job.read(batches=2)
+        state, splits = job.state, job.reader.snapshot_splits(1)
+    assert [*range(6), *range(100, 106)] == sorted(row["n"] for row in rows)
+
+
+def test_snapshots_that_change_rows(web):
+    """They end the job with the way out, or are left out."""
+    web.add(0, 1, 2, 3)
+    job = Job(web.source(follow=True))
+    skipping = Job(web.source(follow=True, skip_change_commits=True))
+    assert job.numbers() == skipping.numbers() == [0, 1, 2, 3]
+    web.table.delete("n = 2")
+    after = web.add(40)
+    with pytest.raises(ConnectorError, match=rf"deletes or changes rows \(overwrite\).*starting_snapshot={after}"):
+        job.look()
+    assert skipping.numbers() == [40]
+
+
+def test_columns_that_come_go_and_are_renamed(web):
+    """A column is known by its id, under the name that it had when the job was defined; a dropped one ends the job."""
+    web.add(0)
+    job = Job(web.source(follow=True))
+    assert job.numbers() == [0]
+    with web.table.update_schema() as update:
+        update.rename_column("n", "number")
+        update.add_column("more", StringType())
+    web.table.append(pa.table({"number": [1], "day": ["x"], "more": ["y"]}))
+    assert job.numbers() == [1]
+    anew = Job(web.source(columns=["more", "number"]))
+    anew.look()
+    assert [(0, None), (1, "y")] == sorted((row["number"], row["more"]) for row in anew.read())
+    with web.table.update_schema() as update:
+        update.delete_column("number")
+    with pytest.raises(ConnectorError, match="column 'n' of the table, which was int64, is gone"):
+        job.look()
+
+
+def test_what_is_gone(web):
+    """A file that was removed, a snapshot that the table rests on no longer, and the table itself."""
+    first = web.add(0)
+    web.add(1)
+    job = Job(web.source(follow=True))
+    job.look()
+    for file in web.table.inspect.files()["file_path"].to_pylist():
+        Path(file.removeprefix("file://")).unlink()
+    with pytest.raises(ConnectorError, match="is gone before it was read"):
+        job.read()
+    web.table.manage_snapshots().rollback_to_snapshot(first).commit()
+    with pytest.raises(ConnectorError, match="none of those that the table rests on"):
+        job.look()
+    load_catalog("default", **web.catalog).drop_table(NAME)
+    with pytest.raises(ConnectorError, match="there is no such table"):
+        job.look()
+
+
+def test_wrong_input(web):
+    """Each in one line, at submission."""
+    for options, says in (
+        ({"columns": ["m"]}, "there is no column 'm' in the table, but n, day"),
+        ({"starting_snapshot": 7}, "snapshot 7 is none of those that the table rests on"),
+        ({"starting_snapshot": 7, "starting_timestamp": dt.datetime.now(dt.UTC)}, "not both"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1"),
+    ):
+        with pytest.raises(ConnectorError, match=says) as raised:
+            web.source(**options).enumerate_splits()
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ConnectorError, match="there is no such table"):
+        IcebergSource("web.none", catalog=web.catalog).enumerate_splits()
