@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from snapline.connectors.postgres.changes_source import PostgresChangesSource
     from snapline.connectors.postgres.postgres_lookup import PostgresLookup
     from snapline.connectors.postgres.postgres_sink import PostgresSink
+    from snapline.connectors.redis.redis_lookup import RedisLookup
+    from snapline.connectors.redis.redis_sink import RedisSink
 
 __all__ = [
     "AvroFormat",
@@ -72,6 +74,8 @@ __all__ = [
     "PrintSink",
     "RateLimiter",
     "RawFormat",
+    "RedisLookup",
+    "RedisSink",
     "RollingPolicy",
     "RowFormat",
 ]
@@ -99,6 +103,8 @@ _PLACES = {
     "snapline.connectors.postgres.changes_source": "PostgresChangesSource",
     "snapline.connectors.postgres.postgres_lookup": "PostgresLookup",
     "snapline.connectors.postgres.postgres_sink": "PostgresSink",
+    "snapline.connectors.redis.redis_lookup": "RedisLookup",
+    "snapline.connectors.redis.redis_sink": "RedisSink",
 }
 _PLACE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 

@@ -24,7 +24,7 @@ CATALOG_ERRORS = {
     "botocore.exceptions": ("ClientError", "BotoCoreError"),
     "thrift.Thrift": ("TException",),
 }
-"""Of catalogues in SQL, AWS Glue and Hive; those of REST are OSErrors."""
+"""What catalogues in SQL, AWS Glue and Hive raise, by module; those of REST raise OSErrors."""
 Catalog = str | Mapping[str, str]
 """The name of a catalogue in pyiceberg's configuration, or its properties."""
 

@@ -1,0 +1,1 @@
+"""Keys of Redis, through the redis library."""

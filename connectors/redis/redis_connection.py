@@ -1,0 +1,84 @@
+"""How a server of Redis is reached, and what its refusals mean; Valkey and others that speak its protocol are the same.
+
+Decides that passwords stand in no message, and the one line for each way in which the server, or the way to it, fails.
+It sends nothing by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from snapline.connectors.files.filesystems import first_line
+from snapline.dataflow.errors import ConnectorError
+
+
+def library() -> Any:
+    """The redis library. Raises ConnectorError that says how to get it."""
+    try:
+        import redis
+    except ImportError as error:
+        raise ConnectorError("Redis needs redis: pip install 'snapline[redis]'") from error
+    return redis
+
+
+def connect(url: str, timeout_ms: int, what: str) -> Any:
+    """A client that connects when it is used first. Raises ConnectorError for a URL that cannot be."""
+    try:
+        seconds = timeout_ms / 1000
+        return library().Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds)
+    except ValueError as error:
+        raise ConnectorError(f"{what}: {first_line(error)}; write url='redis://host:6379/0'") from error
+
+
+def place_of(url: str) -> str:
+    """Host, port and database for people, without the password."""
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server did not answer, so that another attempt may help."""
+    redis = library()
+    refusals = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
+    return isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)) and not isinstance(
+        error, refusals
+    )
+
+
+def refused(what: str, url: str, error: BaseException) -> ConnectorError:
+    """Say in one line what the server, or the way to it, has against what was asked."""
+    said = first_line(error)
+    where = f"{what}: Redis at {place_of(url)}"
+    if any(word in said for word in ("WRONGPASS", "NOAUTH", "invalid username-password", "Authentication", "NOPERM")):
+        return ConnectorError(f"{where} refuses the user ({said}); correct user and password in url=, or its rights")
+    if "WRONGTYPE" in said:
+        return ConnectorError(f"{where}: {said}; a key has a value of another kind: give another prefix=, or delete it")
+    if "MOVED" in said or "CROSSSLOT" in said:
+        return ConnectorError(
+            f"{where} is a cluster ({said}), which is not supported; name a single server or its primary"
+        )
+    if "OOM" in said:
+        return ConnectorError(f"{where}: {said}; raise maxmemory, or let keys expire")
+    if "READONLY" in said:
+        return ConnectorError(f"{where} is a replica ({said}); name the primary")
+    if is_away(error):
+        return ConnectorError(f"{where} does not answer ({said}); check the address, and that it runs")
+    return ConnectorError(f"{where}: {said}")
+
+
+def texts(batch: pa.RecordBatch, name: str, what: str) -> list[bytes | None]:
+    """The values of a column as bytes: bytes as they are, all else as text; null stays null. Raises ConnectorError for
+    a column that is not there, or has no text."""
+    if name not in batch.schema.names:
+        raise ConnectorError(f"{what}: the rows have no column {name!r} but {', '.join(batch.schema.names)}")
+    column = batch.column(name)
+    kind = column.type
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind):
+        raise ConnectorError(f"{what}: column {name!r} is {kind}; make it a text, or columns of their own")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        found: list[bytes | None] = column.to_pylist()
+        return found
+    return [None if value is None else value.encode() for value in column.cast(pa.string()).to_pylist()]

@@ -1,0 +1,264 @@
+"""Keys of Redis as a sink: each row sets or deletes one, idempotent by the key, or exactly once by a transaction.
+
+Decides what a row becomes (a hash of its columns, or a string), and that the newest row of a key wins, since rows of a
+key meet in one subtask. Idempotent: keys are set as rows come, in portions, and at the barrier, so what comes again
+after a failure changes nothing in the end. Exactly once: the rows of a subtask and checkpoint are in the checkpoint,
+and one MULTI/EXEC sets them, together with a key that names the checkpoint; a commit that is repeated finds itself
+done. So nobody ever reads a row of a checkpoint that did not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from snapline.connectors.files.staging import file_name
+from snapline.connectors.redis.redis_connection import connect, library, refused, texts
+from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.errors import ConnectorError
+
+BATCH_ROWS = 1_000
+TIMEOUT_MS = 10_000
+Value = bytes | dict[bytes, bytes] | None
+"""What a key gets: a string, a hash, or None where it is deleted."""
+
+
+class RedisSink(Sink):
+    """Sets and deletes keys from rows.
+
+    >>> sink = sl_connectors.RedisSink("shop", url="redis://cache:6379/0", prefix="totals:", delete="row_kind")
+    >>> sink.two_phase, sink.described
+    (False, 'RedisSink totals:*')
+    >>> sink.before_writing(orders).key_columns
+    ('shop',)
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        url: str,
+        prefix: str = "",
+        value: str = "",
+        delete: str = "",
+        expire_ms: int | None = None,
+        guarantee: Literal["idempotent", "exactly_once"] = "idempotent",
+        batch_rows: int = BATCH_ROWS,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        """`key`: the column whose text, behind `prefix`, is the key. `url`: `redis://user:password@host:port/database`,
+        or `rediss://`. `value`: a column that becomes a string; without it the key is a hash of all other columns,
+        nulls left out, and a row replaces all of it. `delete`: a column of truth values, true for keys that are to be
+        deleted, or of row kinds: `-D` deletes, and `-U` is passed over. `expire_ms`: so long after it was set a key is
+        gone. `exactly_once`: keys are set when their checkpoint is complete. `batch_rows`: so many are sent at once.
+        Raises ConnectorError for what makes no sense."""
+        self.key = key
+        self.url = url
+        self.prefix = prefix
+        self.value = value
+        self.delete = delete
+        self.expire_ms = expire_ms
+        self.guarantee = guarantee
+        self.batch_rows = batch_rows
+        self.timeout_ms = timeout_ms
+        if guarantee not in ("idempotent", "exactly_once"):
+            raise ConnectorError(f"{self.described}: guarantee is idempotent or exactly_once, not {guarantee!r}")
+        for name, number in (("batch_rows", batch_rows), ("timeout_ms", timeout_ms), ("expire_ms", expire_ms)):
+            if number is not None and number < 1:
+                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+
+    @property
+    def described(self) -> str:
+        """The sink's kind and keys, for errors."""
+        return f"RedisSink {self.prefix}*"
+
+    @property
+    def two_phase(self) -> bool:
+        return self.guarantee == "exactly_once"
+
+    def validate(self) -> None:
+        client = connect(self.url, self.timeout_ms, self.described)
+        try:
+            client.ping()
+        except library().RedisError as error:
+            raise refused(self.described, self.url, error) from error
+        finally:
+            client.close()
+
+    def before_writing(self, stream: Any) -> Any:
+        return stream.key_by(self.key)
+
+    def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
+        return RedisWriter(self, context)
+
+    def create_committer(self, context: SourceContextInfo) -> Committer | None:
+        return RedisCommitter(self) if self.two_phase else None
+
+
+class RedisWriter(SinkWriter):
+    """Gathers the keys of one subtask."""
+
+    def __init__(self, sink: RedisSink, context: SourceContextInfo) -> None:
+        self._sink = sink
+        self._client = None if sink.two_phase else connect(sink.url, sink.timeout_ms, sink.described)
+        names = (file_name(context.job_id), file_name(context.operator_uid))
+        self._marker = f"snapline:{names[0]}:{names[1]}:{context.subtask_index}"
+        """The key that says which checkpoint of this subtask was committed last."""
+        self._pending: dict[bytes, Value] = {}
+        self._bytes = context.metrics.counter("bytes_written")
+        self._errors = context.metrics.counter("errors")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        sink = self._sink
+        keys = texts(batch, sink.key, sink.described)
+        kinds = self._kinds(batch)
+        names = [sink.value] if sink.value else [n for n in batch.schema.names if n not in {sink.key, sink.delete}]
+        columns = [(name.encode(), texts(batch, name, sink.described)) for name in names]
+        for number, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
+            if key is None:
+                raise ConnectorError(f"{sink.described}: a row has no key: {sink.key!r} is null")
+            if kind == "-U":
+                continue
+            value: Value = None
+            if kind != "-D":
+                found = {name: values[number] for name, values in columns}
+                present = {name: each for name, each in found.items() if each is not None}
+                value = present.get(sink.value.encode()) if sink.value else present or None
+            self._pending.pop(sink.prefix.encode() + key, None)
+            self._pending[sink.prefix.encode() + key] = value
+        if self._client is not None and len(self._pending) >= sink.batch_rows:
+            self._flush()
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        if self._client is not None:
+            self._flush()
+            return ()
+        pending, self._pending = self._pending, {}
+        if not pending:
+            return ()
+        rows = [[_text(key), _said(value)] for key, value in pending.items()]
+        return [Committable({"marker": self._marker, "checkpoint_id": checkpoint_id, "rows": rows})]
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _kinds(self, batch: pa.RecordBatch) -> Sequence[str]:
+        """What each row does, as kinds of rows."""
+        sink = self._sink
+        if not sink.delete:
+            return ["+U"] * batch.num_rows
+        if sink.delete not in batch.schema.names:
+            raise ConnectorError(
+                f"{sink.described}: the rows have no column {sink.delete!r} but {', '.join(batch.schema.names)}"
+            )
+        column = batch.column(sink.delete)
+        if pa.types.is_boolean(column.type):
+            return ["-D" if gone else "+U" for gone in column.to_pylist()]
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            raise ConnectorError(
+                f"{sink.described}: delete= names {sink.delete!r}, which is {column.type}; give truth values or row kinds"
+            )
+        found: list[str] = column.to_pylist()
+        if wrong := set(found) - {"+I", "+U", "-U", "-D"}:
+            raise ConnectorError(
+                f"{sink.described}: {sink.delete!r} is {next(iter(wrong))!r} in a row; there are +I, +U, -U and -D"
+            )
+        return found
+
+    def _flush(self) -> None:
+        if not self._pending or self._client is None:
+            return
+        sink = self._sink
+        pending = list(self._pending.items())
+        try:
+            for start in range(0, len(pending), sink.batch_rows):
+                pipeline = self._client.pipeline(transaction=False)
+                for key, value in pending[start : start + sink.batch_rows]:
+                    _set(pipeline, key, value, sink.expire_ms)
+                    self._bytes.inc(len(key) + _size(value))
+                pipeline.execute()
+        except library().RedisError as error:
+            self._errors.inc()
+            raise refused(sink.described, sink.url, error) from error
+        self._pending = {}
+
+
+class RedisCommitter(Committer):
+    """Sets the keys of a checkpoint in one transaction."""
+
+    def __init__(self, sink: RedisSink) -> None:
+        self._sink = sink
+        self._client = connect(sink.url, sink.timeout_ms, sink.described)
+
+    def commit(self, committables: Sequence[Committable]) -> None:
+        for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
+            try:
+                self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])
+            except library().RedisError as error:
+                raise refused(self._sink.described, self._sink.url, error) from error
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Do nothing, because what was not committed is in the checkpoint alone."""
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _commit(self, marker: str, checkpoint_id: int, rows: Iterable[tuple[str, Any]]) -> None:
+        """Set the keys, unless that was done; whoever else sets the marker meanwhile makes this one look again."""
+        redis = library()
+        with self._client.pipeline(transaction=True) as pipeline:
+            while True:
+                pipeline.watch(marker)
+                done = pipeline.get(marker)
+                if done is not None and int(done) >= checkpoint_id:
+                    return
+                pipeline.multi()
+                for key, value in rows:
+                    _set(pipeline, _bytes(key), _value(value), self._sink.expire_ms)
+                pipeline.set(marker, checkpoint_id)
+                try:
+                    pipeline.execute()
+                except redis.WatchError:
+                    continue
+                return
+
+
+def _set(pipeline: Any, key: bytes, value: Value, expire_ms: int | None) -> None:
+    if isinstance(value, bytes):
+        pipeline.set(key, value, px=expire_ms)
+        return
+    pipeline.delete(key)
+    if value:
+        pipeline.hset(key, mapping=value)
+        if expire_ms is not None:
+            pipeline.pexpire(key, expire_ms)
+
+
+def _size(value: Value) -> int:
+    if isinstance(value, dict):
+        return sum(len(name) + len(each) for name, each in value.items())
+    return len(value or b"")
+
+
+def _said(value: Value) -> Any:
+    """A value as a checkpoint has it: bytes are texts of one byte a character."""
+    if isinstance(value, dict):
+        return {_text(name): _text(each) for name, each in value.items()}
+    return None if value is None else _text(value)
+
+
+def _value(said: Any) -> Value:
+    if isinstance(said, dict):
+        return {_bytes(name): _bytes(each) for name, each in said.items()}
+    return None if said is None else _bytes(said)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")

@@ -1,0 +1,116 @@
+"""A changelog to keys of a real Redis server, idempotent and exactly once: TaskManagers and the server are killed, and
+the job goes on from a savepoint at another parallelism. In the end each key has its newest value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import redis
+
+from snapline.connectors import FileSource, JsonFormat, RedisSink
+from tests.golden.test_lookups import kill_one
+from tests.services.cluster import LocalCluster, wait_until
+from tests.services.redis_server import RedisServer
+
+pytestmark = pytest.mark.timeout(600)
+SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("row_kind", pa.string())])
+FILES, ROWS, KEYS, PATIENCE = 6, 300, 97, 200
+
+
+class Run:
+    """A job over files that appear, and the keys that they leave."""
+
+    def __init__(self, tmp_path: Path, server: RedisServer) -> None:
+        self.tmp_path, self.server = tmp_path, server
+        self.expected: dict[int, int] = {}
+        (tmp_path / "in").mkdir()
+
+    def add_portion(self, number: int) -> None:
+        """More files; all rows of a key are in one, so that their order is known."""
+        for file in range(FILES):
+            lines = []
+            for n in range(ROWS):
+                key, value = (number * FILES + file) * KEYS + n % KEYS, n
+                kind = "-D" if n >= ROWS - 10 else "+U"
+                lines.append(f'{{"key": {key}, "n": {value}, "row_kind": "{kind}"}}\n')
+                self.expected[key] = value
+                if kind == "-D":
+                    del self.expected[key]
+            hidden = self.tmp_path / "in" / f"_{number}-{file}"
+            hidden.write_text("".join(lines))
+            hidden.rename(self.tmp_path / "in" / f"{number}-{file}.json")
+
+    def start(self, cluster: LocalCluster, parallelism: int, restore: str = "") -> str:
+        """Submit the job."""
+        environment = cluster.environment(parallelism=parallelism, interval="200 ms")
+        source = FileSource(
+            self.tmp_path / "in", JsonFormat(SCHEMA), follow=True, discovery_interval_ms=50, batch_rows=50
+        )
+        rows = environment.from_source(source, uid="in")
+        url = self.server.url
+        at_once = RedisSink("key", url=url, prefix="idempotent:", value="n", delete="row_kind", timeout_ms=2_000)
+        once = RedisSink(
+            "key",
+            url=url,
+            prefix="exactly_once:",
+            value="n",
+            delete="row_kind",
+            guarantee="exactly_once",
+            timeout_ms=2_000,
+        )
+        rows.sink_to(at_once, uid="idempotent")
+        rows.sink_to(once, uid="exactly_once")
+        if restore:
+            environment.restore_from(restore)
+        return cluster.submit(environment, "redis")
+
+    def found(self, prefix: str) -> dict[int, int]:
+        """The keys of a sink."""
+        try:
+            with self.server.client() as client:
+                names = client.keys(f"{prefix}:*")
+                values = client.mget(names) if names else []
+        except redis.ConnectionError:
+            return {}
+        return {int(name.split(b":")[1]): int(value) for name, value in zip(names, values, strict=True)}
+
+    def wait_until_all_are_there(self) -> None:
+        """Both sinks have what the files leave."""
+        prefixes = ("idempotent", "exactly_once")
+        wait_until(
+            lambda: all(self.found(prefix) == self.expected for prefix in prefixes), "the keys", seconds=PATIENCE,
+            progress=lambda: [len(self.found(prefix)) for prefix in prefixes],
+        )  # fmt: skip
+
+
+def test_keys_with_kills_of_both_sides_and_another_parallelism(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A TaskManager dies while rows come, then the server, then the job goes on at 3."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    try:
+        run = Run(tmp_path, server)
+        with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2, 2)) as cluster:
+            cluster.wait_for_task_managers()
+            job_id = run.start(cluster, 2)
+            run.add_portion(0)
+            wait_until(lambda: bool(run.found("idempotent")), "the first keys", seconds=PATIENCE)
+            kill_one(cluster, job_id)
+            run.wait_until_all_are_there()
+            restarts = cluster.client.get_job(job_id).overview.restarts
+            server.kill()
+            run.add_portion(1)
+            wait_until(
+                lambda: cluster.client.get_job(job_id).overview.restarts > restarts, "a restart", seconds=PATIENCE
+            )
+            server.start()
+            run.wait_until_all_are_there()
+            path = cluster.client.stop_with_savepoint(job_id)
+            run.add_portion(2)
+            job_id = run.start(cluster, 3, path)
+            run.wait_until_all_are_there()
+            cluster.client.stop_with_savepoint(job_id)
+    finally:
+        server.close()

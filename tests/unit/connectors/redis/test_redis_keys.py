@@ -1,0 +1,206 @@
+"""Keys of a real server of Redis' protocol: what rows become, look-ups, and what can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.connectors import RedisLookup, RedisSink
+from snapline.dataflow.api.connector_api import Committable
+from snapline.dataflow.errors import ConnectorError
+from tests.services.redis_server import RedisServer
+from tests.unit.connectors.parquet.places import Place
+
+ROWS = pa.schema([("shop", pa.int64()), ("n", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), "its-secret")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(running: RedisServer) -> RedisServer:
+    with running.client() as client:
+        client.flushall()
+    return running
+
+
+def keys(server: RedisServer) -> dict[str, Any]:
+    """What is there, without the sink's own keys."""
+    found: dict[str, Any] = {}
+    with server.client() as client:
+        for key in client.keys("*"):
+            name = key.decode()
+            if not name.startswith("snapline:"):
+                found[name] = client.hgetall(key) if client.type(key) == b"hash" else client.get(key)
+    return found
+
+
+def write(sink: RedisSink, batch: pa.RecordBatch, checkpoint_id: int = 1, subtask: int = 0) -> Sequence[Committable]:
+    writer = sink.create_writer(Place(subtask, 2), ())
+    try:
+        writer.write(batch)
+        return writer.prepare_commit(checkpoint_id)
+    finally:
+        writer.close()
+
+
+def commit(sink: RedisSink, committables: Sequence[Committable]) -> None:
+    committer = sink.create_committer(Place())
+    assert committer is not None
+    committer.commit(committables)
+    committer.close()
+
+
+def test_rows_become_hashes_and_are_replaced_as_a_whole(server):
+    """Nulls are left out, bytes are kept, and a field that a later row lacks is gone."""
+    sink = RedisSink("shop", url=server.url, prefix="totals:", batch_rows=2)
+    sink.validate()
+    batch = pa.RecordBatch.from_pydict({"shop": ["é", "b", "c"], "n": [1, None, 3], "raw": [b"\xff", b"", b"x"]})
+    assert write(sink, batch) == ()
+    assert keys(server) == {
+        "totals:é": {b"n": b"1", b"raw": b"\xff"},
+        "totals:b": {b"raw": b""},
+        "totals:c": {b"n": b"3", b"raw": b"x"},
+    }
+    write(sink, pa.RecordBatch.from_pydict({"shop": ["c"], "n": [None], "raw": [b"y"]}))
+    assert keys(server)["totals:c"] == {b"raw": b"y"}
+
+
+def test_strings_deletes_and_row_kinds(server):
+    """A changelog leaves the newest value of each key; rows before updates are passed over; keys may expire."""
+    kinds = pa.RecordBatch.from_pydict(
+        {"shop": [1, 2, 1, 1, 2], "n": [10, 20, 10, 11, 20], "row_kind": ["+I", "+I", "-U", "+U", "-D"]}
+    )
+    write(RedisSink("shop", url=server.url, value="n", delete="row_kind", expire_ms=100_000), kinds)
+    assert keys(server) == {"1": b"11"}
+    with server.client() as client:
+        assert client.pttl("1") > 0
+    gone = pa.RecordBatch.from_pydict({"shop": [1, 3], "n": [0, 30], "gone": [True, False]})
+    write(RedisSink("shop", url=server.url, value="n", delete="gone"), gone)
+    assert keys(server) == {"3": b"30"}
+
+
+def test_keys_of_a_checkpoint_are_set_once_when_it_is_complete(server):
+    """A commit may come again, also after a later one, and from a process that is thought dead."""
+    sink = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    first = write(sink, pa.RecordBatch.from_pydict({"shop": ["a", "b"], "n": [1, 1]}), 1)
+    second = write(sink, pa.RecordBatch.from_pydict({"shop": ["a"], "n": [2]}), 2)
+    other = write(sink, pa.RecordBatch.from_pydict({"shop": ["z"], "n": [9]}), 1, 1)
+    assert keys(server) == {}
+    commit(sink, [*second, *first, *other])
+    commit(sink, first)
+    assert keys(server) == {"a": b"2", "b": b"1", "z": b"9"}
+
+
+def test_what_cannot_work_is_said_in_a_line(server):
+    """At submission, or when the rows come."""
+    batch = pa.RecordBatch.from_pydict({"shop": ["a", None], "n": [1, 2]})
+    for sink, says in (
+        (RedisSink("shop", url="redis://127.0.0.1:1/0", timeout_ms=500), "Redis at 127.0.0.1:1/0 does not answer"),
+        (RedisSink("shop", url=server.url.replace("its-", "other-")), "refuses the user"),
+        (RedisSink("shop", url="http://x"), "write url='redis://host:6379/0'"),
+    ):
+        with pytest.raises(ConnectorError, match=says) as raised:
+            sink.validate()
+        assert "\n" not in str(raised.value)
+        assert "secret" not in str(raised.value)
+    for name, delete, says in (
+        ("shop", "", "a row has no key: 'shop' is null"),
+        ("shops", "", "the rows have no column 'shops' but shop, n"),
+        ("n", "gone", "the rows have no column 'gone'"),
+        ("n", "n", "delete= names 'n', which is int64"),
+        ("n", "shop", r"'shop' is .* in a row; there are"),
+    ):
+        with pytest.raises(ConnectorError, match=says):
+            write(RedisSink(name, url=server.url, delete=delete), batch)
+    with pytest.raises(ConnectorError, match="guarantee is idempotent or exactly_once"):
+        RedisSink("shop", url=server.url, guarantee="twice")  # type: ignore[arg-type]
+    with pytest.raises(ConnectorError, match="batch_rows must be at least 1"):
+        RedisSink("shop", url=server.url, batch_rows=0)
+
+
+class Asked:
+    """A look-up that is open, and its event loop."""
+
+    def __init__(self, lookup: RedisLookup) -> None:
+        self.lookup, self.metrics = lookup, Place().metrics
+        context: Any = Place(metrics=self.metrics)
+        lookup.open(context)
+        self.loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.close()
+        self.lookup.close()
+
+    def rows(self, *rows: sl.Row) -> list[sl.Row]:
+        """What these become, all at once."""
+
+        async def ask() -> list[Any]:
+            return await asyncio.gather(*map(self.lookup.async_invoke, rows))
+
+        return [row for found in self.loop.run_until_complete(ask()) for row in found]
+
+
+def test_rows_get_fields_of_hashes_or_strings(server):
+    """As values of their types, with nulls or left out where there is no key; many keys are one question."""
+    with server.client() as client:
+        client.hset("shop:1", mapping={"town": "Bonn", "rent": "1.5"})
+        client.hset("shop:2", mapping={"town": "Ulm"})
+        client.set("name:1", "one")
+    shops = RedisLookup("shop", url=server.url, prefix="shop:", columns={"town": pa.string(), "rent": pa.float64()})
+    assert pa.schema([*ROWS, ("town", pa.string()), ("rent", pa.float64())]) == shops.result_schema(ROWS)
+    with Asked(shops) as asked:
+        expected = [
+            {"shop": 1, "town": "Bonn", "rent": 1.5}, {"shop": 2, "town": "Ulm", "rent": None},
+            {"shop": 3, "town": None, "rent": None}, {"shop": None, "town": None, "rent": None},
+        ]  # fmt: skip
+        for _ in range(2):
+            assert expected == asked.rows(*({"shop": shop} for shop in (1, 2, 3, None)))
+        assert asked.metrics.counter("lookup_queries").value == 1
+        assert asked.metrics.counter("lookup_hits").value == 3
+    names = RedisLookup(
+        "shop", url=server.url, prefix="name:", columns={"name": pa.string()}, value="string", how="inner"
+    )
+    with Asked(names) as asked:
+        assert asked.rows({"shop": 1}, {"shop": 2}) == [{"shop": 1, "name": "one"}]
+
+
+def test_look_ups_that_cannot_work(server, tmp_path: Path):
+    """A value of another type or kind, a name that is taken, and a server that is away, which may be asked again."""
+    with server.client() as client:
+        client.hset("shop:1", mapping={"rent": "much"})
+        client.set("shop:2", "a string")
+    shops = RedisLookup("shop", url=server.url, prefix="shop:", columns={"rent": pa.float64()})
+    with Asked(shops) as asked:
+        with pytest.raises(ConnectorError, match="'rent' of one of 1 keys is no double"):
+            asked.rows({"shop": 1})
+        with pytest.raises(ConnectorError, match="a key has a value of another kind"):
+            asked.rows({"shop": 2})
+    for columns, says in (({"n": pa.int64()}, "have a column 'n' already"), ({}, "at least one column")):
+        with pytest.raises(ConnectorError, match=says):
+            RedisLookup("shop", url=server.url, columns=columns).result_schema(ROWS)
+    with pytest.raises(ConnectorError, match="on= names 'shops', and the rows have shop, n"):
+        RedisLookup("shops", url=server.url, columns={"m": pa.int64()}).result_schema(ROWS)
+    away = RedisServer(tmp_path)
+    with Asked(RedisLookup("shop", url=away.url, columns={"m": pa.int64()}, cache_ms=0)) as asked:
+        assert asked.rows({"shop": 1}) == [{"shop": 1, "m": None}]
+        away.kill()
+        with pytest.raises(ConnectorError, match="does not answer") as raised:
+            asked.rows({"shop": 1})
+        assert RedisLookup.is_away(raised.value)
+        away.start()
+        assert asked.rows({"shop": 1}) == [{"shop": 1, "m": None}]
+    away.close()
