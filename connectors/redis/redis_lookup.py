@@ -128,7 +128,7 @@ class RedisLookup(AsyncFunction):
         self._keys = WaitingKeys(self._ask, self.connections, self.batch_keys)
         self._client: Any = connect(self.url, self.query_timeout_ms, self.described)
         self._threads = ThreadPoolExecutor(self.connections, thread_name_prefix="redis-lookup")
-        """The threads wait for the server, because the library's client for event loops cannot be closed after its loop."""
+        """Threads wait for the server, because the library has no client that can be closed after its event loop."""
 
     async def async_invoke(self, row: Row) -> Iterable[Row]:
         """Answer from what is kept, or wait for the server."""
