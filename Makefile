@@ -17,7 +17,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
+.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ shopping: setup $(SHOPPING) ## 1.5 million real purchases through sessions, a st
 
 pipeline: setup data ## Real flights through Kafka, a PostgreSQL table and windows into Delta and Kafka, all of which are broken meanwhile
 	@$(BIN)/python -m examples.pipeline
+
+resumable: setup data ## Real flights scored on Spark, workers killed after 30, 60 and 90 % of each partition, beside plain PySpark
+	@$(BIN)/python -m examples.resumable
 
 node: $(NODE) ## Fetch what the client for Node needs into .venv/node, if there is npm
 

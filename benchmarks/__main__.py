@@ -12,6 +12,7 @@ RUNS = (
     ["benchmarks.windows"],
     ["benchmarks.latency"],
     ["benchmarks.connectors"],
+    ["benchmarks.dataframe"],
     ["benchmarks.follow_files"],
     ["benchmarks.branches"],
     ["benchmarks.backpressure"],

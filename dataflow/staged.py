@@ -11,7 +11,10 @@ import re
 STAGED_PREFIX = "snapline-staged-"
 STAGED_MANIFEST = "_rows.json"
 _DIRECTORY = re.compile(rf"{STAGED_PREFIX}[0-9a-f]{{32}}")
-_FILE = re.compile(r"part-[0-9a-f-]+\.parquet(\.inprogress)?|_rows\.json")
+_FILE = re.compile(
+    r"(rows/)?(part-[0-9a-f-]+\.parquet(\.inprogress)?|_rows(-[0-9a-f]+)?\.json)"  # of a frame, or of micro-batches
+    r"|(batches|claims|ends)/\d{12}\.json|query/.+"  # which these, and the log of Spark's query, belong to
+)
 
 
 def is_staged_directory(location: str) -> bool:
@@ -26,7 +29,7 @@ def is_staged_directory(location: str) -> bool:
 def is_staged_file(name: str) -> bool:
     """Whether a file in such a directory was written for the job.
 
-    >>> is_staged_file("part-00001-0a1b.parquet"), is_staged_file("notes.txt")
-    (True, False)
+    >>> is_staged_file("part-00001-0a1b.parquet"), is_staged_file("query/offsets/0"), is_staged_file("notes.txt")
+    (True, True, False)
     """
     return _FILE.fullmatch(name) is not None

@@ -138,6 +138,8 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
     environment.graph, environment.python_modules = graph, stream.environment.python_modules
     environment.job_files = stream.environment.job_files
+    sources = [node.spec.source for node in graph.nodes if isinstance(node.spec, SourceSpec)]
+    environment.streamed_frames = [each for each in stream.environment.streamed_frames if each.source in sources]
     edges = tuple(replace(edge, source=places[edge.source]) for edge in stream.edges)
     return environment, replace(stream, environment=environment, edges=edges)
 

@@ -46,6 +46,7 @@ from snapline.user_modules import modules_beside_script, pickled_by_value
 if TYPE_CHECKING:
     from snapline.job_handle import JobHandle
     from snapline.job_result import JobExecutionResult
+    from snapline.spark.streaming_frames import StreamedFrame
 RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
 """Set by `snapline run --from-savepoint`."""
 ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
@@ -74,6 +75,7 @@ class StreamExecutionEnvironment:
         self.savepoint_restore: SavepointRestoreSettings = SavepointRestoreSettings()
         self.python_modules: list[ModuleType] = []
         self.job_files: JobFiles = JobFiles()
+        self.streamed_frames: list[StreamedFrame] = []
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
@@ -304,6 +306,31 @@ class StreamExecutionEnvironment:
 
         return from_dataframe(self, frame, event_time, uid, name)
 
+    def from_streaming_dataframe(
+        self,
+        frame: Any,
+        *,
+        uid: str,
+        watermark_strategy: WatermarkStrategy | None = None,
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> DataStream:
+        """Read a streaming DataFrame of Spark, exactly once, whatever its source is. This program runs its query while
+        the job runs; micro-batches are staged below the directory of checkpoints, read from there, also after a
+        failure, and freed once a checkpoint that lies behind them is complete. A job that starts from a snapshot with
+        this uid goes on with the query. `output_mode`: `append`, or `update`, where a row is the new value of one that
+        has changed. `trigger`: as in Spark, `{"processingTime": "1 second"}` or `{"availableNow": True}`; the latter
+        lets the stream end. Raises JobDefinitionError for a frame that is no streaming one, for output mode `complete`,
+        and for a type that a stream has not.
+
+        >>> clicks = spark.readStream.format("kafka").options(**kafka).load()  # doctest: +SKIP
+        >>> env.from_streaming_dataframe(clicks, uid="clicks").key_by("key")  # doctest: +SKIP
+        """
+        from snapline.spark.streaming_frames import from_streaming_dataframe
+
+        return from_streaming_dataframe(self, frame, uid, watermark_strategy, output_mode, trigger or {}, name)
+
     @staticmethod
     def _with_time(stream: DataStream, strategy: WatermarkStrategy | None, label: str) -> DataStream:
         if strategy is None:
@@ -323,10 +350,13 @@ class StreamExecutionEnvironment:
         >>> [vertex.name for vertex in env.translate("example").job_graph.vertices]
         ['orders -> DiscardingSink']
         """
+        job_id = job_id or uuid.uuid4().hex
+        for streamed in self.streamed_frames:
+            streamed.source.place(job_id)
         with pickled_by_value([*self.python_modules, *modules_beside_script()]):
             return translate(
                 self.graph,
-                job_id=JobID(job_id or uuid.uuid4().hex),
+                job_id=JobID(job_id),
                 name=job_name,
                 configuration=configuration or self.configuration,
                 savepoint_restore=self.savepoint_restore,

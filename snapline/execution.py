@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from snapline.client import ClusterClient, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
@@ -103,12 +104,15 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         logger = _logger(configuration, translation.warnings)
         with ClusterClient.from_configuration(configuration) as client:
             check_engine_state(translation.job_graph)
-            job_id = client.submit(translation.job_graph)
-            logger.info("job submitted", job_id=job_id, job=job_name)
             if os.environ.get(DETACHED_VARIABLE):
+                _refuse_queries(environment)
+                job_id = client.submit(translation.job_graph)
                 print(job_id)  # noqa: T201 - the answer of `snapline run --detached`, for whoever cancels it later
                 return JobExecutionResult(JobID(job_id), job_name, "CREATED", 0, 0, 0, 0)
-            return _follow(client, translation.job_graph, lambda: None)
+            with queries_of(environment, translation.job_graph.job_id):
+                job_id = client.submit(translation.job_graph)
+                logger.info("job submitted", job_id=job_id, job=job_name)
+                return _follow(client, translation.job_graph, lambda: None)
     environment.translate(
         job_name, configuration=configuration
     )  # what is wrong with the job is said before Spark starts
@@ -117,7 +121,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        packages = environment.job_files.hand_to_spark(spark.session.sparkContext)
+        packages = environment.job_files.hand_to_spark(spark.host)
         slots = slots_required(translation.job_graph)
         cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages)
     except BaseException:
@@ -125,7 +129,21 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
             stop_spark(spark)
         raise
     with cluster:
-        return run_in(cluster, translation.job_graph)
+        return run_in(cluster, translation.job_graph, queries=lambda job_id: queries_of(environment, job_id))
+
+
+def queries_of(environment: StreamExecutionEnvironment, job_id: str) -> AbstractContextManager[None]:
+    """Run the queries of the environment's streaming DataFrames within, for this job."""
+    if not environment.streamed_frames:
+        return nullcontext()
+    from snapline.spark.streaming_frames import running_queries
+
+    return running_queries(environment.streamed_frames, job_id)
+
+
+def _refuse_queries(environment: StreamExecutionEnvironment) -> None:
+    for streamed in environment.streamed_frames:
+        raise JobDefinitionError(f"{streamed.what}: its query runs in this program, so it cannot run detached")
 
 
 def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
@@ -142,8 +160,12 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         client = ClusterClient.from_configuration(configuration)
         try:
             check_engine_state(translation.job_graph)
-            job_id = client.submit(translation.job_graph)
-            return JobHandle(job_id, job_name, client, client.close, ends_with_program=False)
+            with ExitStack() as stack:
+                stack.callback(client.close)
+                stack.enter_context(queries_of(environment, translation.job_graph.job_id))
+                job_id = client.submit(translation.job_graph)
+                ends_with_program = bool(environment.streamed_frames)
+                return JobHandle(job_id, job_name, client, stack.pop_all().close, ends_with_program=ends_with_program)
         except BaseException:
             client.close()
             raise
@@ -154,15 +176,19 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
         logger = _logger(configuration, translation.warnings)
-        packages = environment.job_files.hand_to_spark(spark.session.sparkContext)
+        packages = environment.job_files.hand_to_spark(spark.host)
         slots = slots_required(translation.job_graph)
         cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages)
         cluster.__enter__()
         if cluster.client is None:
             raise RuntimeError("the cluster was not entered")
         check_engine_state(translation.job_graph)
-        job_id = cluster.client.submit(translation.job_graph)
-        return JobHandle(job_id, job_name, cluster.client, cluster.close, ends_with_program=True)
+        with ExitStack() as stack:
+            stack.enter_context(queries_of(environment, translation.job_graph.job_id))
+            job_id = cluster.client.submit(translation.job_graph)
+            queries = stack.pop_all()
+        queries.callback(cluster.close)
+        return JobHandle(job_id, job_name, cluster.client, queries.close, ends_with_program=True)
     except BaseException:
         if cluster is not None:
             cluster.close()
@@ -172,11 +198,15 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
 
 
 def run_in(
-    cluster: EmbeddedCluster, job_graph: JobGraph, on_change: Callable[[pb.JobDetails], None] | None = None
+    cluster: EmbeddedCluster,
+    job_graph: JobGraph,
+    on_change: Callable[[pb.JobDetails], None] | None = None,
+    *,
+    queries: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> JobExecutionResult:
     """Run a job on an embedded cluster that was started. With high availability, a job of that name which a driver that
     died has left behind goes on from its latest checkpoint instead, as it was submitted then (Flink: application
-    mode)."""
+    mode). `queries`: what has to run while the job does, by the id of the job."""
     client = cluster.client
     if client is None:
         raise RuntimeError("the cluster was not entered")
@@ -184,12 +214,26 @@ def run_in(
     if left and not decode_job_status(left[0].status).is_globally_terminal:
         said = "goes on with the job that was left behind, as it was submitted then"
         cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)
-        return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
+        _remove_staged(job_graph, cluster.configuration)
+        with queries(left[0].job_id):
+            return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
     from snapline.engine_state import check_engine_state
 
     check_engine_state(job_graph)
-    client.submit(job_graph)
-    return _follow(client, job_graph, cluster.check, on_change)
+    with queries(job_graph.job_id):
+        client.submit(job_graph)
+        return _follow(client, job_graph, cluster.check, on_change)
+
+
+def _remove_staged(job_graph: JobGraph, configuration: Configuration) -> None:
+    """Delete what was computed for a job that is never submitted, because the one before it goes on with its own."""
+    from snapline.dataflow.errors import SnaplineError
+    from snapline.runtime.storage.object_storage import open_storage
+
+    for directory in job_graph.staged_directories:
+        parent, _, name = directory.rstrip("/").rpartition("/")
+        with suppress(SnaplineError):  # it costs space, and nothing else
+            open_storage(parent or "/", configuration).delete_prefix(name)
 
 
 def _follow(

@@ -85,12 +85,12 @@ class JobFiles:
                 "already: start them with `spark-submit --files` or --archives, or run the job in a Spark application of its own"
             )
 
-    def hand_to_spark(self, context: Any) -> tuple[str, ...]:
-        """Give everything to a SparkContext; returns the names of archives with Python packages."""
+    def hand_to_spark(self, host: Any) -> tuple[str, ...]:
+        """Give everything to a session (a SparkHost); returns the names of archives with Python packages."""
         for file in self.files.values():
-            context.addFile(str(file))
+            host.add_file(file)
         for name, file in self.archives.items():
-            context.addArchive(f"{file}#{name}")
+            host.add_archive(file, name)
         return tuple(self.packages)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -41,6 +42,7 @@ from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS, NoSpark, SparkHost, answers, host_of
 from snapline.spark.worker_reports import WorkerReports
 
 if TYPE_CHECKING:
@@ -51,13 +53,10 @@ if TYPE_CHECKING:
 
 QUIET_LOGS = Path(__file__).parent / "spark" / "log4j2.properties"
 """For the Java of sessions that we open."""
+CONNECT_PORT = 15002
+"""Where a Connect server listens unless it is told."""
 HEARTBEAT_INTERVAL_MS = 1000
 """Unless it is set; progress is as fresh as the heartbeats that carry the counters."""
-LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
-
-
-class NoSpark(SnaplineError):
-    """PySpark, Java or a usable Spark session is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,14 @@ class SparkHandle:
     """Where Spark keeps its blocks, if we made that for it; executors that were killed leave theirs there."""
 
     @property
+    def host(self) -> SparkHost:
+        """Return what runs TaskManagers in the session."""
+        return host_of(self.session)
+
+    @property
     def settings(self) -> dict[str, Setting]:
         """Return the settings that Spark conf has under `spark.snapline.`."""
-        return from_spark(self.session.sparkContext.getConf().getAll())
+        return from_spark(self.host.conf().items())
 
 
 def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHandle:
@@ -83,6 +87,9 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
     """
     if importlib.util.find_spec("pyspark") is None:
         raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
+    if (connected := _connected(app_name)) is not None:
+        _refuse_idle_kill(connected)
+        return connected
     directory = ""
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
@@ -96,9 +103,9 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question for it
-        active = SparkSession.builder.getOrCreate()
+        active = SparkHandle(SparkSession.builder.getOrCreate(), ours=False)
         _refuse_idle_kill(active)
-        return SparkHandle(active, ours=False)
+        return active
     builder = SparkSession.builder.appName(app_name)
     wanted = {"spark.speculation": "false", "spark.python.worker.faulthandler.enabled": "true", **(conf or {})}
     if not under_submit:
@@ -129,13 +136,39 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
         raise NoSpark(f"Spark does not start: {_reason(error)}") from None
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
-    _refuse_idle_kill(session)
-    return SparkHandle(session, ours=True, directory=directory)
+    opened = SparkHandle(session, ours=True, directory=directory)
+    _refuse_idle_kill(opened)
+    return opened
+
+
+def _connected(app_name: str) -> SparkHandle | None:
+    """The session of Spark Connect that is there, or that SPARK_REMOTE names; None: this program has a Java of its
+    own. Raises NoSpark when the server does not answer."""
+    if not {"SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"} & os.environ.keys():
+        return None
+    from pyspark.sql import SparkSession
+
+    remote = os.environ.get("SPARK_REMOTE", "")
+    endpoint = re.match(r"sc://([^/;]+)", remote)
+    if endpoint is not None:
+        address = endpoint[1] if ":" in endpoint[1] else f"{endpoint[1]}:{CONNECT_PORT}"
+        if not answers(address):
+            raise NoSpark(
+                f"no server of Spark Connect answers at {address} (SPARK_REMOTE={remote}): start it, or say another"
+            )
+    try:
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            return SparkHandle(active, ours=False)
+        return SparkHandle(SparkSession.builder.appName(app_name).getOrCreate(), ours=True)
+    except Exception as error:
+        raise NoSpark(f"no session of Spark Connect at {remote}: {_reason(error)}") from None
 
 
 def stop_spark(spark: SparkHandle) -> None:
     """Stop a session that is ours, and remove what it leaves on this machine."""
-    spark.session.stop()
+    if spark.host.is_alive():
+        spark.session.stop()
     if spark.directory:
         shutil.rmtree(spark.directory, ignore_errors=True)
 
@@ -157,8 +190,8 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _refuse_idle_kill(session: SparkSession) -> None:
-    conf = session.sparkContext.getConf()
+def _refuse_idle_kill(spark: SparkHandle) -> None:
+    conf = spark.host.conf()
     if conf.get("spark.python.worker.killOnIdleTimeout", "false") == "true" and conf.get(
         "spark.python.worker.idleTimeoutSeconds", "0"
     ) not in {"0", "0s"}:
@@ -166,17 +199,6 @@ def _refuse_idle_kill(session: SparkSession) -> None:
             "spark.python.worker.killOnIdleTimeout would kill TaskManagers, whose Spark task emits nothing for days: "
             "set it to false"
         )
-
-
-def _spark_secret(context: Any) -> str:
-    """Spark's secret as this driver knows it: configured, or made by the cluster manager (YARN, Kubernetes)."""
-    configured = context.getConf().get("spark.authenticate.secret", "") or ""
-    if configured:
-        return str(configured)
-    try:
-        return str(context._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey() or "")  # noqa: SLF001 - Spark has no other door to it
-    except Exception as error:
-        raise NoSpark(f"spark.authenticate is on, but this driver cannot read the secret: {error}") from None
 
 
 def slots_required(job_graph: JobGraph) -> int:
@@ -210,10 +232,8 @@ class EmbeddedCluster:
         self._packages = tuple(packages)
         self.spark = spark
         self.logger = logger
-        context = spark.session.sparkContext
-        conf = context.getConf()
-        self._authenticated = conf.get("spark.authenticate", "false") == "true"
-        secret = _spark_secret(context) if self._authenticated else ""
+        host = spark.host
+        secret = host.secret() if host.conf().get("spark.authenticate", "false") == "true" else ""
         token = configured_token(configuration)
         given = bool(token)
         self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).partition(",")[0].strip()
@@ -223,15 +243,15 @@ class EmbeddedCluster:
             token = derive_token(secret)
         elif not token and not self._resource_manager:
             token = secrets.token_hex(32)
-        self._token_from_spark = bool(self._authenticated and secret and not given)
+        self._token_from_spark = bool(secret and not given)
         self.token = token
-        master = str(context.master)
-        self.host = "127.0.0.1" if master.startswith(LOOPBACK_MASTERS) else conf.get("spark.driver.host", "127.0.0.1")
+        master = host.master
+        self.host = host.coordinator_host()
         instances = configuration.get_option(TASKMANAGER_INSTANCES)
-        cores = max(1, context.defaultParallelism)
         if not instances:
             per_manager = configuration.get_option(TASKMANAGER_SLOTS)
-            instances = min(cores, max(1, -(-slots // per_manager)))
+            wanted = max(1, -(-slots // per_manager))
+            instances = min(host.cores or wanted, wanted)
         self.instances = instances
         self.slots_each: int = max(configuration.get_option(TASKMANAGER_SLOTS), -(-slots // instances))
         if CHECKPOINTS_DIRECTORY.key not in configuration:
@@ -269,7 +289,7 @@ class EmbeddedCluster:
             self.client = self._open_client()
             self._take_back = announce(self._coordinator.address, self.token)
             self.pool = TaskManagerPool(
-                self.spark.session.sparkContext,
+                self.spark.host,
                 PoolSettings(
                     coordinator_address=self._coordinator.address,
                     task_managers=self.instances,
@@ -310,7 +330,9 @@ class EmbeddedCluster:
         return self.configuration.get_option(HA_TYPE) != "NONE"
 
     def check(self) -> None:
-        """Raise when Spark cannot give TaskManagers or the coordinator is gone."""
+        """Raise when Spark is gone or cannot give TaskManagers, or the coordinator is gone."""
+        if not self.spark.host.is_alive():
+            raise NoSpark("Spark's process is gone, and TaskManagers with it: start the program again")
         if self.pool is not None and self.pool.fatal_error:
             raise TaskManagersUnavailable(self.pool.fatal_error)
         if self._coordinator is not None and not self._coordinator.is_alive:

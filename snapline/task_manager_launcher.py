@@ -32,7 +32,7 @@ def bring_task_managers(
     spark = open_spark("snapline-taskmanagers")
     address = configuration.get_option(COORDINATOR_ADDRESS)
     pool = TaskManagerPool(
-        spark.session.sparkContext,
+        spark.host,
         PoolSettings(
             coordinator_address=address,
             task_managers=instances,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
@@ -56,6 +57,7 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
 def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
     """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has
     raised."""
+    from snapline.execution import queries_of
     from snapline.job_news import JobNews, print_news
     from snapline.rows_read import RowsRead
 
@@ -65,22 +67,27 @@ def execute_locally(environment: StreamExecutionEnvironment, job_name: str, thre
         rows.note(details)
         print_news(news, details, rows.total)
 
-    with open_local_job(environment, job_name, threads) as job:
+    with open_local_job(environment, job_name, threads) as job, queries_of(environment, job.job_graph.job_id):
         job.run(on_change=note)
         return result_of_local(job, rows)
 
 
 def start_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobHandle:
     """Run the environment's job here while the program goes on, on threads of its own."""
+    from snapline.execution import queries_of
     from snapline.job_handle import JobHandle
     from snapline.local.local_client import LocalClient
 
     job = open_local_job(environment, job_name, threads)
-    job.__enter__()
-    client = LocalClient(job)
-    job.run_in_background()
     job_id = job.job_graph.job_id
-    return JobHandle(job_id, job_name, client, client.close, error=lambda: job.error, ends_with_program=True)
+    with ExitStack() as stack:
+        job.__enter__()
+        client = LocalClient(job)
+        stack.callback(client.close)
+        stack.enter_context(queries_of(environment, job_id))
+        job.run_in_background()
+        close = stack.pop_all().close
+    return JobHandle(job_id, job_name, client, close, error=lambda: job.error, ends_with_program=True)
 
 
 def result_of_local(job: LocalJob, rows: Any) -> JobExecutionResult:

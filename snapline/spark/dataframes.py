@@ -22,7 +22,7 @@ from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS,
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
 from snapline.execution import translates_only
-from snapline.session import LOOPBACK_MASTERS
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -32,7 +32,7 @@ from snapline.spark.frame_types import arrow_schema_of_frame
 FORMAT = "snapline_staging"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
-_PATH, _OPTIONS, _NAME = "path", "storage", "frame"
+_PATH, _OPTIONS, _NAME, _MANIFEST = "path", "storage", "frame", "manifest"
 _REFUSAL = re.compile(r"(?:ConnectorError|JobDefinitionError): (.+)")
 """What a task says, in the traceback that Spark brings."""
 
@@ -43,13 +43,26 @@ class StagedFiles:
 
     files: tuple[str, ...]
     rows: int
+    row_groups: tuple[tuple[str, tuple[int, ...]], ...]
+    """How many rows each row group of a file has, with the name of the file."""
 
 
-def stage_frame(frame: DataFrame, directory: str, storage_options: Mapping[str, str], what: str) -> StagedFiles:
-    """Compute the frame and write its rows. Raises ConnectorError when they cannot be written, and what Spark raises
-    when they cannot be computed."""
-    frame.sparkSession.dataSource.register(FrameStaging)
+def stage_frame(
+    frame: DataFrame,
+    directory: str,
+    storage_options: Mapping[str, str],
+    what: str,
+    *,
+    manifest: str = STAGED_MANIFEST,
+    is_registered: bool = False,
+) -> StagedFiles:
+    """Compute the frame and write its rows. `manifest`: the name of the file that says what was written, of which a
+    directory that several frames are written into needs several. `is_registered`: the session knows the data source.
+    Raises ConnectorError when they cannot be written, and what Spark raises when they cannot be computed."""
+    if not is_registered:
+        frame.sparkSession.dataSource.register(FrameStaging)
     writer = frame.write.format(FORMAT).mode("append").option(_PATH, directory).option(_NAME, what)
+    writer = writer.option(_MANIFEST, manifest)
     try:
         writer.option(_OPTIONS, json.dumps(dict(storage_options))).save()
     except PySparkException as failure:
@@ -60,16 +73,22 @@ def stage_frame(frame: DataFrame, directory: str, storage_options: Mapping[str, 
     location = locate(directory, storage_options)
     with (
         failures("read", directory),
-        location.filesystem.open_input_stream(f"{location.path}/{STAGED_MANIFEST}") as file,
+        location.filesystem.open_input_stream(f"{location.path}/{manifest}") as file,
     ):
         written = json.loads(file.read())
-    return StagedFiles(tuple(f"{directory}/{name}" for name in written["files"]), int(written["rows"]))
+    if manifest != STAGED_MANIFEST:
+        location.filesystem.delete_file(f"{location.path}/{manifest}")
+    groups = tuple((name, tuple(rows)) for name, rows in zip(written["files"], written["groups"], strict=True))
+    return StagedFiles(
+        tuple(f"{directory}/{name}" for name in written["files"]), sum(sum(rows) for _, rows in groups), groups
+    )
 
 
 @dataclass
 class _StagedPart(WriterCommitMessage):
     name: str
-    rows: int
+    groups: tuple[int, ...]
+    """Rows of each row group."""
 
 
 class FrameStaging(DataSource):
@@ -83,14 +102,16 @@ class FrameStaging(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Create the writer of one DataFrame."""
         options = json.loads(self.options[_OPTIONS])
-        return _StagingWriter(self.options[_PATH], options, arrow_schema_of_frame(schema, self.options[_NAME]))
+        columns = arrow_schema_of_frame(schema, self.options[_NAME])
+        return _StagingWriter(self.options[_PATH], options, columns, self.options[_MANIFEST])
 
 
 class _StagingWriter(DataSourceArrowWriter):
     """Writes partitions into files; it travels to the executors."""
 
-    def __init__(self, directory: str, storage_options: Mapping[str, str], schema: pa.Schema) -> None:
+    def __init__(self, directory: str, storage_options: Mapping[str, str], schema: pa.Schema, manifest: str) -> None:
         self._directory, self._options, self._schema = directory, dict(storage_options), schema
+        self._manifest = manifest
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: one attempt at one partition."""
@@ -99,23 +120,23 @@ class _StagingWriter(DataSourceArrowWriter):
         name = f"part-{context.partitionId():05d}-{uuid.uuid4().hex}.parquet"
         path = f"{location.path}/{name}"
         in_progress = f"{path}.inprogress" if location.is_local else path
-        rows = 0
+        groups: list[int] = []
         stream = files.open(in_progress)
         with failures("write", location.url), stream, pq.ParquetWriter(stream, self._schema) as writer:
             for group in _row_groups(iterator, self._schema):
-                rows += group.num_rows
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+                writer.write_table(group, row_group_size=group.num_rows)
+                groups.append(group.num_rows)
         files.seal(in_progress, path)
-        return _StagedPart(name, rows)
+        return _StagedPart(name, tuple(groups))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Note on the driver which files count."""
         parts = sorted(
-            (message for message in messages if isinstance(message, _StagedPart)), key=lambda part: part.name
+            (part for part in messages if isinstance(part, _StagedPart) and part.groups), key=lambda part: part.name
         )
         files, location = open_output(self._directory, self._options)
-        written = {"files": [part.name for part in parts if part.rows], "rows": sum(part.rows for part in parts)}
-        path = f"{location.path}/{STAGED_MANIFEST}"
+        written = {"files": [part.name for part in parts], "groups": [part.groups for part in parts]}
+        path = f"{location.path}/{self._manifest}"
         with failures("write", location.url), files.open(path) as stream:
             stream.write(json.dumps(written).encode())
 

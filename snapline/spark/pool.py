@@ -16,16 +16,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.rpc.security import task_manager_token
-from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch, run
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch
+from snapline.spark.spark_hosts import SparkHost
 
 QUICK_END_S = 5.0
 """A TaskManager that lives shorter than this ended quickly."""
@@ -69,9 +67,9 @@ class Capacity:
 class TaskManagerPool:
     """Starts `task_managers` Spark jobs and replaces the ones that end, until `stop`."""
 
-    def __init__(self, spark_context: SparkContext, settings: PoolSettings, logger: Any) -> None:
+    def __init__(self, host: SparkHost, settings: PoolSettings, logger: Any) -> None:
         """`logger` is a bound structlog logger."""
-        self._context = spark_context
+        self._host = host
         self._settings = settings
         self._log = logger
         self._condition = threading.Condition()
@@ -95,13 +93,8 @@ class TaskManagerPool:
 
     def start(self) -> None:
         """Submit the Spark jobs; returns at once."""
-        from pyspark import InheritableThread
-
         for index in range(self._settings.task_managers):
-            thread = InheritableThread(target=self._keep_alive, args=(index,), name=f"task-manager-pool-{index}")
-            thread.daemon = True
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(self._host.start_thread(self._keep_alive, index, f"task-manager-pool-{index}"))
 
     @property
     def fatal_error(self) -> str:
@@ -167,11 +160,8 @@ class TaskManagerPool:
 
     def _has_begun(self, group: str) -> bool:
         try:
-            tracker = self._context.statusTracker()
-            jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
-            stages = [tracker.getStageInfo(stage_id) for job in jobs if job for stage_id in job.stageIds]
-            return any(stage is not None and stage.numActiveTasks for stage in stages)
-        except Exception as error:  # the SparkContext may be gone already
+            return self._host.has_begun(group)
+        except Exception as error:  # the session may be gone already
             self._log.debug("Spark does not say what runs", group=group, error=str(error))
             return False
 
@@ -185,8 +175,8 @@ class TaskManagerPool:
             self._condition.notify_all()
         for group in groups:
             try:
-                self._context.cancelJobGroup(group)
-            except Exception as error:  # the SparkContext may be gone already, and its jobs with it
+                self._host.cancel(group)
+            except Exception as error:  # the session may be gone already, and its jobs with it
                 self._log.debug("cancel of a TaskManager's Spark job failed", group=group, error=str(error))
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -261,25 +251,13 @@ class TaskManagerPool:
             packages=self._settings.packages,
             stays_when_idle=self._settings.stay_when_idle,
         )
-        body: Callable[[Any], Any] = _body(launch)
         try:
-            self._context.setJobGroup(
-                f"snapline-{resource_id}", f"Snapline TaskManager {resource_id}", interruptOnCancel=True
-            )
-            results = self._context.parallelize([0], 1).mapPartitions(body).collect()
+            results = self._host.run_task_manager(launch, f"snapline-{resource_id}")
         except (
             Exception
         ) as error:  # Spark reports a killed worker, a lost executor and a cancelled job all the same way
-            return TaskManagerExit(resource_id, *_judge(error, self._context.pythonExec))
+            return TaskManagerExit(resource_id, *_judge(error, self._host.python))
         return results[0] if results else TaskManagerExit(resource_id, "failed", "the task returned nothing")
-
-
-def _body(launch: TaskManagerLaunch) -> Callable[[Any], Any]:
-    def task_manager(rows: Any) -> Any:
-        list(rows)  # a worker whose input was not read to its end is not used again by Spark
-        return run(launch)
-
-    return task_manager
 
 
 def _judge(error: Exception, python: str) -> tuple[str, str]:
@@ -310,4 +288,4 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300]
 
 
-__all__ = ["PoolSettings", "TaskManagerPool", "TaskManagersUnavailable", "run"]
+__all__ = ["PoolSettings", "TaskManagerPool", "TaskManagersUnavailable"]

@@ -17,6 +17,7 @@ from snapline.client import RequestRefused
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.session import open_spark
+from tests.services.cluster import wait_until
 
 UTC = dt.UTC
 TYPES = (
@@ -278,3 +279,111 @@ def test_a_stream_of_committed_rows_is_exact_through_restarts_of_both_sides(spar
     wanted = sorted(pq.read_table(out)["n"].to_pylist())
     assert found == wanted
     assert len(found) == len(numbers)
+
+
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+def some_files(directory: Path, first: int, count: int, rows: int = 100) -> None:
+    """Files of numbers, for a query that reads one in each micro-batch."""
+    directory.mkdir(exist_ok=True)
+    for number in range(first, first + count):
+        values = list(range(number * rows, (number + 1) * rows))
+        pq.write_table(pa.table({"n": values}, NUMBERS), directory / f"{number:03d}.tmp")
+        (directory / f"{number:03d}.tmp").rename(directory / f"{number:03d}.parquet")
+
+
+def streamed(spark: Any, env: sl.StreamExecutionEnvironment, tmp_path: Path, **more: Any) -> sl.DataStream:
+    """The files as a stream of Spark's."""
+    frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    return env.from_streaming_dataframe(frame, uid="q", **{"trigger": {"availableNow": True}, **more})
+
+
+@pytest.mark.timeout(600)  # two jobs, and a query that is started twice
+def test_a_streaming_frame_is_read_exactly_once_through_failures_and_restarts(spark: Any, tmp_path: Path) -> None:
+    """The job fails and goes on; it is stopped with a savepoint, and the next program goes on with the query at another
+    parallelism; rows that were read are freed on the way."""
+    some_files(tmp_path / "in", 0, 4)
+    failed = tmp_path / "failed"
+
+    def fail_once(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == 250 and not failed.exists():
+            failed.touch()
+            raise RuntimeError("planned")
+        return row
+
+    def job(env: sl.StreamExecutionEnvironment, **more: Any) -> sl.StreamExecutionEnvironment:
+        stream = streamed(spark, env, tmp_path, **more).map(fail_once, schema=NUMBERS)
+        stream.sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+        return env
+
+    def rows() -> list[int]:
+        return sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) if any(tmp_path.glob("out/*.parquet")) else []
+
+    env = job(environment(tmp_path, **{"restart-strategy.fixed-delay.delay": "1 ms"}), trigger=None)
+    handle = env.execute_async("first", local=True)
+    wait_until(
+        lambda: len(rows()) == 400 and not any(tmp_path.glob("checkpoints/snapline-staged-*/rows/*.parquet")),
+        "rows that were read to be freed",
+        300,  # the first micro-batch loads half of Spark
+        progress=lambda: len(rows()),
+    )
+    path = stop_when_running(handle, tmp_path)
+    handle.wait()
+    assert failed.exists()
+    some_files(tmp_path / "in", 4, 3)
+    again = job(environment(tmp_path).set_parallelism(3).restore_from(path))
+    again.execute("second", local=True)
+    assert rows() == list(range(700))
+
+
+def test_wrong_streaming_frames_are_refused(spark: Any, tmp_path: Path) -> None:
+    """What is no streaming frame, complete mode, a trigger without micro-batches, no uid; and what Spark refuses."""
+    (tmp_path / "in").mkdir()
+    env = environment(tmp_path)
+    rate = spark.readStream.format("rate").load()
+    for frame, more, said in (
+        (spark.range(1), {}, "the DataFrame is not a streaming one; give it to from_dataframe"),
+        (rate, {"output_mode": "complete"}, "output mode 'complete' gives all rows again in each micro-batch"),
+        (rate, {"trigger": {"continuous": "1 second"}}, "trigger 'continuous' has no micro-batches"),
+        (rate, {"uid": ""}, "give a uid"),
+        (rate.selectExpr("interval '1' day as v"), {}, "column 'v' is interval day"),
+    ):
+        with pytest.raises(JobDefinitionError, match=said) as refusal:
+            env.from_streaming_dataframe(frame, **{"uid": "q", **more})  # type: ignore[arg-type]
+        assert "\n" not in str(refusal.value)
+    env.from_streaming_dataframe(rate.groupBy("value").count(), uid="q").print()
+    with pytest.raises(
+        JobDefinitionError, match=r"from_streaming_dataframe\('q'\): Spark does not start the query: .*mode"
+    ) as refusal:
+        env.execute("refused", local=True)
+    assert "\n" not in str(refusal.value)
+
+
+def test_partitions_that_aqe_has_cut_otherwise_are_found_out(spark: Any, tmp_path: Path) -> None:
+    """A run that was killed goes on in the same partitions, and in others not: their digest is another one."""
+    killed = tmp_path / "killed"
+
+    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 2_900 in batch["id"].to_pylist() and not killed.exists():
+                killed.touch()
+                raise RuntimeError("planned")
+            yield batch
+
+    def run(*, coalesces: bool) -> list[int]:
+        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", coalesces)
+        frame = spark.range(0, 3_000, 1, 1).repartition(4, "id")
+        function = sl.resumable(once, uid="once", directory=str(tmp_path / "progress"), interval_ms=0)
+        return sorted(row.id for row in frame.mapInArrow(function, "id long").collect())
+
+    try:
+        with pytest.raises(Exception, match="planned"):
+            run(coalesces=True)
+        with pytest.raises(
+            Exception, match=r"once: partition 0: its first [\d,]+ rows are not those that were read before"
+        ):
+            run(coalesces=False)
+        assert run(coalesces=True) == list(range(3_000))
+    finally:
+        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")

@@ -41,6 +41,10 @@ class SplitReaderOperator(SourceOperator):
         self._something_waits = True
         """At the enumerator, as far as it has said."""
         self._said_idle = False
+        self._is_savepoint = False
+        """Whether the snapshot that is being taken is a savepoint."""
+        self._savepoints: set[CheckpointID] = set()
+        """Savepoints that have not completed yet."""
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -80,12 +84,15 @@ class SplitReaderOperator(SourceOperator):
         self.context.request_splits(missing)
 
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
+        self._is_savepoint = snapshot_type.is_savepoint and not snapshot_type.is_synchronous
         if snapshot_type is SnapshotType.SAVEPOINT_TERMINATE:
             self.mark_drained(self._state)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         reader = check(self._reader, "there is no reader, although open was called")
         splits = reader.snapshot_splits(checkpoint_id)
+        if self._is_savepoint:
+            self._savepoints.add(checkpoint_id)
         elements = [
             {**self._element(split), "least_times_ms": split.least_times_ms}
             for split in splits
@@ -95,6 +102,14 @@ class SplitReaderOperator(SourceOperator):
         greatest = self._generator.greatest_ms if self._generator is not None else None
         self._state.list_state(GREATEST_STATE, OperatorStateMode.UNION).update([greatest])
         return OperatorSnapshot(operator_lists=self._state.snapshot())
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        """Tell the reader, unless it was a savepoint: after a failure the job starts from the checkpoint before that,
+        and reads again what was read since then."""
+        is_savepoint = checkpoint_id in self._savepoints
+        self._savepoints = {each for each in self._savepoints if each > checkpoint_id}
+        if not is_savepoint:
+            super().notify_checkpoint_complete(checkpoint_id)
 
     # --- splits and what the enumerator says ------------------------------------------------------------------------
 

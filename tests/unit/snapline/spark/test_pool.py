@@ -16,6 +16,7 @@ from snapline.runtime.logs import silent_logger
 from snapline.spark import pool as pool_module
 from snapline.spark.executor import TaskManagerExit
 from snapline.spark.pool import PoolSettings, TaskManagerPool
+from snapline.spark.spark_hosts import ContextHost
 
 PATIENCE_S = 30.0
 
@@ -73,7 +74,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> PlayedSpark:
 
 @pytest.fixture
 def pool(spark: PlayedSpark) -> Iterator[TaskManagerPool]:
-    made = TaskManagerPool(spark, PoolSettings("127.0.0.1:1", 2, 3), silent_logger())  # type: ignore[arg-type]
+    made = TaskManagerPool(ContextHost(spark), PoolSettings("127.0.0.1:1", 2, 3), silent_logger())  # type: ignore[arg-type]
     made.start()
     yield made
     made.stop()
