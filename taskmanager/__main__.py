@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
@@ -37,6 +38,7 @@ for them."""
 
 def preload() -> None:
     """Import it. What cannot be imported fails again in the task, which has somebody to tell."""
+    compile_kernels_at_once()
     for module in PRELOADED:
         with contextlib.suppress(Exception):
             importlib.import_module(module)

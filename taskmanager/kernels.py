@@ -1,15 +1,17 @@
 """Loads every kernel there is: `python -m snapline.taskmanager.kernels` fills the compiler's cache, a process that
 forks loads them once for all.
 
-Kernels compile when their module is imported (`snapline.dataflow.columnar.kernel`), which takes a second or more each
-on a machine that has never run them. Whoever wants that time to be spent before a job starts calls this. Knows no
-kernel by name: it imports the packages in which kernels live.
+To compile a kernel (`snapline.dataflow.columnar.kernel`) takes a second or more on a machine that has never run it.
+Whoever wants that time to be spent before a job starts calls this. Knows no kernel by name: it imports the packages in
+which kernels live.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+
+from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 
 PACKAGES = (
     "snapline.dataflow",
@@ -24,6 +26,7 @@ PACKAGES = (
 def load_kernels() -> list[str]:
     """Import every module of the packages that hold kernels; returns their names. Kernels are then compiled, and cached
     on disk."""
+    compile_kernels_at_once()
     names = list(PACKAGES)
     for package in PACKAGES:
         path = importlib.import_module(package).__path__

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.runtime.logs import make_logger
@@ -48,6 +49,7 @@ def run_task_manager(
     `should_stop` say so may ring the `bell`, and is heard at once."""
     from snapline.taskmanager.task_manager import TaskManager
 
+    compile_kernels_at_once()
     logger = make_logger("taskmanager", Configuration(config.settings).get_option(LOG_LEVEL)).bind(
         resource_id=config.resource_id
     )

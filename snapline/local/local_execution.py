@@ -6,9 +6,12 @@ of the job count. This module loads nothing of the engine before a job runs here
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
@@ -37,10 +40,32 @@ def threads_of(asked: int | None) -> int:
     return threads
 
 
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Within, modules are loaded, of which nothing is garbage: the collector does not look for it, and not again when
+    the process ends, which was a tenth of the run of a small job."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _keep_until_the_process_ends() -> None:
+    """Collect what is garbage, and leave everything else to the end of the process."""
+    gc.collect()
+    gc.freeze()
+
+
 def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> LocalJob:
     """The environment's job, about to run here. Raises a SnaplineError that says why it cannot."""
-    from snapline.execution import hand_over_translation
-    from snapline.local.local_job import LocalJob
+    if "snapline.local.local_job" not in sys.modules:
+        atexit.register(_keep_until_the_process_ends)
+    with _loading():
+        from snapline.execution import hand_over_translation
+        from snapline.local.local_job import LocalJob
 
     hand_over_translation(environment, job_name)
     translation = environment.translate(job_name, configuration=environment.configuration)

@@ -15,6 +15,7 @@ which needs Snapline installed on the executors: files of `--py-files` are not t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -45,6 +46,8 @@ def preload(modules: Sequence[str] = PRELOADED) -> list[str]:
         "GRPC_ENABLE_FORK_SUPPORT", "0"
     )  # read when gRPC is imported; nothing is open before the fork
     missing = []
+    with contextlib.suppress(Exception):  # without Snapline the modules below are missing
+        importlib.import_module("snapline.dataflow.columnar.kernel").compile_kernels_at_once()
     for module in modules:
         try:
             importlib.import_module(module)

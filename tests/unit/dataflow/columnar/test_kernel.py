@@ -81,6 +81,25 @@ def test_a_damaged_cache_is_no_obstacle(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "__pycache__")
 
 
+WITHOUT_NUMBA = """
+import sys
+import snapline.dataflow.columnar.key_partition, snapline.taskmanager.operators.windows.window_factory
+from snapline.taskmanager.state.batch_scope import number_slots
+import snapline.dataflow.columnar.kernel as kernel
+print("numba" in sys.modules)
+kernel.compile_kernels_at_once()
+import snapline.taskmanager.operators.joins.stream_joins as later
+print("numba" in sys.modules, number_slots._made is not None, type(later._pairs).__name__)
+"""
+
+
+def test_numba_is_loaded_for_kernels_that_run_and_by_who_hosts_task_managers() -> None:
+    """A driver or a local run imports operators without it; a TaskManager compiles before the first batch."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("False\nTrue True CPUDispatcher\n", "")
+
+
 COLUMNS = [
     (pa.int8(), st.integers(-128, 127)),
     (pa.int16(), st.integers(-9, 9)),

@@ -1,0 +1,95 @@
+"""What numba makes of a kernel, and the few intrinsics that numba lacks. Loaded when the first kernel is compiled.
+
+The cache lies where numba puts it: `NUMBA_CACHE_DIR`, next to the module, or the user's cache directory. Where none of
+them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error. numba
+stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files must
+not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import extending
+
+from snapline.dataflow.columnar.kernel import Uncompiled
+
+_njit: Any = numba.njit  # what numba makes of a function has no type that would help
+_intrinsic: Any = extending.intrinsic
+
+
+def compiled(function: Callable[..., Any], signatures: Sequence[str]) -> Any:
+    """The kernel of a function for exactly these signatures, from the cache or compiled."""
+    _prepare_names(function)
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return _njit([str(signature) for signature in signatures], cache=True, **options)(function)
+    except Exception:  # no writable cache directory, a full disk, a damaged entry; a defect of the kernel raises again
+        return _njit([str(signature) for signature in signatures], cache=False, **options)(function)
+
+
+def prepared(function: Callable[..., Any]) -> Any:
+    """A function that kernels call, to be compiled with them."""
+    _prepare_names(function)
+    return _njit(nogil=True, error_model="numpy", inline="never")(function)
+
+
+def _prepare_names(function: Any) -> None:
+    """Put what numba can call in the place of everything uncompiled that the function names."""
+    names = function.__globals__
+    for name in function.__code__.co_names:
+        if isinstance(names.get(name), Uncompiled):
+            names[name] = names[name].compiled
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, bits: int) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), ir.IntType(bits).as_pointer())
+
+
+def _unaligned_load(bits: int, result: Any) -> Any:
+    def load(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba asks for these names
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+            value = builder.load(pointer)
+            value.align = 1
+            return value if bits == result.bitwidth else builder.zext(value, ir.IntType(result.bitwidth))
+
+        return result(array, types.intp), codegen
+
+    return load
+
+
+load_u64: Any = _intrinsic(_unaligned_load(64, types.uint64))
+load_u32: Any = _intrinsic(_unaligned_load(32, types.uint64))
+
+
+@_intrinsic
+def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
+    """Store eight bytes at any address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        store = builder.store(args[2], _pointer(context, builder, signature.args[0], args[0], args[1], 64))
+        store.align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint64), codegen
+
+
+@_intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """Ask the processor for the cache line of an element, for reading."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], function_type)
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
+        builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
