@@ -4,7 +4,8 @@ A writer fills files in `<path>/_staging/<job>/`, where Spark, pyarrow datasets 
 look. At the barrier it closes and syncs them (pre-commit) and hands out where they lie and what they will be called;
 the commit renames them into place. Names hold job, uid, subtask, checkpoint and attempt, so that no two files ever
 share one, and a commit that is repeated finds its work done. Where nothing lies yet and the first checkpoint brings no
-rows, one file without rows is written, if its format tells columns, because no reader opens a directory without files.
+rows, one file without rows is written (with partitions: in that of nulls), because no reader opens a directory without
+files.
 A file is visible whole or not at all; what becomes visible with one checkpoint is not one transaction over all files.
 To put small files together, one committer serves all subtasks: before they are committed, those of a partition and
 checkpoint become one, whose name follows from these.

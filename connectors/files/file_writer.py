@@ -19,7 +19,7 @@ import pyarrow as pa
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
-from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace
+from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
 from snapline.connectors.formats.file_format import FileEncoder, FileFormat
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.errors import ConnectorError
@@ -281,14 +281,15 @@ class FileSinkWriter(PartitionedFileWriter):
 
     def _seal_without_rows(self) -> None:
         """Close a file without rows, by one subtask, where readers would find nothing that they could open."""
-        sink, suffix = self._sink, self._sink.format.suffix
-        schema = self._file_schema or sink.schema or sink.stream_schema
-        if schema is None or self._place.subtask or sink.partition_by or not sink.format.tells_columns:
+        sink, suffix, directory = self._sink, self._sink.format.suffix, self._place.directory
+        columns = self._file_schema or sink.schema or sink.stream_schema
+        if columns is None or self._place.subtask or self._files.has_partitions(directory):
             return
-        if not any(name.endswith(suffix) for name in self._files.names(self._place.directory)):
-            file = OpenFile("", self._clock_ms())
+        fields = [each for each in columns if each.name not in sink.partition_by]
+        if fields and not any(name.endswith(suffix) for name in self._files.names(directory)):
+            file = OpenFile(partition_directory(sink.partition_by, (None,) * len(sink.partition_by)), self._clock_ms())
             with failures("write", sink.path):
-                self._encoder_of(file, schema.remove_metadata()).write(schema.remove_metadata().empty_table())
+                self._encoder_of(file, pa.schema(fields)).write(pa.schema(fields).empty_table())
             self._seal(file)
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from snapline.connectors.files.filesystems import Location, advice, first_line, locate
+from snapline.connectors.files.listing import is_hidden
 from snapline.dataflow.errors import ConnectorError
 
 MAKE_DIRECTORY_ATTEMPTS = 5
@@ -56,6 +57,10 @@ class OutputFiles(ABC):
     @abstractmethod
     def names(self, directory: str) -> list[str]:
         """Names of the files in a directory, sorted; none when there is no directory."""
+
+    @abstractmethod
+    def has_partitions(self, directory: str) -> bool:
+        """Whether there are directories in a directory that readers look into."""
 
     @abstractmethod
     def remove_directory_if_empty(self, directory: str) -> None:
@@ -138,6 +143,13 @@ class LocalOutputFiles(OutputFiles):
             except FileNotFoundError:
                 return []
 
+    def has_partitions(self, directory: str) -> bool:
+        with failures("list", directory):
+            try:
+                return any(entry.is_dir() and not is_hidden(entry.name) for entry in os.scandir(directory))
+            except FileNotFoundError:
+                return False
+
     def remove_directory_if_empty(self, directory: str) -> None:
         with contextlib.suppress(OSError):
             Path(directory).rmdir()
@@ -194,6 +206,11 @@ class RemoteOutputFiles(OutputFiles):
         with failures("list", self._url(directory)):
             infos = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == fs.FileType.File)
+
+    def has_partitions(self, directory: str) -> bool:
+        with failures("list", self._url(directory)):
+            infos = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+        return any(info.type == fs.FileType.Directory and not is_hidden(info.base_name) for info in infos)
 
     def remove_directory_if_empty(self, directory: str) -> None:
         with contextlib.suppress(OSError):

@@ -74,8 +74,6 @@ class FileFormat(ABC):
 
     batch_rows: int = ROW_GROUP_ROWS
     """So many rows are gathered before they are encoded."""
-    tells_columns: bool = False
-    """Whether a file without rows tells its columns, so that readers know them of a sink that had no rows."""
 
     @property
     @abstractmethod
@@ -127,7 +125,6 @@ class ParquetFormat(FileFormat):
     """
 
     compressions = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
-    tells_columns = True
 
     def __init__(self, *, compression: str = "zstd", row_group_rows: int = ROW_GROUP_ROWS) -> None:
         if row_group_rows < 1:
@@ -200,7 +197,6 @@ class OrcFormat(FileFormat):
     """
 
     compressions = ("zstd", "snappy", "zlib", "lz4", "none")
-    tells_columns = True
 
     def __init__(self, *, compression: str = "zstd") -> None:
         self.compression = _checked("OrcFormat", compression, self.compressions)
@@ -304,7 +300,6 @@ class AvroFilesFormat(FileFormat):
     """Avro containers, with the schema of an AvroFormat."""
 
     compressions = ("none", "gzip", "snappy", "zstd")
-    tells_columns = True
     batch_rows = LINE_ROWS
 
     def __init__(self, rows: AvroFormat, *, compression: str = "none") -> None:

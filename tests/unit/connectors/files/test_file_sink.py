@@ -122,6 +122,8 @@ def test_every_format_is_read_by_others(tmp_path, form, compression, suffix, rea
         ("parquet", ".parquet", lambda path: pl.read_parquet(path).height),
         ("orc", ".orc", lambda path: ds.dataset(path, format="orc").count_rows()),
         (AvroFormat(AVRO), ".avro", lambda path: sum(len(read_avro(str(file))) for file in path.glob("*.avro"))),
+        (JsonFormat(NUMBERS), ".jsonl", lambda path: len(ask_duckdb(f"from read_json('{path}/*.jsonl')"))),
+        (CsvFormat(NUMBERS, header=True), ".csv", lambda path: pl.read_csv(path / "*.csv").height),
     ],
 )
 def test_a_sink_without_rows_can_be_read(tmp_path, form, suffix, count):
@@ -145,6 +147,21 @@ def test_the_stream_tells_the_columns_of_a_sink_without_rows(tmp_path):
 
     assert pl.read_parquet(tmp_path).schema == {"n": pl.Int64, "word": pl.String}
     assert ask_duckdb(f"from read_parquet('{tmp_path}/*.parquet')") == []
+
+
+def test_a_sink_with_partitions_and_without_rows_can_be_read(tmp_path):
+    """In the partition of nulls lies a file without rows, once; rows that come later have their types."""
+    sink = FileSink(tmp_path, partition_by=["n"], schema=NUMBERS)
+    committer = sink.create_committer(Place())
+    committer.commit(written(sink))
+    assert pl.read_parquet(tmp_path).height == 0
+    assert [Path(name).parent.name for name in files(tmp_path)] == ["n=__HIVE_DEFAULT_PARTITION__"]
+
+    again = Place(attempt_number=1, execution_attempt="graph_vertex_0_1")
+    committer.commit([*written(sink, rows(7)), *written(sink, place=again)])
+    committer.close()
+    assert pl.read_parquet(tmp_path).rows() == [("w7", 7)]
+    assert len(files(tmp_path)) == 2
 
 
 def test_partitions_are_directories_that_every_tool_reads(tmp_path):
