@@ -20,6 +20,7 @@ from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProc
 from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
+from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
 from snapline.stream import DataStream
 
@@ -45,7 +46,8 @@ class KeyedStream:
         self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
     ) -> DataStream:
         """Call a KeyedProcessFunction row by row, over keyed state and timers. `schema` is that of the rows that it
-        emits; without it, it is taken from the first that are emitted, and columns downstream are not checked. Raises
+        emits, or the return type of `process_element` says it (`Iterator[Order]`, a TypedDict); without it, it is taken
+        from the first that are emitted, and columns downstream are not checked. Raises
         JobDefinitionError for a class instead of an object.
 
         >>> class Seen(sl.KeyedProcessFunction):
@@ -58,6 +60,7 @@ class KeyedStream:
         >>> orders.key_by("shop").process(Seen(), uid="seen", schema=counts).schema.names
         ['shop', 'n']
         """
+        schema = schema_by_hints(function) if schema is None else schema
         spec = KeyedProcessSpec(self.key_columns, function, schema, self.stream.event_time_column)
         return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
 

@@ -9,7 +9,7 @@ stream is known, names of columns are checked while the graph is built.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.expressions.expression import Expr
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
+from snapline.row_hints import schema_by_hints
 from snapline.stream_results import StreamResults
 from snapline.stream_sink import DataStreamSink, end_in_sink
 
@@ -230,15 +231,16 @@ class DataStream(StreamResults):
 
     def map(
         self,
-        function: Callable[[Row], Row],
+        function: Callable[[Row], Mapping[str, object]],
         *,
         uid: str = "",
         name: str = "map",
         schema: pa.Schema | None = None,
         on_error: OnError = "fail",
     ) -> DataStream:
-        """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`. It costs a
-        Python call per row, so take `map_batches` where you can. `on_error`: a row for which the function raises, or
+        """Apply a function to every row, a dictionary; it returns the new row. `schema` as in `map_batches`; a function
+        whose return type is a TypedDict of int, float, str, ... says it by that (operators.md). It costs a Python call
+        per row, so take `map_batches` where you can. `on_error`: a row for which the function raises, or
         returns what does not fit the schema, fails the job, is dropped and counted in the metric `bad_rows`, or goes to
         `bad_rows()` (`side_output`) as it was before. An OSError and what Snapline raises fail the job all the same.
 
@@ -246,23 +248,25 @@ class DataStream(StreamResults):
         >>> orders.map(lambda row: {"euros": row["cents"] / 100}, schema=euros).schema.names
         ['euros']
         """
+        schema = schema_by_hints(function) if schema is None else schema
         spec = MapRowsSpec(function, schema, _checked_on_error(on_error, name))
         return self.add_operator(name, spec, uid, schema=schema)
 
     def flat_map(
         self,
-        function: Callable[[Row], Iterable[Row]],
+        function: Callable[[Row], Iterable[Mapping[str, object]] | None],
         *,
         uid: str = "",
         name: str = "flat_map",
         schema: pa.Schema | None = None,
         on_error: OnError = "fail",
     ) -> DataStream:
-        """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` as in
-        `map_batches`, `on_error` as in `map`.
+        """Apply a function to every row; it returns (or yields) any number of rows, None for none. `schema` and
+        `on_error` as in `map`.
 
         >>> _ = orders.flat_map(lambda row: [row] * (row["cents"] // 100), schema=orders.schema)
         """
+        schema = schema_by_hints(function) if schema is None else schema
         spec = FlatMapRowsSpec(function, schema, _checked_on_error(on_error, name))
         return self.add_operator(name, spec, uid, schema=schema)
 
@@ -291,8 +295,8 @@ class DataStream(StreamResults):
         schema: pa.Schema | None = None,
         on_error: OnError = "fail",
     ) -> DataStream:
-        """Call a ProcessFunction row by row, without keys: rows, side outputs and the times of the task. `schema` as in
-        `map_batches`, `on_error` as in `map`: what was emitted for a bad row before it was known is left out, too.
+        """Call a ProcessFunction row by row, without keys: rows, side outputs and the times of the task. `schema` and
+        `on_error` as in `map`: what was emitted for a bad row before it was known is left out, too.
         Raises JobDefinitionError for a class instead of an object, and for functions of keyed streams.
 
         >>> class Split(sl.ProcessFunction):
@@ -308,6 +312,7 @@ class DataStream(StreamResults):
                 f"operator {name!r}: {type(function).__name__} is no ProcessFunction; functions with keyed state and timers need "
                 "key_by(...).process(...)"
             )
+        schema = schema_by_hints(function) if schema is None else schema
         spec = ProcessSpec(function, schema, self.event_time_column, _checked_on_error(on_error, name))
         return self.add_operator(name, spec, uid, schema=schema)
 

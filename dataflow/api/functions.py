@@ -150,7 +150,7 @@ class KeyedProcessFunction(Function, ABC):
     """
 
     @abstractmethod
-    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit."""
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row] | None:

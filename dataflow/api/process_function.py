@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from snapline.dataflow.api.function_contexts import ProcessContext, Row
 from snapline.dataflow.api.functions import Function
@@ -25,5 +25,5 @@ class ProcessFunction(Function, ABC):
     """
 
     @abstractmethod
-    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit."""

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from snapline.dataflow.columnar.uncompiled import Uncompiled
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -44,25 +46,6 @@ I32s, I64s, F64s, BOOLs = (_array(t) for t in ("int32", "int64", "float64", "boo
 RO_U8s, RO_U16s, RO_U32s, RO_U64s = (_array(t, readonly=True) for t in ("uint8", "uint16", "uint32", "uint64"))
 RO_I32s, RO_I64s, RO_F64s, RO_BOOLs = (_array(t, readonly=True) for t in ("int32", "int64", "float64", "boolean"))
 """Arrays that a kernel only reads; writable ones are accepted, too."""
-
-
-class Uncompiled:
-    """Stands for what numba makes of a function until somebody needs it, as a name of its module."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._made: Any = None
-
-    @property
-    def compiled(self) -> Any:
-        """What numba has made of it, now at the latest."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run it."""
-        return (self._made or self.compiled)(*arguments)
 
 
 class _Compilation:

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import extending
 
-from snapline.dataflow.columnar.kernel import Uncompiled
+from snapline.dataflow.columnar.uncompiled import Uncompiled
 
 _njit: Any = numba.njit  # what numba makes of a function has no type that would help
 _intrinsic: Any = extending.intrinsic

@@ -86,7 +86,7 @@ class MapRowsSpec:
     """A function that turns one row into one row (map). `on_error`: of it and its like, what becomes of a row that the
     function raises for."""
 
-    function: Callable[[Row], Row]
+    function: Callable[[Row], Any]
     output_schema: pa.Schema | None = None
     on_error: str = "fail"
 
@@ -106,7 +106,7 @@ class ProcessSpec:
 class FlatMapRowsSpec:
     """Row in, any number of rows out; None is none."""
 
-    function: Callable[[Row], Iterable[Row] | None]
+    function: Callable[[Row], Any]
     output_schema: pa.Schema | None = None
     on_error: str = "fail"
 

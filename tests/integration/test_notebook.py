@@ -133,7 +133,8 @@ print([module.__name__ for module in modules_beside_script()])
 
 def test_a_cell_that_is_run_again_replaces_its_job_and_an_interrupt_cancels_it(kernel: Kernel) -> None:
     """By the cell where the front end says which one it is, by the job's name elsewhere. Modules beside the notebook
-    travel with the job; after an interrupt the kernel goes on."""
+    travel with the job; after an interrupt the kernel goes on. A kernel that is restarted while a job runs in it ends
+    with the job, and its cells run anew."""
     assert "['beside']" in kernel.run(SET_UP)
     start = "job = endless().execute_async('replaced', local=True); jobs.append(job)"
     kernel.run("jobs = []")
@@ -161,3 +162,10 @@ def test_a_cell_that_is_run_again_replaces_its_job_and_an_interrupt_cancels_it(k
     assert (
         kernel.run("import threading; print(any('task' in t.name.lower() for t in threading.enumerate()))") == "False\n"
     )
+
+    kernel.run("running = endless().execute_async('left', local=True)", "cell-3")
+    kernel.manager.restart_kernel()
+    kernel.client.wait_for_ready(timeout=PATIENCE_S)
+    kernel.run(SET_UP)
+    assert "is cancelled" not in kernel.run("running = endless().execute_async('left', local=True)", "cell-3")
+    assert "CANCELED" in kernel.run("running.cancel(); print(running.status)")

@@ -3,8 +3,10 @@ that is wrong, and types that do not fit, are errors while the job is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, TypedDict
 
 import pyarrow as pa
 import pytest
@@ -36,7 +38,57 @@ def tumbling() -> sl.WindowedStream:
 
 
 SHOP = SCHEMA.field("shop")
+
+
+class Part(TypedDict):
+    """A struct within a row."""
+
+    weight: float | None
+
+
+class Article(TypedDict):
+    """What functions over rows say that they return."""
+
+    shop: str
+    parts: list[Part]
+    at: Annotated[datetime, pa.timestamp("us", "UTC")]
+
+
+class Priced(TypedDict):
+    """A row with a type that is no one Arrow type."""
+
+    price: Decimal
+
+
+ARTICLE = [
+    SHOP, pa.field("parts", pa.list_(pa.struct([("weight", pa.float64())]))),
+    pa.field("at", pa.timestamp("us", "UTC")),
+]  # fmt: skip
+
+
+def article_of(row: sl.Row) -> Article:
+    return {"shop": row["shop"], "parts": [{"weight": None}], "at": row["at"]}
+
+
+def articles_of(row: sl.Row) -> Iterator[Article]:
+    yield article_of(row)
+
+
+def priced(row: sl.Row) -> Priced:
+    return {"price": Decimal(row["price"])}
+
+
+class OneByOne(sl.KeyedProcessFunction):
+    """Says its rows by a return type."""
+
+    def process_element(self, row: sl.Row, context: Any) -> Iterator[Article]:
+        yield article_of(row)
+
+
 VERBS: dict[str, tuple[Callable[[], sl.DataStream], list[pa.Field]]] = {
+    "return type of map": (lambda: sales().map(article_of), ARTICLE),
+    "return type of flat_map": (lambda: sales().flat_map(articles_of), ARTICLE),
+    "return type of process": (lambda: keyed().process(OneByOne()), ARTICLE),
     "window aggregate": (
         lambda: tumbling().aggregate(n=sl.count(), total=sl.sum("pieces"), mean=sl.mean("pieces"), most=sl.max("pieces")),
         [SHOP, *WINDOW, pa.field("n", pa.int64()), pa.field("total", pa.int64()), pa.field("mean", pa.float64()), pa.field("most", pa.int32())],
@@ -152,3 +204,8 @@ def test_reduce_needs_to_know_the_columns() -> None:
     unknown = sales().map_batches(lambda batch: batch).key_by("shop")
     with pytest.raises(JobDefinitionError, match=r"the columns of the stream are not known.*schema="):
         unknown.reduce(lambda one, _: one)
+
+
+def test_a_return_type_without_one_arrow_type_says_nothing() -> None:
+    """A Decimal has digits that no hint tells, and a lambda no hints; rows run all the same."""
+    assert [sales().map(priced).schema, sales().map(lambda row: row).schema] == [None, None]

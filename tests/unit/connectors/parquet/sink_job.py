@@ -85,6 +85,9 @@ class MortalOutputFiles(OutputFiles):
     def names(self, directory: str) -> list[str]:
         return list(self._mortal(lambda: self.inner.names(directory)))
 
+    def has_partitions(self, directory: str) -> bool:
+        return self._mortal(lambda: self.inner.has_partitions(directory))
+
     def remove_directory_if_empty(self, directory: str) -> None:
         self._mortal(lambda: self.inner.remove_directory_if_empty(directory))
 
