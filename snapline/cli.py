@@ -275,8 +275,8 @@ def update(
     *,
     allow_non_restored_state: bool,
 ) -> None:
-    """Let another version of a job take its place: savepoint, plan, start; back to the old one when the new one does not
-    get to its first checkpoint. `snapline update JOB job.py -- --its-own options`."""
+    """Let another version of a job take its place: savepoint, plan, start; back to the old one when the new one does
+    not get to its first checkpoint. `snapline update JOB job.py -- --its-own options`."""
     from snapline.job_update import update_job
 
     translation = translate_script(script, arguments)

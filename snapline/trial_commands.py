@@ -23,7 +23,7 @@ _directory = click.option(
 @click.option("--taskmanagers", type=click.IntRange(min=1), default=2, show_default=True, help="how many TaskManagers")
 @click.option("--slots", type=click.IntRange(min=1), default=2, show_default=True, help="slots of each")
 def up(directory: Path, taskmanagers: int, slots: int) -> None:
-    """Start a whole cluster on this machine for a trial: ZooKeeper, two coordinators, Spark standalone, TaskManagers."""
+    """Start a cluster on this machine for a trial: ZooKeeper, two coordinators, Spark standalone, TaskManagers."""
     from snapline.trial_cluster import TrialCluster
 
     cluster = TrialCluster(directory)

@@ -420,8 +420,7 @@ class JobMaster:
     def _report(self, status: JobStatus, failure: SerializedFailure | None) -> None:
         self._shown_status = status
         session = self.identity.session
-        change = JobStatusChanged(self.job_id, status, self._now_ms, failure, session)
-        self._out.append(ReportJobStatus(change))
+        self._out.append(ReportJobStatus(JobStatusChanged(self.job_id, status, self._now_ms, failure, session)))
 
     def _close(self, status: JobStatus) -> None:
         """The job is over: nobody keeps anything for it."""
@@ -443,8 +442,7 @@ class JobMaster:
             self._checkpoint(Shutdown(status))
 
     def _forget_job_graph(self) -> None:
-        """Forget the graph of a job that is over, but not before a graph that is being stored is there: it would come
-        back."""
+        """Forget the graph of a job that is over, once none is being stored: such a graph would come back."""
         if self._is_closed and self.scheduler.status.is_globally_terminal and not self.scheduler.is_storing_graph:
             self._out.append(ForgetJobGraph(self.job_id))
 

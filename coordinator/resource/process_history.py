@@ -1,8 +1,9 @@
 """What the process of one TaskManager has used lately, and whether its memory grows without a break.
 
 Memory grows when the least of each part of the last minute is well above that of the part before: what is freed again
-between two looks is no growth, and neither is what a process takes once, when it warms up. Keeps a bounded number of looks, a few seconds apart. No clock is read here. Flink
-leaves this to the JVM's own tools; Python's memory has no bound that would show a leak by itself.
+between two looks is no growth, and neither is what a process takes once, when it warms up. A bounded number of looks is
+kept, a few seconds apart. No clock is read here. Flink leaves this to the JVM's own tools; Python's memory has no bound
+that would show a leak by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SPACING_MS = 1_000
 """Looks that are closer to each other replace each other."""
 MIN_GROWTH_BYTES = 48 << 20
 MIN_STEP_SHARE = 0.10
-"""Of the growth, from each part to the next: a process that warms up grows less and less."""
+"""The share of the growth that each step from one part to the next has: a process that warms up grows less and
+less."""
 MIN_GROWTH_SHARE = 0.10
 """The share of the memory at the beginning of the window that it has to grow by: a process of ten gigabytes moves by
 hundreds of megabytes."""

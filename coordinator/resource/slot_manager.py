@@ -52,7 +52,7 @@ class ManagedTaskManager:
     """Whether its first report is here; before that nothing is known to be free."""
     idle_since_ms: int | None = None
     draining: bool = False
-    """Its slots are not given away any more; what is in use stays so until its job gives it back."""
+    """Whether its slots are not given away any more; what is in use stays so until its job gives it back."""
 
     @property
     def free(self) -> int:

@@ -21,7 +21,8 @@ from snapline.dataflow.errors import SnaplineError
 MARK = "snapline:1:"
 """How every credential begins; the secret of a cluster must not."""
 FIELDS = 7
-"""Of a credential behind its mark: role, job, name, expiry, signature, key of the leaders, secret of the exchange."""
+"""The number of fields behind the mark: role, job, name, expiry, signature, key of the leaders, secret of the
+exchange."""
 
 
 class Role(Enum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -40,6 +41,19 @@ BANNED = {
 FORBIDDEN_NAMES = frozenset({"utils.py", "util.py", "helpers.py", "helper.py", "misc.py", "common.py"})
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    """The text of a file, read once for all tests."""
+    return path.read_text()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once for all tests: that is nearly all that these tests cost."""
+    return ast.parse(text_of(path))
+
+
+@functools.cache
 def files_of_the_project() -> list[Path]:
     """What git has or would take, as paths that exist."""
     listed = subprocess.run(
@@ -73,9 +87,10 @@ def test_nothing_banned_stands_in_the_tree(pattern: str) -> None:
     found = []
     for path in files_of_the_project():
         try:
-            lines = path.read_text().splitlines()
+            text = text_of(path)
         except UnicodeDecodeError:
             continue
+        lines = text.splitlines() if expression.search(text) else []
         found += [
             f"{shown(path)}:{n}: {line.strip()[:120]}" for n, line in enumerate(lines, 1) if expression.search(line)
         ]
@@ -85,7 +100,7 @@ def test_nothing_banned_stands_in_the_tree(pattern: str) -> None:
 
 def test_no_file_is_too_long() -> None:
     """A file has one job."""
-    found = [f"{shown(p)}: {n} lines" for p in python_files() if (n := len(p.read_text().splitlines())) > LONGEST_FILE]
+    found = [f"{shown(p)}: {n} lines" for p in python_files() if (n := len(text_of(p).splitlines())) > LONGEST_FILE]
 
     assert not found, f"longer than {LONGEST_FILE} lines; split by what each part decides:\n" + "\n".join(found)
 
@@ -99,11 +114,7 @@ def test_no_file_is_named_after_nothing() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     """A module opens with its rules."""
-    found = [
-        shown(p)
-        for p in python_files()
-        if (source := p.read_text()).strip() and not ast.get_docstring(ast.parse(source))
-    ]
+    found = [shown(p) for p in python_files() if text_of(p).strip() and not ast.get_docstring(tree_of(p))]
 
     assert not found, f"no module docstring: {found}"
 
@@ -114,7 +125,7 @@ def test_every_test_tells_its_story() -> None:
         f"{shown(path)}:{node.lineno} {node.name}"
         for path in python_files()
         if path.name.startswith("test_")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]
 
@@ -133,10 +144,11 @@ def product_files() -> list[Path]:
     return [path for path in python_files() if path.relative_to(ROOT).parts[0] in ROOMS]
 
 
+@functools.cache
 def docstrings(path: Path) -> list[tuple[int, int, str]]:
     """First line, last line and text of each docstring, those of attributes and constants included."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             value = statement.value if isinstance(statement, ast.Expr) else None
@@ -186,7 +198,7 @@ def test_prose_ends_with_the_column_that_code_ends_with() -> None:
     """Docstrings and comments have lines of at most 120 columns; ruff's E501 would also find long texts in code."""
     found = []
     for path in python_files():
-        lines = path.read_text().splitlines()
+        lines = text_of(path).splitlines()
         prose = {number for first, last, _ in docstrings(path) for number in range(first, last + 1)}
         prose |= {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
         found += [
@@ -202,7 +214,7 @@ def test_no_two_public_classes_have_one_name() -> None:
     """A class is found by its name, whatever the room."""
     places: dict[str, list[str]] = {}
     for path in product_files():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{shown(path)}:{node.lineno}")
     found = [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
