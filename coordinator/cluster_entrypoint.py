@@ -40,6 +40,7 @@ from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.ha.job_archive import ArchivedJobs, JobArchive
 from snapline.coordinator.ha.leader_table_writer import LeaderTableWriter
+from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.ha.zookeeper_high_availability import ZooKeeperHighAvailability
 from snapline.coordinator.io import IoExecutor
@@ -70,6 +71,7 @@ from snapline.dataflow.config import (
     JOB_HISTORY_SIZE,
     MAX_JOBS,
     RESOURCEMANAGER_ADDRESS,
+    SECURITY_MASTER_HOOKS,
     SECURITY_PICKLED_JOBS,
     Configuration,
     ConfigurationError,
@@ -91,7 +93,7 @@ from snapline.runtime.metrics import MetricsServer
 from snapline.runtime.rpc.dialing import Dialer
 from snapline.runtime.rpc.rpc_server import RpcServer
 from snapline.runtime.rpc.security import Security, check_secret
-from snapline.runtime.signing import Signer
+from snapline.runtime.signing import NotSigned, Signer
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -163,6 +165,7 @@ class ClusterEntrypoint:
         if base:
             base = self._checked_directory(base)
         self._high_availability = self._open_high_availability()
+        self._start_marks = StartMarks(self._high_availability.storage)
         recovered, held, set_aside = self._stored_jobs(base)
         start_time_ms = self._clock.now_ms()
         self._resource_manager = self._start_resource_manager()
@@ -207,6 +210,7 @@ class ClusterEntrypoint:
             leaders=self._leaders,
             registry=self._registry,
             archive=archive,
+            start_marks=self._start_marks,
             replies=self._replies,
             logger=self._logger,
         )
@@ -231,6 +235,11 @@ class ClusterEntrypoint:
         for unreadable in stored.set_aside:
             self._logger.error("job graph set aside", job_id=unreadable.name, reason=unreadable.reason)
         for graph in stored.graphs:
+            reason = self._start_marks.why_parked(graph.job_id, graph.name) or self._hooks_problem(graph)
+            if reason:
+                held.append(HeldJob(graph, reason))
+                self._logger.error(reason)
+                continue
             module = former_module(graph)
             if not module:
                 recovered.append(graph)
@@ -381,6 +390,9 @@ class ClusterEntrypoint:
         graph = effect.job_graph
 
         def work() -> JobGraphStored:
+            problem = self._hooks_problem(graph)
+            if problem:
+                raise ConfigurationError(problem)
             job = Configuration(graph.configuration)
             own = job.get_option(CHECKPOINTS_DIRECTORY)
             if own:
@@ -394,16 +406,27 @@ class ClusterEntrypoint:
                     "all executors reach"
                 )
             if graph.savepoint_restore.path:
-                snapshot = read_snapshot(self._storages, graph.savepoint_restore.path)
+                snapshot = read_snapshot(
+                    self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
+                )
                 check_restorable(self._storages, snapshot, graph)
             self._high_availability.job_graphs.put(graph)
             return JobGraphStored(graph.job_id)
 
         def failed(error: BaseException) -> JobGraphStoreFailed:
-            user_can_mend = isinstance(error, (NoSnapshot, MetadataError, ConfigurationError))
+            user_can_mend = isinstance(error, (NoSnapshot, NotSigned, MetadataError, ConfigurationError))
             return JobGraphStoreFailed(graph.job_id, str(error), user_can_mend)
 
         self._io.submit(f"store job {graph.job_id}", work, self._tell_dispatcher, failed)
+
+    def _hooks_problem(self, graph: JobGraph) -> str:
+        """Why the job, whose code would run here, is not started; empty: it has none, or that is allowed."""
+        if not graph.master_hooks or self._config.configuration.get_option(SECURITY_MASTER_HOOKS):
+            return ""
+        return (
+            f"job {graph.name!r} has master hooks, which are code that runs inside of the coordinator, and "
+            f"{SECURITY_MASTER_HOOKS.key} is false there: take them out, or let a sink commit"
+        )
 
     def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
         job_id = effect.job_id
@@ -411,6 +434,7 @@ class ClusterEntrypoint:
         def remove() -> None:
             self._high_availability.job_graphs.remove(job_id)
             self._high_availability.forget_job(job_id)
+            self._start_marks.end(job_id)
 
         def work() -> JobGraphRemoved:
             remove()

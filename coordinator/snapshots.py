@@ -34,6 +34,7 @@ from snapline.dataflow.snapshot.handles import (
 )
 from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
+from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
 
@@ -81,12 +82,13 @@ def snapshot_location(path: str) -> str:
     return location
 
 
-def read_snapshot(storages: StateStorages, path: str) -> Snapshot:
-    """Read and parse `_metadata`. Raises NoSnapshot, MetadataError, or StorageError."""
+def read_snapshot(storages: StateStorages, path: str, signer: Signer = UNSIGNED) -> Snapshot:
+    """Read and parse `_metadata`, which `signer` has to know. Raises NoSnapshot, NotSigned, MetadataError, or
+    StorageError."""
     location = snapshot_location(path)
     storage, name = storages.locate("", metadata_path(location))
     try:
-        metadata = read_metadata(storage, name, location)
+        metadata = read_metadata(storage, name, location, signer)
     except StorageNotFound:
         raise NoSnapshot(
             f"there is no checkpoint or savepoint in {location}: name a directory that holds {METADATA_FILE_NAME}"
@@ -94,9 +96,10 @@ def read_snapshot(storages: StateStorages, path: str) -> Snapshot:
     return Snapshot(location, metadata)
 
 
-def read_metadata(storage: Storage, path: str, directory: str) -> CheckpointMetadata:
-    """Read and parse `path` of the storage, which is `<directory>/_metadata`: no more bytes than its header says,
-    however long the file is. Raises MetadataError, or StorageError."""
+def read_metadata(storage: Storage, path: str, directory: str, signer: Signer = UNSIGNED) -> CheckpointMetadata:
+    """Read and parse `path` of the storage, which is `<directory>/_metadata`: no more bytes than its header says, and
+    the seal behind them, however long the file is. Nothing that `signer` does not know is decoded. Raises NotSigned,
+    MetadataError, or StorageError."""
     try:
         header = storage.get_range(path, 0, HEADER_SIZE)
         data = header + storage.get_range(path, HEADER_SIZE, declared_size(header, directory) - HEADER_SIZE)
@@ -104,7 +107,34 @@ def read_metadata(storage: Storage, path: str, directory: str) -> CheckpointMeta
         raise
     except StorageError:
         data = storage.get(path)  # shorter than it should be, which parsing says; or unreadable, which this says
+        return parse_metadata(data, directory)
+    if signer.keys:
+        _check_seal(storage, path, data, directory, signer)
     return parse_metadata(data, directory)
+
+
+def _check_seal(storage: Storage, path: str, data: bytes, directory: str, signer: Signer) -> None:
+    """Raises NotSigned for what no coordinator of this cluster has written, and nobody has adopted."""
+    try:
+        seal = storage.get_range(path, len(data), SEAL_BYTES)
+    except StorageError:  # the file ends before
+        seal = b""
+    try:
+        signer.open(METADATA_FILE_NAME, data + seal)
+    except NotSigned as error:
+        raise NotSigned(
+            f"{metadata_path(directory)} {error}; `snapline savepoint adopt {directory}` signs one that you trust"
+        ) from error
+
+
+def adopt_snapshot(storages: StateStorages, path: str, signer: Signer) -> Snapshot:
+    """Sign a snapshot that was not written by this cluster, or before it had keys, as one of its own. Raises
+    NoSnapshot, MetadataError, or StorageError."""
+    snapshot = read_snapshot(storages, path)
+    storage, name = storages.locate("", metadata_path(snapshot.location))
+    size = declared_size(storage.get_range(name, 0, HEADER_SIZE), snapshot.location)
+    storage.put(name, signer.seal(METADATA_FILE_NAME, storage.get_range(name, 0, size)))
+    return snapshot
 
 
 def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: int, size: int) -> bytes:

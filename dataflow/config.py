@@ -650,6 +650,11 @@ SECURITY_STORAGE_SECRETS = _string(
     "Secrets of the coordinators, separated by commas: job graphs and pointers in HA storage are signed with the first, and those of "
     "all are accepted; empty: nothing is signed.",
 )
+SECURITY_MASTER_HOOKS = _bool(
+    "security.master-hooks.allowed",
+    "true",
+    "Whether jobs may bring master hooks, which are code that runs inside of the coordinator; false: such a job is refused.",
+)
 SECURITY_SSL_CA = _string(
     "security.ssl.ca-file", "", "PEM file of the authority that signed the cluster's certificates; set: TLS everywhere."
 )

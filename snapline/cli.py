@@ -537,6 +537,24 @@ def dispose(path: str, output: str) -> None:
         echo(f"kept what is not of the savepoint: {', '.join(disposed.kept)}", err=True)
 
 
+@savepoint.command()
+@click.argument("path")
+def adopt(path: str) -> None:
+    """Sign a savepoint or checkpoint that this cluster has not written, or not with its keys, with the first of
+    `security.storage.secrets`, so that it is restored. Everything that it holds runs with the rights of its job."""
+    from snapline.coordinator.snapshots import adopt_snapshot
+    from snapline.runtime.signing import Signer
+    from snapline.runtime.storage.object_storage import open_storage
+    from snapline.runtime.storage.state_storages import StateStorages
+
+    configuration = resolve(default_layers(os.environ))
+    signer = Signer.of_storage(configuration)
+    if not signer.keys:
+        raise ConfigurationError("security.storage.secrets is not set: snapshots are signed with it")
+    storages = StateStorages(lambda url: open_storage(url, configuration))
+    echo(f"adopted {adopt_snapshot(storages, _absolute(path), signer).location}")
+
+
 @cli.group()
 def transactions() -> None:
     """See and end what a lost job left open: JOB_OR_SNAPSHOT is a job that has ended, or a snapshot's directory."""

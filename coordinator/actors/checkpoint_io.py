@@ -27,6 +27,7 @@ from snapline.coordinator.checkpoint.events import (
     CompletedCheckpointsRecoveryFailed,
 )
 from snapline.coordinator.checkpoint.metadata import (
+    METADATA_FILE_NAME,
     MetadataError,
     build_metadata,
     encode_pointer,
@@ -47,6 +48,7 @@ from snapline.dataflow.staged import is_staged_directory, is_staged_file
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
+from snapline.runtime.signing import UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError, StorageNotFound
 from snapline.runtime.timers import TimerScheduler
@@ -71,7 +73,10 @@ class CheckpointIo:
         tell: Callable[[Any], object],
         logger: Logger,
         staged_directories: Sequence[str] = (),
+        signer: Signer = UNSIGNED,
     ) -> None:
+        """`signer` signs what is written for others to restore, and says what is restored."""
+        self._signer = signer
         self._staged_directories = tuple(staged_directories)
         self._job_id = job_id
         self._job_directory = job_directory
@@ -144,7 +149,8 @@ class CheckpointIo:
 
         def work() -> CheckpointStored | CheckpointStoreFailed:
             if effect.write_metadata:
-                data = build_metadata(checkpoint.metadata, checkpoint.location)
+                built = build_metadata(checkpoint.metadata, checkpoint.location)
+                data = self._signer.seal(METADATA_FILE_NAME, built)
                 storage, path = self._storages.locate(self._job_directory, metadata_path(checkpoint.location))
                 try:
                     storage.create(path, data)
@@ -211,15 +217,15 @@ class CheckpointIo:
     def _read(self, pointer: bytes) -> CompletedCheckpoint:
         location = pointer_location(pointer)
         storage, path = self._storages.locate(self._job_directory, metadata_path(location))
-        return resolve_pointer(pointer, read_metadata(storage, path, location), self._job_id)
+        return resolve_pointer(pointer, read_metadata(storage, path, location, self._signer), self._job_id)
 
     def _load_savepoint(self, effect: LoadSavepoint) -> None:
         def work() -> SavepointLoaded:
-            snapshot = read_snapshot(self._storages, effect.path)
+            snapshot = read_snapshot(self._storages, effect.path, self._signer)
             return SavepointLoaded(snapshot.metadata, snapshot.location)
 
         def failed(error: BaseException) -> SavepointLoadFailed:
-            user_can_mend = isinstance(error, (NoSnapshot, MetadataError))
+            user_can_mend = isinstance(error, (NoSnapshot, NotSigned, MetadataError))
             detail = str(error) if user_can_mend else f"cannot read {effect.path}: {error}"
             return SavepointLoadFailed(detail, retryable=not user_can_mend)
 

@@ -27,6 +27,7 @@ from snapline.coordinator.event_logs import JobLog
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
 from snapline.coordinator.ha.job_archive import JobArchive
+from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.effects import (
@@ -61,6 +62,7 @@ from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
 from snapline.runtime.cores.inbox import Events
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import Logger
+from snapline.runtime.signing import Signer
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 from snapline.runtime.timers import TimerScheduler
@@ -90,6 +92,7 @@ class JobServices:
     leaders: LeaderPublisher
     registry: JobRegistry
     archive: JobArchive
+    start_marks: StartMarks
     replies: PendingReplies
     logger: Logger
 
@@ -127,10 +130,16 @@ class JobMasterRunner:
         """Open the stores, then begin."""
         self._services.io.submit(
             f"open the stores of job {self._job_graph.job_id}",
-            lambda: self._services.high_availability.open_job(self._job_graph.job_id),
+            self._open,
             self._begin,
             self._could_not_open,
         )
+
+    def _open(self) -> JobStores:
+        """One that a former leader has had is marked until its JobMaster is there: it may have ended that leader."""
+        if self._recovered:
+            self._services.start_marks.begin(self._job_graph.job_id)
+        return self._services.high_availability.open_job(self._job_graph.job_id)
 
     def tell(self, event: Any) -> bool:
         """Tell the JobMaster; False: it is gone."""
@@ -166,6 +175,14 @@ class JobMasterRunner:
             self._logger.error("JobMaster cannot be built", exc_info=error)
             failure = SerializedFailure(str(error), Blame.USER, retryable=False, error_type=type(error).__name__)
             self._end(JobStatus.CREATED, failure)
+        if self._recovered:
+            job_id, marks = self._job_graph.job_id, self._services.start_marks
+            self._services.io.submit(
+                f"unmark job {job_id}",
+                lambda: marks.end(job_id),
+                lambda _: None,
+                lambda error: self._logger.warning("the job stays marked as being started", reason=str(error)),
+            )
 
     def _build(self, stores: JobStores) -> None:
         services, graph = self._services, self._job_graph
@@ -213,6 +230,7 @@ class JobMasterRunner:
             self.tell,
             self._logger,
             graph.staged_directories,
+            Signer.of_storage(services.configuration),
         )
         outbox = self._outbox = services.switchboard.outbox(self.tell)
         log = JobLog(master, self._logger)

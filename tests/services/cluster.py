@@ -144,6 +144,11 @@ class LocalCluster:
             raise RuntimeError("the coordinator does not run")
         return self._coordinator.pid
 
+    @property
+    def coordinator_is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._coordinator is not None and self._coordinator.is_alive
+
     def kill_coordinator(self) -> None:
         """As a crash would."""
         if self._coordinator is not None:

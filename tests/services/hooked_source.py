@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ class HookedGenerator(GeneratorSource, WithMasterCheckpointHook):
 
     def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[Any]:
         return JournalHook(Path(self.journal), self.identifier)
+
+
+class DeadlyGenerator(HookedGenerator):
+    """One whose hook ends the process that makes it, once a file is there."""
+
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[Any]:
+        if Path(self.journal).exists():
+            os._exit(9)
+        return JournalHook(Path(f"{self.journal}.journal"), self.identifier)
 
 
 def calls_in(journal: Path) -> list[list[Any]]:

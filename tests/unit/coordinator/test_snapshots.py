@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from snapline.cli import cli
 from snapline.coordinator.checkpoint.metadata import (
     MAGIC,
     CorruptMetadata,
@@ -14,11 +17,15 @@ from snapline.coordinator.checkpoint.metadata import (
     TruncatedMetadata,
     build_metadata,
 )
-from snapline.coordinator.snapshots import read_metadata
+from snapline.coordinator.snapshots import read_metadata, read_snapshot
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.runtime.signing import NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 
 METADATA = CheckpointMetadata(JobID("a" * 32), "job", CheckpointID(7), 1, SnapshotType.SAVEPOINT, (), ())
@@ -50,3 +57,42 @@ def test_a_pipe_in_its_place_does_not_keep_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "_metadata")
     with pytest.raises(StorageError, match=r"cannot read .*_metadata: it is no regular file"):
         read_metadata(LocalStorage(str(tmp_path)), "_metadata", "sp")
+
+
+OURS = Signer((b"ours",))
+
+
+def test_only_what_this_cluster_has_signed_is_decoded(tmp_path: Path) -> None:
+    """A snapshot that was changed and its checksum made right is refused, and so is one without a seal, one of
+    another cluster, and one whose seal is of other bytes; the line says how to adopt it. Without keys everything is
+    read as before, the seal not looked at."""
+    storage = LocalStorage(str(tmp_path))
+    data = build_metadata(METADATA, "sp")
+    emptied = build_metadata(replace(METADATA, job_name="another"), "sp")
+    sealed = OURS.seal("_metadata", data)
+    storage.put("_metadata", sealed)
+    assert read_metadata(storage, "_metadata", "sp", OURS) == METADATA == read_metadata(storage, "_metadata", "sp")
+
+    for forged in (
+        data,
+        emptied,
+        emptied + sealed[len(data) :],
+        Signer((b"theirs",)).seal("_metadata", data),
+        sealed[:-1],
+    ):
+        storage.put("_metadata", forged)
+        with pytest.raises(NotSigned, match=r"sp/_metadata is .*`snapline savepoint adopt sp` signs one"):
+            read_metadata(storage, "_metadata", "sp", OURS)
+
+
+def test_a_snapshot_is_adopted_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By who has the secret of the storage; after that it is restored like the cluster's own."""
+    (tmp_path / "_metadata").write_bytes(build_metadata(METADATA, str(tmp_path)))
+    storages = StateStorages(open_storage)
+    monkeypatch.setenv("SNAPLINE_CONF_security__storage__secrets", "s")
+    signer = Signer.of_storage(Configuration({"security.storage.secrets": "s"}))
+    with pytest.raises(NotSigned):
+        read_snapshot(storages, str(tmp_path), signer)
+
+    assert 0 == CliRunner().invoke(cli, ["savepoint", "adopt", str(tmp_path)]).exit_code
+    assert METADATA.checkpoint_id == read_snapshot(storages, str(tmp_path), signer).metadata.checkpoint_id

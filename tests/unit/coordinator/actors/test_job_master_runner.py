@@ -15,6 +15,7 @@ from snapline.coordinator.checkpoint.events import CheckpointStored, Shutdown
 from snapline.coordinator.dispatcher.events import JobMasterEnded
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
 from snapline.coordinator.ha.job_archive import JobArchive
+from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.coordinator.io import IoExecutor
 from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
@@ -61,6 +62,7 @@ class Running:
             leaders=Mock(),
             registry=self.table,
             archive=JobArchive(self.high_availability.storage, 10, 0),
+            start_marks=StartMarks(self.high_availability.storage),
             replies=self.replies,
             logger=logger,
         )

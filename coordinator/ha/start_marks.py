@@ -1,0 +1,52 @@
+"""Which jobs were being started when a leader ended: a job that ends every leader which starts it is left alone.
+
+Decides that a job is marked while its JobMaster is built, that the mark goes when that is done, and that one which was
+found marked by two leaders in a row is parked: it stays where it is, is named to whoever looks, and every other job
+starts. A leader that was ended by somebody else in that moment leaves a mark as well; the next start takes it away. Only
+jobs of former leaders are marked, so that nobody waits when a job is submitted. Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+from snapline.dataflow.ids import JobID
+from snapline.runtime.storage.storage_port import Storage, StorageNotFound
+
+DIRECTORY = "starting"
+LEADERS_IN_A_ROW = 2
+"""So many leaders may end while they start a job, and the next one does not start it."""
+
+
+class StartMarks:
+    """The marks of one cluster. Every method may take long, and raise StorageError."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def begin(self, job_id: JobID) -> None:
+        """Mark that this leader begins to start the job."""
+        self._storage.put(self._path(job_id), b"%d" % (self.count(job_id) + 1))
+
+    def end(self, job_id: JobID) -> None:
+        """The job was started, or is gone. Idempotent."""
+        self._storage.delete(self._path(job_id))
+
+    def count(self, job_id: JobID) -> int:
+        """How many leaders in a row have ended while they started it."""
+        try:
+            text = self._storage.get(self._path(job_id))
+        except StorageNotFound:
+            return 0
+        return int(text) if text.isdigit() and len(text) < len(str(1 << 32)) else 0
+
+    def why_parked(self, job_id: JobID, name: str) -> str:
+        """Why the job is not started, and the way out; empty: it is started."""
+        if self.count(job_id) < LEADERS_IN_A_ROW:
+            return ""
+        return (
+            f"job {name!r} ({job_id}) is parked: {LEADERS_IN_A_ROW} leaders in a row have ended while they started it. Look at their logs; then "
+            f"cancel it (snapline cancel {job_id}), or remove {self._storage.url}/{self._path(job_id)} and restart the coordinator to try again"
+        )
+
+    @staticmethod
+    def _path(job_id: JobID) -> str:
+        return f"{DIRECTORY}/{job_id}"
