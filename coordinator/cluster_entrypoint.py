@@ -497,7 +497,7 @@ class ClusterEntrypoint:
         if self._config.metrics_port < 0:
             return
         source = CoordinatorMetrics(self._resource_manager, self._registry, self._clock, self._clock.now_ms())
-        self._metrics = MetricsServer(source.samples, self._logger, source.user_families)
+        self._metrics = MetricsServer(source.samples, self._logger, source.user_families, self._security)
         port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
         self._logger.info("metrics are served", port=port)
 

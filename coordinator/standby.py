@@ -46,7 +46,9 @@ class Standby:
         self._server = server
         port = -1
         if self._config.metrics_port >= 0:
-            self._metrics = MetricsServer(lambda: [sample("jobmanager", "isLeader", 0)], self._logger)
+            self._metrics = MetricsServer(
+                lambda: [sample("jobmanager", "isLeader", 0)], self._logger, security=security
+            )
             port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
         self._logger.info("standby answers", address=address, metrics_port=port)
         return address

@@ -13,13 +13,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
-
-if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
+from snapline.runtime.metrics_endpoint import MetricsEndpoint
+from snapline.runtime.rpc.security import Security
 
 PREFIX = "snapline"
 
@@ -58,17 +57,25 @@ FamiliesSource = Callable[[], Iterable[Any]]
 class MetricsServer:
     """Serves `/metrics` on a port of its own."""
 
-    def __init__(self, source: MetricsSource, logger: Logger, families: FamiliesSource | None = None) -> None:
-        """`families`: families of prometheus-client that are shown beside the samples."""
+    def __init__(
+        self,
+        source: MetricsSource,
+        logger: Logger,
+        families: FamiliesSource | None = None,
+        security: Security = Security(),  # noqa: B008 - it is immutable
+    ) -> None:
+        """`families`: families of prometheus-client that are shown beside the samples. `security`: what whoever reads
+        them has to show."""
+        self._security = security
         self._source = source
         self._families = families
         self._logger = logger
-        self._server: WSGIServer | None = None
+        self._server: MetricsEndpoint | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises SnaplineError when the port is taken."""
-        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+        from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)  # CPU, memory and open files of this process
@@ -76,11 +83,13 @@ class MetricsServer:
         if self._families is not None:
             registry.register(_ReadyFamilies(self._families, self._logger))
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = MetricsEndpoint(host, port, make_wsgi_app(registry), self._security)
         except OSError as error:
             raise SnaplineError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror}; choose another --metrics-port"
             ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="snapline-metrics", daemon=True)
+        self._thread.start()
         return int(self._server.server_port)
 
     def stop(self) -> None:

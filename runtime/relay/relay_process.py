@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error)
     raise_file_limit()
     relay = RelayServer(security, configuration.get_option(RELAY_LINGER), logger)
-    metrics = MetricsServer(relay.samples, logger)
+    metrics = MetricsServer(relay.samples, logger, security=security)
     try:
         address = relay.start(bind, bind_host)
         logger.info("relay listens", address=address)

@@ -9,6 +9,7 @@ yet, are looked at again the next time, and those before stay in use. Which proc
 from __future__ import annotations
 
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -112,6 +113,17 @@ class Security:
     def exchange_secrets(self) -> tuple[str, ...]:
         """Return what TaskManagers show each other, as of now, and accept: the first is shown."""
         return tuple(exchange_secret(token) for token in self.current().secrets)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what a server of Python's own shows and asks for: both sides show a certificate."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.ca.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+        with tempfile.TemporaryDirectory() as directory:  # there is no way to load a key but from a file
+            pair = Path(directory) / "pair.pem"
+            pair.touch(0o600)
+            pair.write_bytes(self.certificate + b"\n" + self.key)
+            context.load_cert_chain(pair)
+        return context
 
     def identify(self, metadata: Iterable[tuple[Any, Any]]) -> Identity:
         """Return who has sent this with a call. Raises CredentialRefused."""

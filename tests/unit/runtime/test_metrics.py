@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
+import urllib.error
 import urllib.request
 from typing import Any
 
 import pytest
 
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime import metrics_endpoint
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.metrics import Kind, MetricsServer, Sample
+from snapline.runtime.rpc.security import Security
+from tests.services.certificates import Authority, why_not
 
 
 def scrape(port: int) -> str:
@@ -60,3 +69,69 @@ def test_a_taken_port_is_one_clear_line(served):
     _samples, port = served
     with pytest.raises(SnaplineError, match=f"cannot serve metrics on 127.0.0.1:{port}: Address already in use"):
         MetricsServer(list, silent_logger()).start("127.0.0.1", port)
+
+
+def test_half_requests_take_no_more_than_their_share(monkeypatch):
+    """A hundred connections that say nothing: so many as are served at a time are held, each for its time, and the rest
+    is closed at once. When the time of these is over, Prometheus is answered."""
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_SECONDS", 0.3)
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    port = server.start("127.0.0.1", 0)
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    for each in silent:
+        each.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+    most = 0
+    for each in silent:
+        most = max(most, threading.active_count() - before)
+        try:
+            while each.recv(1 << 10):
+                pass
+        except ConnectionResetError:
+            pass
+        each.close()
+
+    assert most <= metrics_endpoint.MAX_CONNECTIONS
+    assert "snapline_jobmanager_one 1.0" in scrape(port)
+    server.stop()
+
+
+def test_metrics_ask_for_what_the_cluster_asks_for():
+    """The token, or a client's credential; neither none nor a TaskManager's."""
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger(), security=Security("secret"))
+    port = server.start("127.0.0.1", 0)
+
+    def status(token: str) -> int:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            return urllib.request.urlopen(request, timeout=10).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    shown = [
+        "secret",
+        sign_credential("secret", Identity(Role.CLIENT)),
+        "",
+        sign_credential("secret", Identity(Role.TASK_MANAGER)),
+    ]
+    assert [200, 200, 401, 403] == [status(token) for token in shown]
+    server.stop()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_metrics_are_encrypted_when_everything_is(tmp_path):
+    """Both sides show a certificate of the cluster; whoever has none gets nothing."""
+    authority = Authority(tmp_path)
+    security = Security.from_configuration(Configuration(authority.settings))
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger(), security=security)
+    port = server.start("127.0.0.1", 0)
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", timeout=10, context=context).read()
+
+    context.load_cert_chain(tmp_path / "node.pem", tmp_path / "node.key")
+    with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", timeout=10, context=context) as answer:
+        assert b"snapline_jobmanager_one 1.0" in answer.read()
+    server.stop()

@@ -1,0 +1,92 @@
+"""The HTTP server of `/metrics`, which anybody may reach.
+
+Decides who is answered and how much one caller can take: a cluster's token or TLS is asked for as on its other ports, a
+request has a few seconds, and so many connections are served at a time; one more is closed at once. What is shown is
+decided by whoever makes the application.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from snapline.runtime.cores.credentials import CredentialRefused, Role
+from snapline.runtime.rpc.security import Security
+
+MAX_CONNECTIONS = 16
+"""Served at a time, each on a thread of its own; Prometheus needs one."""
+REQUEST_SECONDS = 5.0
+"""How long a connection may say nothing, its handshake included."""
+READERS = frozenset({Role.ADMINISTRATOR, Role.CLIENT})
+
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
+    """Serves one application until `shutdown`."""
+
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, host: str, port: int, application: Application, security: Security) -> None:
+        """Listens. Raises OSError."""
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._security = security
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.set_app(self._guarded(application))
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection, whose handshake is the business of its own thread."""
+        accepted, address = super().get_request()
+        accepted.settimeout(REQUEST_SECONDS)
+        return accepted, address
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve it on a thread, unless too many are served."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection to its end."""
+        try:
+            security = self._security.current()
+            if security.tls:
+                request = security.server_context().wrap_socket(request, server_side=True)
+            super().process_request_thread(request, client_address)
+        except OSError:  # no handshake, or it took too long
+            self.shutdown_request(request)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who goes away in the middle is no news."""
+
+    def _guarded(self, application: Application) -> Application:
+        def answer(environment: dict[str, Any], start: Any) -> Iterable[bytes]:
+            given = str(environment.get("HTTP_AUTHORIZATION", "")).removeprefix("Bearer ")
+            try:
+                identity = self._security.identify_token(given)
+            except CredentialRefused as error:
+                start("401 Unauthorized", [("Content-Type", "text/plain")])
+                return [f"{error}; send it as Authorization: Bearer TOKEN\n".encode()]
+            if identity.role not in READERS or identity.job:
+                start("403 Forbidden", [("Content-Type", "text/plain")])
+                return [f"a {identity} may not read metrics\n".encode()]
+            return application(environment, start)
+
+        return answer
+
+
+class _Handler(WSGIRequestHandler):
+    """One request, without a line in the log."""
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
+        """Say nothing."""
