@@ -17,7 +17,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock clean
+.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences bill clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,12 @@ bare-check: ## Both commands on a bare Debian in a chroot (as root; about 3 GB u
 
 lock: setup ## Write the lock files anew with the newest versions that pyproject.toml allows
 	deploy/lock.sh
+
+licences: setup ## Check the licences of what the image installs
+	$(BIN)/python -m deploy.supply_chain licences
+
+bill: setup ## The bill of materials of the image (CycloneDX), into .venv/snapline.cdx.json
+	@$(BIN)/python -m deploy.supply_chain bill > $(VENV)/snapline.cdx.json && echo $(VENV)/snapline.cdx.json
 
 clean: ## Remove .venv and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,6 +11,9 @@ compile() {
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
 }
 compile pyproject.toml --all-extras --output-file requirements.lock
+runtime=$(sed -n '/^\[project.optional-dependencies\]/,/^\[/{s/^\([a-z]*\) = \[.*/\1/p}' pyproject.toml | grep -vx dev | sed 's/^/--extra /')
+# shellcheck disable=SC2086
+compile pyproject.toml $runtime --constraint requirements.lock --output-file requirements-runtime.lock
 compile --group build --constraint requirements.lock --output-file requirements-build.lock
 compile --group data --no-deps --no-build-isolation --output-file requirements-data.lock
 compile --group shopping --no-deps --output-file requirements-shopping.lock

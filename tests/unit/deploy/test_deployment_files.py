@@ -259,3 +259,33 @@ def test_spark_submit_says_what_it_needs(tmp_path):
     done = start("job.py", "--input", "x", SPARK_SUBMIT=str(submit), MASTER="yarn", EXECUTORS="7")
     assert done.stdout.splitlines()[:4] == ["--master", "yarn", "--conf", "spark.executor.instances=7"]
     assert done.stdout.splitlines()[-3:] == ["job.py", "--input", "x"]
+
+
+def test_pods_have_no_more_rights_than_they_need():
+    """Nobody is root, nothing can be gained, the root file system is read only, and what has to be written goes to a
+    volume; only Spark's driver talks to Kubernetes."""
+    for (kind, name), manifest in OBJECTS.items():
+        if kind not in ("StatefulSet", "Deployment"):
+            continue
+        pod = manifest["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, name
+        assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}, name
+        assert (pod.get("automountServiceAccountToken") is False) == (kind == "StatefulSet"), name
+    assert re.search(r"^USER 10001", (DEPLOY / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_the_network_and_drains_are_bounded():
+    """The coordinators' port answers pods of the cluster, and one of them is there whatever is drained."""
+    budget = OBJECTS["PodDisruptionBudget", "night-coordinator"]["spec"]
+    labels = OBJECTS["StatefulSet", "night-coordinator"]["spec"]["template"]["metadata"]["labels"]
+    assert (budget["minAvailable"], budget["selector"]["matchLabels"]) == (1, labels)
+    control, metrics = OBJECTS["NetworkPolicy", "night-coordinator"]["spec"]["ingress"]
+    assert [{"port": listening_port(OBJECTS["StatefulSet", "night-coordinator"]["spec"])}] == control["ports"]
+    assert control["from"] and "from" not in metrics
