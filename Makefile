@@ -17,7 +17,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences bill clean
+.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences bill fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ sim: setup ## The simulator: SEEDS=2000 runs with faults
 soak: setup ## The long forms of some tests, then MINUTES=30 of kills on standalone Spark with ZooKeeper; checks every row
 	$(BIN)/python -m pytest -m rare $(PYTEST_ARGS) tests
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+fuzz: setup ## Inputs that nobody sends, for everything that reads what others wrote: MINUTES=30 of CPU
+	nice $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 kafka-check: setup ## The tests of Kafka's connectors against a real cluster: BROKERS=host:port
 	@test -n "$(BROKERS)" || { echo "say which cluster: make kafka-check BROKERS=host:port"; exit 1; }

@@ -78,7 +78,7 @@ def components(lock: Path = LOCK) -> list[Component]:
 def licence_of(name: str) -> str:
     """What the installed package says of its licence, in its most exact form; empty: it is not installed."""
     try:
-        said = metadata.metadata(name)
+        said: Any = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return ""
     if expression := said.get("License-Expression"):

@@ -33,7 +33,7 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, host: str, port: int, application: Application, security: Security) -> None:
-        """Listens. Raises OSError."""
+        """Listen at once. Raises OSError."""
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._security = security
         if ":" in host:
@@ -89,4 +89,4 @@ class _Handler(WSGIRequestHandler):
     """One request, without a line in the log."""
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+        """Leave the log alone."""

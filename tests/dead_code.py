@@ -25,8 +25,9 @@ CALLED_BY_LIBRARIES = """
     disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
     timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui submit_programs
+    daemon_threads request_queue_size address_family handle_error log_message
 """
-"""pykka, grpc, uvicorn, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by
+"""pykka, grpc, uvicorn, http.server, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by
 name."""
 
 CALLED_BY_USERS = """

@@ -2,8 +2,8 @@
 
 Decides that a job is marked while its JobMaster is built, that the mark goes when that is done, and that one which was
 found marked by two leaders in a row is parked: it stays where it is, is named to whoever looks, and every other job
-starts. A leader that was ended by somebody else in that moment leaves a mark as well; the next start takes it away. Only
-jobs of former leaders are marked, so that nobody waits when a job is submitted. Flink has no counterpart.
+starts. A leader that was ended by somebody else in that moment leaves a mark as well; the next start takes it away.
+Only jobs of former leaders are marked, so that nobody waits when a job is submitted. Flink has no counterpart.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from snapline.dataflow.columnar.validated import DAMAGE, read_batches, validated
 from snapline.dataflow.elements import (
@@ -28,6 +29,7 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.checkpoint_codec import decode_options, encode_options
+from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
 
@@ -247,7 +249,7 @@ def decode_downstream(metadata: pa.Buffer | bytes | None, batch: pa.RecordBatch 
     """What a message from a producer says. Raises ProtocolError."""
     try:
         return _decode_downstream(metadata, batch)
-    except (struct.error, TypeError, StopIteration, *DAMAGE) as error:
+    except (struct.error, TypeError, StopIteration, WireError, DecodeError, *DAMAGE) as error:
         raise ProtocolError(f"a message that cannot be read: {error}") from error
 
 

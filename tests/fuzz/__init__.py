@@ -1,0 +1,1 @@
+"""Inputs that nobody sends, for everything that reads what others have written."""

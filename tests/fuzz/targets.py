@@ -1,0 +1,156 @@
+"""Everything that reads bytes of others, each with what draws its inputs and the errors that it may raise.
+
+Any other error is a finding, as is a run that takes longer or more memory than anything here needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+from google.protobuf.message import DecodeError
+
+from snapline.coordinator.checkpoint import metadata
+from snapline.coordinator.checkpoint.metadata import MetadataError, build_metadata, parse_metadata, pointer_location
+from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
+from snapline.coordinator.external.external_program import ExternalProgram, JobFound, ProgramIdentity, ProgramSaid
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.ids import AllocationID, CheckpointID, JobID, ResourceID
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
+from snapline.dataflow.snapshot.state_format import MAGIC as STATE_MAGIC
+from snapline.dataflow.snapshot.state_format import read_header
+from snapline.dataflow.wire.codec import WireError, decode_envelope, decode_job_graph, encode_job_graph
+from snapline.protos import cluster_pb2, external_pb2, job_pb2, metadata_pb2
+from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role, identify, sign_credential
+from snapline.runtime.leaders.leader_retrieval import open_leader_table
+from snapline.runtime.settings import from_toml
+from snapline.runtime.signing import NotSigned, Signer
+from snapline.taskmanager.network.flight.frames import ProtocolError, decode_downstream, decode_upstream
+from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
+
+OURS = Signer((b"ours",))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader."""
+
+    draw: Callable[[random.Random], bytes]
+    read: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]
+    """What it may raise."""
+
+
+def _envelope(data: bytes) -> object:
+    return decode_envelope(cluster_pb2.Envelope.FromString(data))
+
+
+def _job_graph(data: bytes) -> object:
+    graph = decode_job_graph(job_pb2.JobGraph.FromString(data))
+    assert decode_job_graph(encode_job_graph(graph)) == graph or "nan" in str(graph)
+    return graph
+
+
+def _program(data: bytes) -> object:
+    """A conversation: messages of a program, each with its length before it, whose job is found at once."""
+    program = ExternalProgram(ProgramIdentity(ResourceID("p"), AllocationID("a"), "i", "0.1.0", 1 << 20))
+    effects: list[Any] = []
+    while len(data) > 1:
+        size, data = data[0], data[1:]
+        message, data = external_pb2.FromProgram.FromString(data[:size]), data[size:]
+        effects += program.handle(ProgramSaid(message))
+        effects += program.handle(JobFound(JobID("j")))
+    return effects
+
+
+def _conversation(rng: random.Random) -> bytes:
+    said = [fill(rng, external_pb2.FromProgram()).SerializeToString()[:255] for _ in range(rng.randrange(1, 5))]
+    said.insert(
+        0, external_pb2.FromProgram(register=external_pb2.Register(protocol_version=1, job="j")).SerializeToString()
+    )
+    return b"".join(bytes([len(each)]) + each for each in said)
+
+
+def _metadata_bytes(rng: random.Random) -> bytes:
+    """A body of any content behind a header that fits, as a forger would make it."""
+    body = fill(rng, metadata_pb2.CheckpointMetadata()).SerializeToString()
+    body = mutate(rng, body) if rng.random() < 0.5 else body
+    header = struct.pack(">IQ32s", metadata.FORMAT_VERSION, len(body), hashlib.sha256(body).digest())
+    data = metadata.MAGIC + struct.pack(">I", zlib.crc32(header)) + header + body
+    return mutate(rng, data) if rng.random() < 0.3 else data
+
+
+def _state_header(rng: random.Random) -> bytes:
+    """A header of keyed state whose checksum is right: numbers at random, and a schema that is changed."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())]).serialize().to_pybytes()
+    fixed = struct.pack("<5I", *(rng.choice((0, 1, 2, 128, 1 << 15, (1 << 32) - 1)) for _ in range(5)))
+    header = mutate(rng, fixed + rng.randbytes(rng.choice((0, 8, 16, 64))) + schema)
+    prefix = struct.Struct("<8sIIQ")
+    return prefix.pack(STATE_MAGIC, 1, len(header), xxhash.xxh64_intdigest(header)) + header
+
+
+def _read_state_header(data: bytes) -> object:
+    return read_header(lambda offset, size: data[offset : offset + size])
+
+
+def _frame(rng: random.Random) -> bytes:
+    """One of every kind, with a header of the right length, or nearly."""
+    return bytes([rng.randrange(24), rng.randrange(4)]) + mutate(rng, rng.randbytes(rng.choice((6, 14, 22, 30, 80))))
+
+
+def _toml(data: bytes) -> object:
+    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
+        file.write(data)
+        file.flush()
+        return from_toml(Path(file.name))
+
+
+def _credential(data: bytes) -> object:
+    return identify(["secret"], data.decode("latin-1"), now_s=0)
+
+
+_POINTER = metadata_pb2.CompletedCheckpointPointer
+_SNAPSHOT = CheckpointMetadata(
+    JobID("a" * 32), "job", CheckpointID(7), 1, SnapshotType.SAVEPOINT, (), (MasterState("h", 1, b"x"),)
+)
+_CREDENTIAL = sign_credential("secret", Identity(Role.EXTERNAL, "job", expires_s=9)).encode()
+_SETTINGS = b'"security.auth.token" = "a"\n[execution]\ncheckpointing.interval = "1 s"\nx = [1, {a = 2}]\n'
+
+TARGETS: dict[str, Target] = {
+    "envelope": Target(of_message(cluster_pb2.Envelope), _envelope, (WireError, DecodeError)),
+    "job_graph": Target(of_message(job_pb2.JobGraph), _job_graph, (WireError, DecodeError)),
+    "external_program": Target(_conversation, _program, (DecodeError,)),
+    "leader_table": Target(
+        of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, OURS), (NotSigned, DecodeError)
+    ),
+    "metadata": Target(_metadata_bytes, lambda data: parse_metadata(data, "chk-1"), (MetadataError,)),
+    "metadata_of_ours": Target(
+        of_examples([build_metadata(_SNAPSHOT, "chk-1")]), lambda data: parse_metadata(data, "chk-1"), (MetadataError,)
+    ),
+    "pointer": Target(of_message(_POINTER), pointer_location, (MetadataError,)),
+    "sealed": Target(
+        of_examples([OURS.seal("n", b""), OURS.seal("n", b"data" * 9)]), lambda data: OURS.open("n", data), (NotSigned,)
+    ),
+    "statistics": Target(
+        of_message(metadata_pb2.CheckpointStatistics),
+        lambda data: decode_statistics(data, 10),
+        (StatisticsUnreadable,),
+    ),
+    "state_header": Target(_state_header, _read_state_header, (StateError,)),
+    "downstream_frame": Target(_frame, lambda data: decode_downstream(data, None), (ProtocolError,)),
+    "upstream_frame": Target(_frame, decode_upstream, (ProtocolError,)),
+    "settings": Target(of_examples([_SETTINGS]), _toml, (SnaplineError, tomllib.TOMLDecodeError)),
+    "credential": Target(of_examples([_CREDENTIAL, b"secret"]), _credential, (CredentialRefused,)),
+}
