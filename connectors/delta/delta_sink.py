@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from snapline.connectors.delta.delta_merge import KeyedRows, merge, waiting_rows
 from snapline.connectors.delta.delta_statistics import statistics_of
 from snapline.connectors.delta.delta_table import (
     columns_of,
@@ -68,6 +69,8 @@ class DeltaSink(Sink):
         path: PathLike,
         *,
         partition_by: Sequence[str] | None = None,
+        key: Sequence[str] = (),
+        delete: str = "",
         new_columns: NewColumns = "fail",
         shuffle: bool | None = None,
         rolling: RollingPolicy | None = None,
@@ -75,14 +78,23 @@ class DeltaSink(Sink):
         schema: pa.Schema | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        """`partition_by`: default is what the table has; a table that is made here has none then. `new_columns`: what
-        becomes of columns that the table lacks, `fail` or `add`. `shuffle`: rows of a partition meet in one subtask, so
-        that fewer files are written (default: where partition_by is said). `schema`: of the rows; default is that of
-        the first batch. `storage_options`: `s3.*` as everywhere, and deltalake's own."""
+        """`partition_by`: default is what the table has; a table that is made here has none then. `key`: rows replace
+        those of the table with the same values in these columns, and are added where there are none. `delete`: with
+        `key`, a column that is not written: true, or the row kind `-D`, deletes the row of the key; `-U` is passed
+        over. `new_columns`: what becomes of columns that the table lacks, `fail` or `add`. `shuffle`: rows of a
+        partition meet in one subtask, so that fewer files are written (default: where partition_by is said).
+        `schema`: of the rows; default is that of the first batch. `storage_options`: `s3.*` as everywhere, and
+        deltalake's own."""
         if new_columns not in ("fail", "add"):
             raise ConnectorError(f"DeltaSink: new_columns is 'fail' or 'add', not {new_columns!r}")
         self.path: str = absolute(path)
         self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
+        self.key: tuple[str, ...] = tuple(key)
+        self.delete = delete
+        if delete and not key:
+            raise ConnectorError("DeltaSink: delete= needs key=, the columns by which rows are found")
+        if shuffle and key:
+            raise ConnectorError("DeltaSink: rows with key= meet by their key; leave out shuffle=")
         self.new_columns: NewColumns = new_columns
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
@@ -105,19 +117,25 @@ class DeltaSink(Sink):
         library()
         files, location = open_output(self.path, file_options(self.storage_options))
         files.prepare(location.path)
-        rows = DeltaRows(self)
+        rows = self._rows()
         if self.schema is not None:
             rows.fit(self.schema)
 
     def before_writing(self, stream: Any) -> Any:
+        if self.key:
+            return stream.key_by(*self.key)
         return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         files, location = open_output(self.path, file_options(self.storage_options))
-        return TableWriter(self, files, SinkPlace.of(location.path, context), DeltaRows(self))
+        return TableWriter(self, files, SinkPlace.of(location.path, context), self._rows())
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
         return DeltaCommitter(self.path, self.storage_options)
+
+    def _rows(self) -> DeltaRows | KeyedRows:
+        rows = DeltaRows(self)
+        return KeyedRows(rows, self.key, self.delete, self.described) if self.key else rows
 
 
 def file_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -156,14 +174,19 @@ class DeltaRows:
                 )
         return written
 
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def prepared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the columns that are written. Raises ConnectorError when they do not fit."""
         what = self._sink.described
         if self._expected is None:
             self._expected = batch.schema.remove_metadata()
         if self._written is None:
             self._written = self.fit(self._expected)
         batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
-        batch = conformed(batch, self._written, cast=True, what=what)
+        return conformed(batch, self._written, cast=True, what=what)
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        what = self._sink.described
+        batch = self.prepared(batch)
         require_no_nulls(batch, what)
         for values, rows in split_by_values(batch, self._partition_by, what):
             texts = dict(zip(self._partition_by, map(partition_text, values), strict=True)) if values else {}
@@ -244,6 +267,10 @@ class DeltaCommitter(GlobalCommitter):
         try:
             if self._add_columns(table, notes, what):
                 return False
+            if key := notes[0].get("key"):
+                merge(table, waiting_rows(self._path, file_options(self._options), notes), key, properties)
+                self.abort(together)  # the rows are in the table's own files
+                return True
             added = [action(file) for data in notes for file in data["files"]]
             table.create_write_transaction(
                 added, "append", table.schema(), list(partition_by), commit_properties=properties

@@ -77,4 +77,4 @@ class TableWriter(PartitionedFileWriter):
             }
             for file in sealed
         ]
-        return [Committable({**self._rows.note(), "files": files})]
+        return [Committable({**self._rows.note(), "files": files, "checkpoint_id": checkpoint_id})]

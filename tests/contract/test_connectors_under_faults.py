@@ -19,22 +19,28 @@ from pyiceberg.catalog import load_catalog
 import snapline as sl
 from snapline.connectors import (
     DeltaSink,
+    DeltaSource,
     FileSink,
     FileSource,
     HBaseSink,
     HybridSource,
     IcebergSink,
+    IcebergSource,
     JsonFormat,
     KafkaSink,
     KafkaSource,
     ParquetFormat,
     ParquetSource,
+    PostgresChangesSource,
     PostgresSink,
+    RedisSink,
 )
 from snapline.testing import ConnectorReport, check_sink, check_source
 from tests.services import kafka as services
+from tests.services.cluster import wait_until
 from tests.services.hbase import running_hbase
 from tests.services.postgres import PostgresServer, programs
+from tests.services.redis_server import RedisServer
 
 pytestmark = pytest.mark.timeout(1800)
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -269,3 +275,100 @@ def test_a_topic_that_is_written_in_all_runs(kafka: services.Kafka, guarantee: A
         return [json.loads(value) for value in kafka.values(topics[-1])]
 
     check_sink(create, read, ROWS, guarantee=guarantee, leftovers=lambda: kafka.open_transactions("p-"))
+
+
+@pytest.mark.rare
+def test_delta_by_key_in_all_runs(tmp_path: Path) -> None:
+    """Rows are merged, and the files in which they waited are none of the table's."""
+
+    def read() -> list[dict[str, Any]]:
+        path = str(tmp_path / "table")
+        return pl.read_delta(path).select("n", "text").to_dicts() if deltalake.DeltaTable.is_deltatable(path) else []
+
+    check_sink(lambda: DeltaSink(emptied(tmp_path / "table"), key=["n"]), read, ROWS)
+
+
+@pytest.mark.rare
+def test_a_delta_table_that_is_followed_in_all_runs(tmp_path: Path) -> None:
+    """Versions that are there, and one that comes."""
+    directory = tmp_path / "table"
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        deltalake.write_deltalake(directory, pa.Table.from_pylist(rows, SCHEMA), mode="append")
+
+    def create() -> sl.Source:
+        emptied(directory)
+        for start in (0, 5):
+            add(ROWS[start : start + 5])
+        return DeltaSource(directory, follow=True, discovery_interval_ms=20, batch_rows=2)
+
+    check_source(create, ROWS[:16], arrivals=[lambda: add(ROWS[10:16])])
+
+
+@pytest.mark.rare
+@pytest.mark.leaks("pyiceberg keeps its threads for the whole process")
+def test_an_iceberg_table_that_is_followed_in_all_runs(tmp_path: Path) -> None:
+    """Snapshots that are there, and one that comes; each run has a table of its own."""
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    load_catalog("default", **catalog).create_namespace("shop")
+    tables: list[str] = []
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        load_catalog("default", **catalog).load_table(tables[-1]).append(pa.Table.from_pylist(rows, SCHEMA))
+
+    def create() -> sl.Source:
+        tables.append(f"shop.rows_{len(tables)}")
+        load_catalog("default", **catalog).create_table(tables[-1], SCHEMA)
+        for start in (0, 5):
+            add(ROWS[start : start + 5])
+        return IcebergSource(tables[-1], catalog=catalog, follow=True, discovery_interval_ms=20, batch_rows=2)
+
+    check_source(create, ROWS[:16], arrivals=[lambda: add(ROWS[10:16])])
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL on this machine")
+def test_changes_of_a_table_in_all_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Rows of the table and of its log; each run has a slot of its own, and the one before is dropped."""
+    running = PostgresServer(tmp_path_factory.mktemp("postgres"), wal_level="logical")
+    slots: list[str] = []
+
+    def insert(start: int, stop: int) -> None:
+        running.run(f"INSERT INTO rows SELECT n, 'row ' || n FROM generate_series({start}, {stop - 1}) n")
+
+    def create() -> sl.Source:
+        running.rows("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        wait_until(lambda: not running.rows("SELECT FROM pg_replication_slots WHERE active"), "the end of readers")
+        running.rows("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        running.run("DROP TABLE IF EXISTS rows", "CREATE TABLE rows (n bigint PRIMARY KEY, text text)")
+        insert(0, 6)
+        slots.append(f"slot_{len(slots)}")
+        return PostgresChangesSource("rows", dsn=running.dsn, slot=slots[-1], batch_rows=2, give_up_after_ms=100_000)
+
+    try:
+        expected = [{**row, "row_kind": "+I"} for row in ROWS[:16]]
+        check_source(create, expected, arrivals=[lambda: insert(6, 16)], real_pause_ms=2)
+    finally:
+        running.close()
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
+def test_redis_in_all_runs(tmp_path: Path, guarantee: Any) -> None:
+    """Keys are set as rows come, or when their checkpoint is complete."""
+    running = RedisServer(tmp_path)
+
+    def create() -> sl.Sink:
+        with running.client() as client:
+            client.flushall()
+        return RedisSink("n", url=running.url, prefix="row:", value="text", guarantee=guarantee)
+
+    def read() -> list[dict[str, Any]]:
+        with running.client() as client:
+            found = client.keys("row:*")
+            return [{"n": int(key[4:]), "text": client.get(key).decode()} for key in found]
+
+    try:
+        check_sink(create, read, ROWS, guarantee=guarantee)
+    finally:
+        running.close()

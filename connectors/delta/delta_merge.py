@@ -1,0 +1,101 @@
+"""Rows that replace or delete those of a Delta table by a key: how they wait for the commit, and the merge itself.
+
+Decides that the rows of a checkpoint lie in files that no version ever names, the last row of each key counts, and one
+commit of the table takes them in: rows of known keys are updated in the columns that came, deleted where they say so,
+and the rest is inserted. It does not know checkpoints, nor when a commit is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from snapline.connectors.files.file_writer import SealedFile
+from snapline.connectors.files.output_files import open_output
+from snapline.connectors.tables.table_columns import require_no_nulls
+from snapline.dataflow.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from snapline.connectors.delta.delta_sink import DeltaRows
+
+GONE = "__snapline_gone"
+"""The column of waiting rows that is true for keys that are to be deleted."""
+KINDS = ("+I", "+U", "-U", "-D")
+
+
+class KeyedRows:
+    """How rows become files that wait for a merge."""
+
+    def __init__(self, rows: DeltaRows, key: Sequence[str], delete: str, what: str) -> None:
+        self._rows, self._key, self._delete, self._what = rows, tuple(key), delete, what
+
+    def fit(self, rows: pa.Schema) -> pa.Schema:
+        """The columns that the table gets for such rows. Raises ConnectorError when they do not fit."""
+        for name in (*self._key, *([self._delete] if self._delete else ())):
+            if name not in rows.names:
+                raise ConnectorError(f"{self._what}: the rows have no column {name!r} but {', '.join(rows.names)}")
+        return self._rows.fit(pa.schema([field for field in rows if field.name != self._delete]))
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        gone = pa.array([False] * batch.num_rows)
+        self.fit(batch.schema)
+        if self._delete:
+            batch, gone = self._without_kinds(batch)
+        rows = self._rows.prepared(batch)
+        require_no_nulls(rows.filter(pc.invert(gone)), self._what)
+        for name in self._key:
+            if rows.column(name).null_count:
+                raise ConnectorError(f"{self._what}: a row has no key: {name!r} is null")
+        fields = [field.with_nullable(True) for field in rows.schema]
+        yield "", pa.RecordBatch.from_arrays([*rows.columns, gone], schema=pa.schema([*fields, (GONE, pa.bool_())]))
+
+    def note(self) -> dict[str, Any]:
+        return {**self._rows.note(), "key": list(self._key)}
+
+    def note_of_file(self, file: SealedFile) -> dict[str, Any]:
+        return {}
+
+    def _without_kinds(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """The rows without those before updates, and which of them are to be deleted."""
+        kinds = batch.column(self._delete)
+        rest = batch.drop_columns([self._delete])
+        if pa.types.is_boolean(kinds.type):
+            return rest, kinds.fill_null(False)
+        if not (pa.types.is_string(kinds.type) or pa.types.is_large_string(kinds.type)):
+            raise ConnectorError(
+                f"{self._what}: delete= names {self._delete!r}, which is {kinds.type}; give truth values or row kinds"
+            )
+        known = pc.is_in(kinds, pa.array(KINDS, kinds.type))
+        if not pc.all(known, min_count=0).as_py():
+            wrong = kinds.filter(pc.invert(known))[0].as_py()
+            raise ConnectorError(f"{self._what}: {self._delete!r} is {wrong!r} in a row; there are {', '.join(KINDS)}")
+        kept = pc.not_equal(kinds, "-U")
+        return rest.filter(kept), pc.equal(kinds, "-D").filter(kept)
+
+
+def waiting_rows(directory: str, options: Mapping[str, str], notes: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows of a checkpoint, of each key the last one."""
+    files, location = open_output(directory, options)
+    tables = []
+    for note in sorted(notes, key=lambda note: int(note["checkpoint_id"])):
+        for file in note["files"]:
+            with files.read(f"{location.path}/{file['path']}") as stream:
+                tables.append(pq.read_table(stream))
+    rows, key = pa.concat_tables(tables, promote_options="default"), list(notes[0]["key"])
+    numbered = rows.select(key).append_column(GONE, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(key).aggregate([(GONE, "max")]).column(f"{GONE}_max")
+    return rows.take(last.sort())
+
+
+def merge(table: Any, rows: pa.Table, key: Sequence[str], properties: Any) -> None:
+    """Take the rows into the table in one commit. Raises what deltalake raises."""
+    values = {name: f's."{name}"' for name in rows.column_names if name != GONE}
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in key)
+    merger = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+    merger = merger.when_matched_delete(f"s.{GONE}")
+    merger = merger.when_matched_update(values, predicate=f"NOT s.{GONE}")
+    merger.when_not_matched_insert(values, predicate=f"NOT s.{GONE}").execute()
