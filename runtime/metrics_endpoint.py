@@ -89,4 +89,4 @@ class _Handler(WSGIRequestHandler):
     """One request, without a line in the log."""
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Leave the log alone."""
+        """Write no line: a scrape is no news."""

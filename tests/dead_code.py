@@ -27,8 +27,8 @@ CALLED_BY_LIBRARIES = """
     timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui submit_programs
     daemon_threads request_queue_size address_family handle_error log_message
 """
-"""pykka, grpc, uvicorn, http.server, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or read these by
-name."""
+"""pykka, grpc, uvicorn, http.server, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or
+read these by name."""
 
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
