@@ -135,7 +135,7 @@ class ClusterEntrypoint:
         dialing = security.acting_as(Identity(Role.JOB_MASTER))
         self._clock = SystemClock()
         self._timers = TimerScheduler(self._clock)
-        self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._does_not_lead)
+        self._io = IoExecutor(self._timers, self._clock, logger, on_leadership_lost=self._stop_leading)
         self._deletions = Deletions(self._io, self._timers, self._clock)
         self._dialer = Dialer(dialing, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
@@ -148,7 +148,9 @@ class ClusterEntrypoint:
         self._storages = StateStorages(lambda url: open_storage(url, configuration))
         self._session = LeaderSessionID(uuid.uuid4().hex)
         elsewhere = _addresses_of_resource_manager(configuration)
-        self._elsewhere = LeaderRetrieval(elsewhere, dialing, self._elsewhere_changed, logger) if elsewhere else None
+        self._elsewhere = (
+            LeaderRetrieval(elsewhere, dialing, self._follow_leaders_elsewhere, logger) if elsewhere else None
+        )
         self._resource_manager_leader = LeaderAddress()
         self._runners: dict[JobID, JobMasterRunner] = {}
         self._no_runners = threading.Event()
@@ -289,7 +291,7 @@ class ClusterEntrypoint:
         if self._table_writer is not None:
             self._table_writer.publish(table)
 
-    def _elsewhere_changed(self, table: LeaderTable) -> None:
+    def _follow_leaders_elsewhere(self, table: LeaderTable) -> None:
         """On the thread of leader retrieval. A JobMaster that is just being built asks for the leader, or is told here,
         or both."""
         self._leaders.set_elsewhere(table)
@@ -380,7 +382,7 @@ class ClusterEntrypoint:
         self.fatal_error = f"defect in the {crash.name}, while handling {crash.event}: {crash.error!r}"
         self._on_fatal()
 
-    def _does_not_lead(self, error: LeadershipLost) -> None:
+    def _stop_leading(self, error: LeadershipLost) -> None:
         self.leadership_lost = str(error)
         self._on_fatal()
 
@@ -443,7 +445,7 @@ class ClusterEntrypoint:
         def failed(error: BaseException) -> JobGraphRemoved:
             """The client does not wait for a storage that is away."""
             if effect.is_over:
-                self._deletions.later(f"remove job {job_id}", remove, error)
+                self._deletions.retry_later(f"remove job {job_id}", remove, error)
             return JobGraphRemoved(job_id, str(error))
 
         self._io.submit(f"remove job {job_id}", work, self._tell_dispatcher, failed)

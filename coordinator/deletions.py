@@ -46,13 +46,13 @@ class Deletions:
         self._timers = timers
         self._clock = clock
 
-    def until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
+    def delete_until_gone(self, name: str, work: Callable[[], None], failures: int = 0) -> None:
         """Do the work; storage that is away for a moment must not make it stay for ever. `work` may be done several
         times."""
-        self._io.submit(name, work, lambda _: None, lambda error: self.later(name, work, error, failures))
+        self._io.submit(name, work, lambda _: None, lambda error: self.retry_later(name, work, error, failures))
 
-    def later(self, name: str, work: Callable[[], None], error: BaseException, failures: int = 0) -> None:
+    def retry_later(self, name: str, work: Callable[[], None], error: BaseException, failures: int = 0) -> None:
         """Try the work, which failed with this error after so many failures before, again in a while."""
         if failures < len(DELETE_PAUSES_MS) and not isinstance(error, LeadershipLost):
             at_ms = self._clock.now_ms() + DELETE_PAUSES_MS[failures]
-            self._timers.schedule(at_ms, lambda: self.until_gone(name, work, failures + 1))
+            self._timers.schedule(at_ms, lambda: self.delete_until_gone(name, work, failures + 1))

@@ -69,7 +69,7 @@ class Candidacy:
             try:
                 session.open()
                 claim_cluster_id(session, self._storage_url)
-                leadership = LeaderElection(session, self._name, self._logger).contend(stopping, self._standing_by)
+                leadership = LeaderElection(session, self._name, self._logger).contend(stopping, self._note_standby)
             except SnaplineError as error:
                 if not patient and not self._stood_by:
                     raise
@@ -84,7 +84,7 @@ class Candidacy:
             stopping.wait(PAUSE_SECONDS)
         return None
 
-    def _standing_by(self, leader: str) -> None:
+    def _note_standby(self, leader: str) -> None:
         self._on_standby(leader)
         self._stood_by = True
         self._logger.info("standing by", leader=leader)

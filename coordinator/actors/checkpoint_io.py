@@ -111,7 +111,7 @@ class CheckpointIo:
             asked.DiscardCheckpoint: self._discard_checkpoint,
             asked.DiscardState: self._discard_state,
             asked.DeleteLeftovers: self._delete_leftovers,
-            asked.ReleaseCompletedCheckpoints: lambda _: self._quietly("release", self._pointers.release),
+            asked.ReleaseCompletedCheckpoints: lambda _: self._submit_quietly("release", self._pointers.release),
             asked.ShutdownIdCounter: self._shut_down_id_counter,
             asked.DeleteStagedRows: lambda _: self._delete_staged_rows(),
             asked.PersistStatistics: lambda _: self._persist(statistics),
@@ -200,7 +200,7 @@ class CheckpointIo:
 
         def failed(error: BaseException) -> CompletedCheckpointRemoved:
             """The job does not wait for a storage that is away."""
-            self._deletions.later(name, remove, error)
+            self._deletions.retry_later(name, remove, error)
             return CompletedCheckpointRemoved(checkpoint.checkpoint_id)
 
         self._io.submit(name, work, self._tell, failed)
@@ -234,12 +234,12 @@ class CheckpointIo:
     # --- deletions ----------------------------------------------------------------------------------------------------
 
     def _discard_checkpoint(self, effect: asked.DiscardCheckpoint) -> None:
-        self._deletions.until_gone(
+        self._deletions.delete_until_gone(
             f"discard checkpoint {effect.checkpoint_id}", lambda: self._delete(effect.location, effect.paths)
         )
 
     def _discard_state(self, effect: asked.DiscardState) -> None:
-        self._deletions.until_gone("discard state", lambda: self._delete("", effect.paths))
+        self._deletions.delete_until_gone("discard state", lambda: self._delete("", effect.paths))
 
     def _shut_down_id_counter(self, effect: asked.ShutdownIdCounter) -> None:
         self._is_over = effect.status.is_globally_terminal
@@ -248,7 +248,7 @@ class CheckpointIo:
             self._counter.shutdown(effect.status)
             self._remove_empty_directory()
 
-        self._deletions.until_gone("id counter", work)
+        self._deletions.delete_until_gone("id counter", work)
 
     def _remove_empty_directory(self) -> None:
         """The directory of a job that has ended goes with its last file. Deletions are done in any order, so each of
@@ -269,7 +269,7 @@ class CheckpointIo:
                 self._logger.info("files of processes that were killed", count=len(found), first=found[0])
             self._delete("", found)
 
-        self._quietly("delete leftovers", work)
+        self._submit_quietly("delete leftovers", work)
 
     def _delete_staged_rows(self) -> None:
         """Only directories and files whose names say that they were staged."""
@@ -282,7 +282,7 @@ class CheckpointIo:
                 if all(is_staged_file(path) for path in there):
                     self._storages.at(parent or "/").delete_prefix(name)
 
-            self._deletions.until_gone("delete staged rows", work)
+            self._deletions.delete_until_gone("delete staged rows", work)
 
     def _is_orphan(self, location: str, pointed_to: frozenset[CheckpointID]) -> bool:
         """Whether nothing points to the metadata there, and it is of this job, taken since that was submitted. An
@@ -320,7 +320,7 @@ class CheckpointIo:
 
     # --- what nobody waits for ----------------------------------------------------------------------------------------
 
-    def _quietly(self, name: str, work: Callable[[], None]) -> None:
+    def _submit_quietly(self, name: str, work: Callable[[], None]) -> None:
         self._io.submit(name, work, self._tell, lambda _: None)
 
     def write_statistics(self, statistics: CheckpointStatsTracker) -> None:
@@ -335,7 +335,7 @@ class CheckpointIo:
         self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
         with self._statistics_lock:
             self._statistics_to_write = encode_statistics(statistics)
-        self._quietly("write statistics", self._write_latest_statistics)
+        self._submit_quietly("write statistics", self._write_latest_statistics)
 
     def _write_latest_statistics(self) -> None:
         """One thread writes at a time, always what is newest; others leave theirs to it, and wait for nothing."""

@@ -132,7 +132,7 @@ class JobMasterRunner:
             f"open the stores of job {self._job_graph.job_id}",
             self._open,
             self._begin,
-            self._could_not_open,
+            self._retry_opening,
         )
 
     def _open(self) -> JobStores:
@@ -161,10 +161,10 @@ class JobMasterRunner:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
-    def _could_not_open(self, error: BaseException) -> None:
+    def _retry_opening(self, error: BaseException) -> None:
         """An outage of the storage must not end a job."""
         self._logger.warning("the job's durable state cannot be opened, trying on", reason=str(error))
-        self._again_later(self.start)
+        self._retry_later(self.start)
 
     def _begin(self, stores: JobStores) -> None:
         if self._ended:
@@ -327,7 +327,7 @@ class JobMasterRunner:
             f"store the rescaled job {graph.job_id}",
             work,
             updated,
-            lambda _: self._again_later(lambda: self._update_graph(effect)),
+            lambda _: self._retry_later(lambda: self._update_graph(effect)),
         )
 
     def _job_is_over(self, outcome: JobStatus) -> None:
@@ -344,10 +344,10 @@ class JobMasterRunner:
             return JobGraphForgotten()
 
         self._services.io.submit(
-            f"forget job {job_id}", work, self.tell, lambda _: self._again_later(self._forget_graph)
+            f"forget job {job_id}", work, self.tell, lambda _: self._retry_later(self._forget_graph)
         )
 
-    def _again_later(self, action: Callable[[], None]) -> None:
+    def _retry_later(self, action: Callable[[], None]) -> None:
         """The durable stores do not answer now: try again, unless the process ends meanwhile."""
         services = self._services
         services.timers.schedule(services.clock.now_ms() + STORE_RETRY_MS, lambda: None if self._ended else action())

@@ -245,10 +245,10 @@ class Dispatcher:
         """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts
         from them."""
         held.status = status
-        self._over(held, now_ms)
+        self._move_to_history(held, now_ms)
         return RemoveJobGraph(held.graph.job_id)
 
-    def _over(self, job: _Job, now_ms: int) -> None:
+    def _move_to_history(self, job: _Job, now_ms: int) -> None:
         """Into the history, which forgets its oldest."""
         del self._jobs[job.graph.job_id]
         self._history[job.graph.job_id] = _overview(job, now_ms)
@@ -317,7 +317,7 @@ class Dispatcher:
             summary = f"its JobMaster broke {job.broken} times{why}"
             status, failure = JobStatus.FAILED, SerializedFailure(summary, Blame.INTERNAL, retryable=False)
         job.status, job.failure = status, failure
-        self._over(job, now_ms)
+        self._move_to_history(job, now_ms)
         return [RemoveJobGraph(event.job_id)]
 
     def _suspend(self, reason: str) -> list[DispatcherEffect]:

@@ -283,9 +283,9 @@ class ExternalProgram:
                 self._aborted(attempt_id, checkpoint_id, latest_id)
             case FreeSlot():
                 self._tell_job_master(Disconnect("its slot was given back"))
-                self._goodbye("the job does not need this program any more")
+                self._say_goodbye("the job does not need this program any more")
             case Disconnect(reason):
-                self._goodbye(reason)
+                self._say_goodbye(reason)
 
     def _present(self, attempt_id: ExecutionAttemptID) -> _Attempt | None:
         attempt = self._attempt
@@ -388,7 +388,7 @@ class ExternalProgram:
             if message.ByteSize() == 0:
                 self._end("a message is empty: say one of those of FromProgram", is_fault=True)
         elif kind == "heartbeat" and self._phase is not _Phase.NEW:
-            self._beats()
+            self._answer_heartbeat()
         elif self._phase is not _Phase.PLACED:
             self._end(f"{kind} was said, and {self._phase.value}: wait for Registered", is_fault=True)
         else:
@@ -421,7 +421,7 @@ class ExternalProgram:
     def _present_is(self) -> str:
         return "and there is none" if self._attempt is None else f"and the present one is {self._attempt.attempt_id}"
 
-    def _beats(self) -> None:
+    def _answer_heartbeat(self) -> None:
         if self._heartbeats_asked:
             self._heartbeats_asked -= 1
             executions = () if self._attempt is None else (self._attempt.attempt_id,)
@@ -523,7 +523,7 @@ class ExternalProgram:
     def _complain(self, detail: str) -> None:
         self._out.append(TellProgram(pb.ToProgram(complaint=pb.Complaint(detail=detail))))
 
-    def _goodbye(self, reason: str) -> None:
+    def _say_goodbye(self, reason: str) -> None:
         self._out.append(TellProgram(pb.ToProgram(goodbye=pb.Goodbye(reason=reason))))
         self._end(reason)
 

@@ -52,7 +52,7 @@ class DurableJobGraph:
         following, self._next = self._next, None
         return [] if following is None else self.want(following)
 
-    def nothing_more(self) -> None:
+    def store_no_more(self) -> None:
         """The job is over: what is outstanding is the last."""
         self._next = None
 

@@ -429,7 +429,7 @@ class Scheduler:
     def graph_stored(self, now_ms: int) -> list[SchedulerEffect]:
         """Take the answer to UpdateJobGraph: the parallelism to run with is durable."""
         if self.is_over:
-            self._durable_graph.nothing_more()
+            self._durable_graph.store_no_more()
         self._out += self._durable_graph.stored()
         self._advance_round(now_ms)
         return self._done()
@@ -667,7 +667,7 @@ class Scheduler:
 
     def _transition(self, execution: Execution, state: ExecutionState, now_ms: int) -> None:
         if execution.state is ExecutionState.CANCELING:
-            self._one_less_canceling(execution.resource_id)
+            self._count_one_less_canceling(execution.resource_id)
         self.graph.transition(execution, state, now_ms)
         self._changes.append(ExecutionChange(execution.attempt_id, state))
         if state.is_terminal:
@@ -679,7 +679,7 @@ class Scheduler:
             if self.round is not None:
                 self.round.canceling.pop(execution.attempt_id, None)
 
-    def _one_less_canceling(self, resource_id: ResourceID) -> None:
+    def _count_one_less_canceling(self, resource_id: ResourceID) -> None:
         self._canceling_on[resource_id] -= 1
         if not self._canceling_on[resource_id]:
             del self._canceling_on[resource_id]

@@ -189,14 +189,14 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             if stream.refusal is not None:
                 reason = str(stream.refusal)
                 stream.out.clear()
-                self._streams.over(stream, reason)  # before the status, which waits until the program reads
+                self._streams.tell_end(stream, reason)  # before the status, which waits until the program reads
                 await context.abort(stream.refusal.code, reason)
             reason = "closed"
         finally:
             for task in tasks:
                 task.cancel()
             logger.info("external program's stream ended", resource_id=stream.program.resource_id, reason=reason)
-            self._streams.over(stream, reason)
+            self._streams.tell_end(stream, reason)
 
     def _find(self, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
         found = self._registry.find_for_program(job, task)

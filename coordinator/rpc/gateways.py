@@ -132,7 +132,7 @@ class ServedStreams:
             stream.owner = self._owner_of(stream.kind, messages)
         self._tell(stream.owner, Incoming(stream.connection, session, messages))
 
-    def over(self, stream: ServedStream, reason: str) -> None:
+    def tell_end(self, stream: ServedStream, reason: str) -> None:
         """The stream has ended: unless its actor closed it, that is told, too. Once."""
         self._streams.pop(stream.connection, None)
         if stream.owner is not None and not stream.closed_by_core:
@@ -234,7 +234,7 @@ class _Gateway:
             if reading is not None:
                 reading.cancel()
             logger.info("stream ended", reason="closed by us" if stream.closed_by_core else reason)
-            self._streams.over(stream, reason)
+            self._streams.tell_end(stream, reason)
 
     async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:
         """Until the other side closes, or is refused."""

@@ -92,7 +92,7 @@ class _RelayConnection:
                 except StreamRefused as refusal:
                     stream.refuse(refusal)
             elif kind == "ended":
-                self._over(stream, frame.ended.reason)
+                self._end_stream(stream, frame.ended.reason)
 
     def _open(self, number: int, stream: _RelayedStream | None, opened: relay_pb2.RelayStreamOpened) -> None:
         kind = _KINDS.get(opened.gateway)
@@ -105,7 +105,7 @@ class _RelayConnection:
             raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
         identity, refusal = self._identify(kind, opened.credential)
         stream = self._streams[number] = _RelayedStream(
-            number, kind, self._served.draw_id(), identity, self._has_to_say
+            number, kind, self._served.draw_id(), identity, self._mark_ready
         )
         self._served.add(stream)
         if refusal is not None:
@@ -129,12 +129,12 @@ class _RelayConnection:
         line = refuse_call(identity, _METHODS[kind])
         return identity, StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line) if line else None
 
-    def _over(self, stream: _RelayedStream, reason: str) -> None:
+    def _end_stream(self, stream: _RelayedStream, reason: str) -> None:
         del self._streams[stream.number]
         self._ready.pop(stream.number, None)
-        self._served.over(stream, reason)
+        self._served.tell_end(stream, reason)
 
-    def gone(self) -> None:
+    def mark_gone(self) -> None:
         """Nothing comes in any more."""
         self._is_gone = True
         self._wake.set()
@@ -142,11 +142,11 @@ class _RelayConnection:
     def lose_all(self, reason: str) -> None:
         """The relay is gone: so are its streams."""
         for stream in list(self._streams.values()):
-            self._over(stream, reason)
+            self._end_stream(stream, reason)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
-    def _has_to_say(self, stream: _RelayedStream) -> None:
+    def _mark_ready(self, stream: _RelayedStream) -> None:
         if stream.number in self._streams:
             self._ready[stream.number] = stream
             self._wake.set()
@@ -184,7 +184,7 @@ class _RelayConnection:
                 reason = "closed by us" if refusal is None else str(refusal)
                 status = 0 if refusal is None else refusal.code.value[0]
                 add(stream=number, ended=relay_pb2.RelayStreamEnded(status=status, reason=reason))
-                self._over(stream, reason)
+                self._end_stream(stream, reason)
         self._ready |= unfinished  # after those that have not had their turn
         return frames
 
@@ -239,4 +239,4 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
             async for frames in requests:
                 relay.take(frames)
         finally:
-            relay.gone()
+            relay.mark_gone()

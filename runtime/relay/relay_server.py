@@ -214,7 +214,7 @@ class RelayServer:
             coordinator, credential = metadata.get(COORDINATOR_METADATA_KEY, ""), metadata.get(TOKEN_METADATA_KEY, "")
             self._handle(StreamAccepted(number, kind, coordinator, context.peer(), credential))
             while not stream.is_admitted and stream.end is None:
-                await self._woken(stream.wake)
+                await self._wait_for_wake(stream.wake)
             if stream.is_admitted:
                 await context.send_initial_metadata(STREAM_IS_OPEN)
                 reading = asyncio.create_task(self._read(number, requests))
@@ -246,10 +246,10 @@ class RelayServer:
                 await context.write(envelope)
             if stream.end is not None:
                 return
-            await self._woken(stream.wake)
+            await self._wait_for_wake(stream.wake)
 
     @staticmethod
-    async def _woken(wake: asyncio.Event) -> None:
+    async def _wait_for_wake(wake: asyncio.Event) -> None:
         await wake.wait()
         wake.clear()
 
@@ -309,7 +309,7 @@ class RelayServer:
             if trunk.is_closing:
                 await call.done_writing()
                 return
-            await self._woken(trunk.wake)
+            await self._wait_for_wake(trunk.wake)
             await self._linger(trunk)
 
     async def _linger(self, trunk: _TrunkCall) -> None:

@@ -301,8 +301,8 @@ class TaskSnapshotSink:
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
         shared_group = SegmentGroup(base, SHARED_LOCATION, checkpoint_id, local_job)
-        first = self._uploader.start(shared_group, shared, both.one_done, threshold_bytes)
-        self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.one_done, threshold_bytes))
+        first = self._uploader.start(shared_group, shared, both.take_answer, threshold_bytes)
+        self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.take_answer, threshold_bytes))
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         """Abandon; delete what was written, unless that was acknowledged."""
@@ -357,7 +357,7 @@ class _Both:
         self._lock = threading.Lock()
         self._first: SnapshotAnswer | None = None
 
-    def one_done(self, answer: SnapshotAnswer) -> None:
+    def take_answer(self, answer: SnapshotAnswer) -> None:
         with self._lock:
             first, self._first = self._first, answer
         if isinstance(first, BaseException):

@@ -65,7 +65,7 @@ class KeyedListState(KeyedState):
         if known is None:
             known = self._lists[index] = KnownList(None)
         if known.stored is None and not known.is_cut:
-            known.know(self._load(index))
+            known.take_stored(self._load(index))
         return known.give(copies=self._copies)
 
     def add(self, value: Any) -> None:

@@ -35,7 +35,7 @@ class KnownList:
         self.given: list[Any] | None = None
         """What a function was given: the same objects, in the order of the list."""
 
-    def know(self, stored: list[Any]) -> None:
+    def take_stored(self, stored: list[Any]) -> None:
         """Take what is in columns, which was asked for after something was added."""
         self.stored, self.end = stored, len(stored)
 

@@ -392,7 +392,7 @@ class SimulatedCoordinator(Process):
 
         def failed(error: BaseException) -> JobGraphRemoved:
             if effect.is_over:
-                Deletions(self.io, self.clock, self.clock).later("remove job", remove, error)
+                Deletions(self.io, self.clock, self.clock).retry_later("remove job", remove, error)
             return JobGraphRemoved(job_id, str(error))
 
         self.io.submit("remove job", work, self.dispatcher.tell, failed)

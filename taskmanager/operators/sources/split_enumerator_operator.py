@@ -148,7 +148,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
             return InputStatus.MORE_AVAILABLE
         self._say_what_waits()
         if self._finished and not self._waiting and all_read:
-            self._be_heard()
+            self._become_active()
             return InputStatus.END_OF_INPUT
         self._wake_at_ms = self._next_look_ms if self._call is None and not self._finished else None
         return InputStatus.NOTHING_AVAILABLE
@@ -185,12 +185,12 @@ class SplitEnumeratorOperator(WatermarkedSource):
         return split.least_times_ms.get(self._spec.event_time_column)
 
     def _hand_out(self, split: SourceSplit) -> None:
-        self._be_heard()
+        self._become_active()
         text = json.dumps(encode_split(split))
         self.output.emit_batch(pa.RecordBatch.from_arrays([pa.array([text])], schema=SPLIT_SCHEMA))
         self._say_what_waits()
 
-    def _be_heard(self) -> None:
+    def _become_active(self) -> None:
         """Nobody listens to watermarks, the last one included, of who is idle."""
         if self._said is WatermarkStatus.IDLE:
             self._said = WatermarkStatus.ACTIVE
@@ -209,14 +209,14 @@ class SplitEnumeratorOperator(WatermarkedSource):
         if said is None or said == self._said:
             return
         if isinstance(said, Watermark):
-            self._be_heard()
+            self._become_active()
             self.output.emit_watermark(said)
         else:
             self.output.emit_watermark_status(said)
         self._said = said
 
     def stop_emitting(self, checkpoint_id: CheckpointID, *, drain: bool) -> None:
-        self._be_heard()
+        self._become_active()
         if drain:
             self.mark_drained(self._state)
 

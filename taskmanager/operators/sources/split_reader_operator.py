@@ -166,7 +166,7 @@ class SplitReaderOperator(SourceOperator):
         if self._is_drained:
             return InputStatus.NOTHING_AVAILABLE
         if not self._unfinished:
-            self._rest()
+            self._become_idle()
             return InputStatus.NOTHING_AVAILABLE
         now_ms = self.context.processing_time.now_ms()
         if self.has_to_wait(now_ms):
@@ -185,7 +185,7 @@ class SplitReaderOperator(SourceOperator):
             return InputStatus.MORE_AVAILABLE
         return polled.status
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         """There is nothing to read: leave the watermark to other readers once nothing waits."""
         generator, cadence = self._generator, self._cadence
         if self._aligner is not None and generator is not None and cadence is not None:

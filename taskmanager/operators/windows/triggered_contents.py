@@ -106,7 +106,7 @@ class TriggeredContents(WindowContents):
                 return max(int(self._last_ms[changed].min()) + timeout_ms, now_ms + 1) if len(changed) else None
         return None
 
-    def have_fired(self, entries: Slots) -> None:
+    def note_fired(self, entries: Slots) -> None:
         """The results of these entries are out."""
         self._since.put_values(entries, np.zeros(len(entries), np.int64))
 
@@ -142,7 +142,7 @@ class TriggeredContents(WindowContents):
 
     def clear(self, entries: Slots) -> None:
         self.inner.clear(entries)
-        self.have_fired(entries)
+        self.note_fired(entries)
 
     def get(self, entries: Slots) -> list[pa.Array]:
         return [*self.inner.get(entries), *([self._since.get(entries)] if self._counts else [])]

@@ -109,7 +109,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def _emit_ready(self, early: TriggeredContents, entries: Slots) -> None:
         if len(entries):
             self.emit_early(entries)
-            early.have_fired(entries)
+            early.note_fired(entries)
 
     # --- state --------------------------------------------------------------------------------------------------------
 

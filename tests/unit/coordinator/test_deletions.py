@@ -45,7 +45,7 @@ class Desk:
 def test_storage_that_comes_back_gets_it() -> None:
     """With pauses that grow."""
     desk = Desk(StorageError("away"), StorageError("away"))
-    Deletions(desk, desk, desk).until_gone("x", desk.work)
+    Deletions(desk, desk, desk).delete_until_gone("x", desk.work)
 
     assert (desk.done, desk.times) == (1, list(DELETE_PAUSES_MS[:2]))
 
@@ -53,7 +53,7 @@ def test_storage_that_comes_back_gets_it() -> None:
 def test_storage_that_stays_away_is_given_up() -> None:
     """What is left costs space."""
     desk = Desk(*[StorageError("away")] * 9)
-    Deletions(desk, desk, desk).until_gone("x", desk.work)
+    Deletions(desk, desk, desk).delete_until_gone("x", desk.work)
 
     assert (desk.done, desk.times) == (0, list(DELETE_PAUSES_MS))
 
@@ -61,6 +61,6 @@ def test_storage_that_stays_away_is_given_up() -> None:
 def test_who_does_not_lead_deletes_nothing_more() -> None:
     """The next leader does."""
     desk = Desk(LeadershipLost("another one leads"))
-    Deletions(desk, desk, desk).until_gone("x", desk.work)
+    Deletions(desk, desk, desk).delete_until_gone("x", desk.work)
 
     assert (desk.done, desk.times) == (0, [])
