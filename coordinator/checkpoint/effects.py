@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
-from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import MasterState, TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMessage, ForTasks, JobStatus
@@ -247,6 +247,10 @@ class RestoreFailed:
     retryable: bool = False
 
 
+def _failure_for(reason: CheckpointFailureReason, detail: str) -> SerializedFailure:
+    return SerializedFailure(f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name)
+
+
 @dataclass(frozen=True, slots=True)
 class FailJob:
     """Fail the whole job: tolerable failures exceeded, or a synchronous savepoint was lost in flight."""
@@ -263,6 +267,11 @@ class FailJob:
             CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
         )
 
+    @property
+    def failure(self) -> SerializedFailure:
+        """Return what the job fails with."""
+        return _failure_for(self.reason, self.detail)
+
 
 @dataclass(frozen=True, slots=True)
 class FailTask:
@@ -271,6 +280,11 @@ class FailTask:
     attempt_id: ExecutionAttemptID
     reason: CheckpointFailureReason
     detail: str
+
+    @property
+    def failure(self) -> SerializedFailure:
+        """Return what the attempt fails with."""
+        return _failure_for(self.reason, self.detail)
 
 
 @dataclass(frozen=True, slots=True)

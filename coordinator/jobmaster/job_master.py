@@ -102,7 +102,7 @@ from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.taps import TapTimer
 from snapline.coordinator.jobmaster.task_managers import TaskManagerTable
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
-from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
+from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
@@ -382,11 +382,10 @@ class JobMaster:
                 self._restore_failed(round_of(request_id), detail, retryable=retryable)
             case FailJob(is_under_way=True):
                 pass
-            case FailJob(reason, detail):
-                self._schedule(self.scheduler.fail_global(_failure_for(reason, detail), self._now_ms))
-            case FailTask(attempt_id, reason, detail):
-                failure = _failure_for(reason, detail)
-                self._schedule(self.scheduler.fail_execution(attempt_id, failure, self._now_ms))
+            case FailJob():
+                self._schedule(self.scheduler.fail_global(effect.failure, self._now_ms))
+            case FailTask(attempt_id):
+                self._schedule(self.scheduler.fail_execution(attempt_id, effect.failure, self._now_ms))
             case CoordinatorShutDown():
                 self._is_ended = True
                 self._out.append(
@@ -793,8 +792,3 @@ class JobMaster:
             return
         self._idle_timer_ms = due_ms
         self._out.append(CancelTimer(IdleSlotTimer()) if due_ms is None else StartTimer(IdleSlotTimer(), due_ms))
-
-
-def _failure_for(reason: CheckpointFailureReason, detail: str) -> SerializedFailure:
-    """The failure of a job or task that a checkpoint, which failed for this reason, takes with it."""
-    return SerializedFailure(f"{reason.message} {detail}".strip(), Blame.EXTERNAL, error_type=reason.name)
