@@ -26,9 +26,10 @@ from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.inbox import Events, Incoming
+from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.cores.permissions import refuse_message
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.dialing import MAX_QUEUED_MESSAGES, take_envelope
+from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, MAX_QUEUED_MESSAGES, take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
 from snapline.runtime.rpc.security import Security
@@ -115,6 +116,11 @@ class ServedStreams:
         """Tell the stream's actor, soon and in order; nothing, once the stream is ending. Raises StreamRefused."""
         if stream.ending:
             return
+        if len(envelope.messages) > MAX_MESSAGES_PER_ENVELOPE:
+            reason = (
+                f"Envelope.messages has {len(envelope.messages)} messages, and {MAX_MESSAGES_PER_ENVELOPE} is the most"
+            )
+            raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, reason)
         try:
             session, messages = decode_envelope(envelope)
         except WireError as error:
@@ -238,9 +244,14 @@ class _Gateway:
 
     async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:
         """Until the other side closes, or is refused."""
+        clock = asyncio.get_running_loop().time
+        budget = MessageBudget(clock())
         try:
             async for envelope in requests:
                 self._streams.received(stream, envelope)
+                pause_s = budget.spend(len(envelope.messages), clock())
+                if pause_s:
+                    await asyncio.sleep(pause_s)
         except StreamRefused as refusal:
             stream.refuse(refusal)
         finally:

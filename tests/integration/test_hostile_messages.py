@@ -66,6 +66,18 @@ def test_a_message_out_of_bounds_ends_its_connection(cluster: LocalCluster, mess
     assert cluster.client.list_jobs()
 
 
+def test_an_envelope_of_more_messages_than_anybody_sends_is_refused(cluster: LocalCluster) -> None:
+    """780,000 of two bytes each kept everybody else waiting while they were decoded."""
+    security = Security(TOKEN)
+    tiny = cluster_pb2.ControlMessage(heartbeat_request=cluster_pb2.HeartbeatRequest())
+    envelope = cluster_pb2.Envelope(leader_session_id="s", messages=[tiny] * 2_000)
+    with open_channel(cluster.address, security) as channel:
+        stub = cluster_pb2_grpc.ResourceManagerGatewayStub(channel)
+        with pytest.raises(grpc.RpcError, match="has 2000 messages, and 1000 is the most"):
+            list(stub.Connect(iter([envelope]), metadata=security.metadata))
+    assert cluster.client.list_jobs()
+
+
 def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> None:
     """Before it is stored, where it would wait for the next leader."""
     graph = keyed_job()
