@@ -288,10 +288,8 @@ def test_delta_by_key_in_all_runs(tmp_path: Path) -> None:
     check_sink(lambda: DeltaSink(emptied(tmp_path / "table"), key=["n"]), read, ROWS)
 
 
-@pytest.mark.rare
-def test_a_delta_table_that_is_followed_in_all_runs(tmp_path: Path) -> None:
-    """Versions that are there, and one that comes."""
-    directory = tmp_path / "table"
+def delta_followed(directory: Path, runs: int | None) -> ConnectorReport:
+    """A source of a table with versions that are there, and one that comes."""
 
     def add(rows: list[dict[str, Any]]) -> None:
         deltalake.write_deltalake(directory, pa.Table.from_pylist(rows, SCHEMA), mode="append")
@@ -302,7 +300,18 @@ def test_a_delta_table_that_is_followed_in_all_runs(tmp_path: Path) -> None:
             add(ROWS[start : start + 5])
         return DeltaSource(directory, follow=True, discovery_interval_ms=20, batch_rows=2)
 
-    check_source(create, ROWS[:16], arrivals=[lambda: add(ROWS[10:16])])
+    return check_source(create, ROWS[:16], arrivals=[lambda: add(ROWS[10:16])], runs=runs)
+
+
+def test_a_delta_table_that_is_followed(tmp_path: Path) -> None:
+    """Some of all runs."""
+    delta_followed(tmp_path / "table", 4)
+
+
+@pytest.mark.rare
+def test_a_delta_table_that_is_followed_in_all_runs(tmp_path: Path) -> None:
+    """Killed and failed at every step of enumerator and reader."""
+    delta_followed(tmp_path / "table", None)
 
 
 @pytest.mark.rare
@@ -352,11 +361,9 @@ def test_changes_of_a_table_in_all_runs(tmp_path_factory: pytest.TempPathFactory
         running.close()
 
 
-@pytest.mark.rare
-@pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
-def test_redis_in_all_runs(tmp_path: Path, guarantee: Any) -> None:
-    """Keys are set as rows come, or when their checkpoint is complete."""
-    running = RedisServer(tmp_path)
+def redis_written(directory: Path, runs: int | None, guarantee: Any) -> ConnectorReport:
+    """A sink of keys of a real server, read by its client."""
+    running = RedisServer(directory)
 
     def create() -> sl.Sink:
         with running.client() as client:
@@ -369,6 +376,18 @@ def test_redis_in_all_runs(tmp_path: Path, guarantee: Any) -> None:
             return [{"n": int(key[4:]), "text": client.get(key).decode()} for key in found]
 
     try:
-        check_sink(create, read, ROWS, guarantee=guarantee)
+        return check_sink(create, read, ROWS, guarantee=guarantee, runs=runs)
     finally:
         running.close()
+
+
+def test_redis(tmp_path: Path) -> None:
+    """Some of all runs, exactly once."""
+    redis_written(tmp_path, 4, "exactly_once")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
+def test_redis_in_all_runs(tmp_path: Path, guarantee: Any) -> None:
+    """Keys are set as rows come, or when their checkpoint is complete."""
+    redis_written(tmp_path, None, guarantee)

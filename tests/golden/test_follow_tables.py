@@ -16,7 +16,11 @@ from snapline.connectors import DeltaSource, FileSink, IcebergSource
 from tests.golden.test_lookups import kill_one
 from tests.services.cluster import LocalCluster, wait_until
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.leaks("pyiceberg keeps its threads for the whole process")]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.rare,
+    pytest.mark.leaks("pyiceberg keeps its threads for the whole process"),
+]
 VERSIONS, ROWS, PATIENCE = 5, 400, 200
 COLUMNS = pa.schema([("n", pa.int64()), ("part", pa.string())])
 

@@ -14,7 +14,7 @@ from tests.golden.test_lookups import kill_one
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.redis_server import RedisServer
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.rare]
 SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("row_kind", pa.string())])
 FILES, ROWS, KEYS, PATIENCE = 6, 300, 97, 200
 

@@ -66,7 +66,7 @@ def test_what_cannot_work(tmp_path):
         ({"key": ["k"], "partition_by": ["n"], "shuffle": True}, "leave out shuffle="),
     ):
         with pytest.raises(ConnectorError, match=says):
-            DeltaSink(tmp_path, **options)  # type: ignore[arg-type]
+            DeltaSink(tmp_path, **options)
     sink = DeltaSink(tmp_path, key=["k"], delete="d")
     for batch, says in (
         (rows(n=[1], d=[True]), "the rows have no column 'k' but n, d"),
