@@ -10,6 +10,7 @@ from tests.e2e.spark_matrix import DOORS
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.rare
 def test_a_streaming_frame_survives_its_driver(tmp_path):
     """The program that runs the query is killed, and the next one goes on with job and query."""
     matrix = python(
