@@ -358,7 +358,7 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 @click.option(
     "--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.html"), show_default=True
 )
-@click.option("--heap", is_flag=True, help="print instead who keeps memory; tasks are slower meanwhile")
+@click.option("--heap", is_flag=True, help="print instead who keeps more and more memory")
 @with_target
 def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path, heap: bool) -> None:
     """Where the time of a job's tasks goes: a flame graph as one HTML file. With --heap, where memory goes."""

@@ -353,8 +353,8 @@ class ClusterClient:
         self, job_id: str = "", resource_id: str = "", duration_ms: int = 0, *, heap: bool = False
     ) -> pb.ThreadDumps:
         """What the threads of a job's TaskManagers do, or of one TaskManager: now, or which stacks are seen how often
-        while `duration_ms` pass. With `heap` also the types that take most of their memory, and the places in the code
-        that have allocated most meanwhile and not freed it. Raises RequestRefused for what is not known.
+        while `duration_ms` pass. With `heap` also the types that take most of their memory, and the containers that
+        have grown most meanwhile. Raises RequestRefused for what is not known.
 
         >>> client.dump_threads(resource_id="nobody")
         Traceback (most recent call last):

@@ -74,16 +74,16 @@ def write_profile(target: Target, what: str, seconds: int, output: Path) -> None
 
 
 def print_heap(target: Target, what: str, seconds: int) -> None:
-    """Follow allocations for some seconds, and print who has kept memory meanwhile and which types take most."""
+    """Look twice, some seconds apart, and print which containers have grown meanwhile and which types take most."""
     with target.client() as client:
         dumps = _dump(client, what, seconds * 1000, heap=True)
     if target.as_json:
         echo(json.dumps(message_as_dict(dumps), indent=2))
         return
     for dump in dumps.dumps:
-        echo(f"TaskManager {dump.resource_id}: allocated in {seconds} s and still there")
+        echo(f"TaskManager {dump.resource_id}: containers that have grown in {seconds} s")
         for site in dump.sites:
-            echo(f"  {site.bytes:>14,} bytes  {site.count:>10,} pieces")
+            echo(f"  {site.bytes:>14,} bytes  {site.count:>10,} elements")
             for frame in reversed(site.frames):
                 echo(f"      at {frame}")
         echo("  types that take most, of all objects")

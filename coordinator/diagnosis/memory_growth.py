@@ -1,7 +1,7 @@
 """Which TaskManagers of a job use more and more memory, and who keeps it.
 
 Says a line only where the memory of a process grows without a break (`coordinator/resource/process_history.py`). Where
-a place in the user's code is among those that have kept most while allocations were followed, that is a leak in user
+a container that a module, object or function of the user holds has grown while it was looked at, that is a leak in user
 code; else it may be state that grows, or a library. No process is looked at here.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from snapline.coordinator.diagnosis.stack_reading import read_frames
+from snapline.coordinator.diagnosis.stack_reading import is_own, words_of_frame
 from snapline.dataflow.wire.messages import AllocationSite, ThreadDump
 from snapline.protos import client_pb2 as pb
 
@@ -49,18 +49,17 @@ def _who_keeps_it(heap: ThreadDump | None) -> tuple[str, str, tuple[str, ...]]:
     """The kind of the finding, its words, and the stack that has allocated most."""
     if heap is None:
         return "memory", " (snapline profile JOB --heap shows who keeps it)", ()
-    places = [(read_frames(site.frames), site) for site in heap.sites if site.bytes >= MIN_KEPT_BYTES]
-    own = [(place, site) for place, site in places if place.kind == "user code"]
+    sites = [site for site in heap.sites if site.bytes >= MIN_KEPT_BYTES and site.frames]
+    own = [site for site in sites if is_own(site.frames[-1])]
     types = ", ".join(f"{each.name} ({each.count:,})" for each in heap.types[:3])
     top = f"; most of it: {types}" if types else ""
     if own:
-        place, site = own[0]
-        return "leak", f"; {_kept(site)} is kept by user code: {place.where}{top}", place.stack
-    if places:
-        place, site = places[0]
-        return "memory", f"; {_kept(site)} is kept by {place.where}{top}", place.stack
+        return "leak", f"; user code keeps more and more in {_kept(own[0])}{top}", tuple(own[0].frames)
+    if sites:
+        return "memory", f"; more and more is kept in {_kept(sites[0])}{top}", tuple(sites[0].frames)
     return "memory", top, ()
 
 
 def _kept(site: AllocationSite) -> str:
-    return f"{max(1, site.bytes >> 10):,} KiB of what was allocated while it was looked at"
+    grown = f"{site.count:,} more, about {max(1, site.bytes >> 10):,} KiB, while it was looked at"
+    return f"{words_of_frame(site.frames[-1])}: {grown}"

@@ -74,6 +74,17 @@ def writing_of(dumps: Iterable[ThreadDump]) -> Place | None:
     return None
 
 
+def is_own(frame: str) -> bool:
+    """Whether a frame lies in a file of the user, and not in the engine or a library."""
+    file = _file(frame)
+    return bool(file) and file != "?" and not _is_engine(file) and not any(part in file for part in _LIBRARIES)
+
+
+def words_of_frame(frame: str) -> str:
+    """What is said of a frame: its name, and the file without its directories."""
+    return _words(frame)
+
+
 def read_frames(frames: Sequence[str]) -> Place:
     """Where a thread with this stack is."""
     files = [_file(frame) for frame in frames]

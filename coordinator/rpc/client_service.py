@@ -49,7 +49,7 @@ MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
 """How long threads are looked at to explain what a job does: a call that is stuck is there every time."""
 HEAP_MS = 2_000
-"""How long allocations are followed where memory grows; they are dearer meanwhile."""
+"""How long lies between two looks at the containers of a TaskManager whose memory grows."""
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""
 

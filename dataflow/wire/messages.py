@@ -304,7 +304,7 @@ class RequestThreadDump:
     duration_ms: int = 0
     interval_ms: int = 0
     heap: bool = False
-    """Say also what memory is used for, and what was allocated meanwhile and not freed."""
+    """Say also what memory is used for, and which containers have grown meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,10 +318,10 @@ class HeapType:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSite:
-    """Memory that one place in the code has allocated while it was looked at, and that was not freed."""
+    """A container that has grown while it was looked at: by how many elements, and about how many bytes."""
 
     frames: tuple[str, ...]
-    """Outermost first, each `source line (file:line)`."""
+    """Who holds it, as `name (file:line)`."""
     count: int
     bytes: int
 

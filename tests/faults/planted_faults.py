@@ -254,7 +254,7 @@ FAULTS = {
         ),
         Fault("leader change", ("leader",), r"the leader has changed", _keyed, _change_leader),
         Fault("clock step", ("clock",), r"has leapt by \+3,600 s since tm-1", _keyed, _mark, leaping_clock=True),
-        Fault("leak in user code", ("leak",), r"kept by user code: .*KEPT\.append.*\(broken_functions", _mapped(leak, "leaks"), _mark),
+        Fault("leak in user code", ("leak",), r"user code keeps more and more in broken_functions\.KEPT", _mapped(leak, "leaks"), _mark),
         Fault("wrong schema", ("failure",), r"2\.parquet", _files, _other_schema),
         Fault("too few slots", ("slots",), r"4 required", _keyed, _submit, parallelism=4),
     )

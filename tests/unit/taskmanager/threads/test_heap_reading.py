@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 from snapline.runtime.process_figures import ProcessWatch
 from snapline.taskmanager.threads.heap_reading import HeapReading
 
 KEPT: list[bytes] = []
 
 
-def remember() -> None:
-    """Keep two megabytes."""
-    KEPT.extend(bytes(20_000) for _ in range(100))
+class Remembering:
+    """An object that keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, bytes] = {}
 
 
-def test_what_is_allocated_and_kept_is_named_with_its_line() -> None:
-    """With the source line; what was freed again is not there, and allocations are not followed any more."""
+def test_containers_that_grow_are_named_by_who_holds_them() -> None:
+    """A module, an object, a function; what does not grow is not named, and types are those that take most."""
+    steady, remembering = list(range(5_000)), Remembering()
+    inner: list[bytes] = []
+
+    def remember() -> None:
+        inner.extend(bytes(1_000) for _ in range(2_000))
+
     reading = HeapReading()
     reading.begin()
+    KEPT.extend(bytes(20_000) for _ in range(1_500))
+    remembering.seen.update({number: bytes(5_000) for number in range(1_200)})
     remember()
-    bytes(30_000_000)
     types, sites = reading.end()
     try:
-        assert sites[0].frames[-1].startswith("KEPT.extend(bytes(20_000) for _ in range(100)) (")
-        assert 2_000_000 <= sites[0].bytes < 3_000_000
-        assert {"bytes", "dict"} <= {each.name for each in types}
-        assert not tracemalloc.is_tracing()
+        assert [site.frames[-1].partition(" (")[0] for site in sites[:3]] == [
+            "test_heap_reading.KEPT",
+            "Remembering.seen",
+            "test_containers_that_grow_are_named_by_who_holds_them.<locals>.remember",
+        ]
+        assert sites[0].frames[-1].endswith("test_heap_reading.py:8)") and sites[0].count == 1_500
+        assert 29_000_000 < sites[0].bytes < 32_000_000
+        assert types[0].name == "bytes" and len(steady) == 5_000
     finally:
         KEPT.clear()
-
-
-def test_a_second_reading_meanwhile_sees_nothing() -> None:
-    """It does not end the first one's."""
-    first, second = HeapReading(), HeapReading()
-    first.begin()
-    second.begin()
-    assert second.end() == ((), ())
-    assert tracemalloc.is_tracing()
-    first.end()
-    assert not tracemalloc.is_tracing()
 
 
 def test_a_process_knows_what_it_uses() -> None:
