@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from snapline.connectors.connector_metrics import COMMIT_RETRIES
 from snapline.connectors.delta.delta_merge import KeyedRows, merge, waiting_rows
 from snapline.connectors.delta.delta_statistics import statistics_of
 from snapline.connectors.delta.delta_table import (
@@ -48,6 +49,7 @@ from snapline.dataflow.api.connector_api import (
     SinkWriter,
     SourceContextInfo,
 )
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -128,10 +130,11 @@ class DeltaSink(Sink):
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         files, location = open_output(self.path, file_options(self.storage_options))
-        return TableWriter(self, files, SinkPlace.of(location.path, context), self._rows())
+        place = SinkPlace.of(location.path, context)
+        return TableWriter(self, files, place, self._rows(), context.metrics)
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
-        return DeltaCommitter(self.path, self.storage_options)
+        return DeltaCommitter(self.path, self.storage_options, context.metrics.counter(COMMIT_RETRIES))
 
     def _rows(self) -> DeltaRows | KeyedRows:
         rows = DeltaRows(self)
@@ -219,8 +222,9 @@ class DeltaCommitter(GlobalCommitter):
     """Adds the files of a checkpoint to the table they were written for. What it is told suffices, so that any process
     can commit."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(self, path: str, storage_options: Mapping[str, str], retries: Counter) -> None:
         self._path = path
+        self._retries = retries
         self._options = storage_options
         self._table: Any = None
 
@@ -230,7 +234,8 @@ class DeltaCommitter(GlobalCommitter):
             return None if table is None else table.transaction_version(application(job_id, sink_uid))
 
     def commit(self, together: GlobalCommittable) -> None:
-        commit_against_others(lambda: self._try(together), f"Delta table {self._path}", together.checkpoint_id)
+        what = f"Delta table {self._path}"
+        commit_against_others(lambda: self._try(together), what, together.checkpoint_id, self._retries)
 
     def abort(self, together: GlobalCommittable) -> None:
         for each in together.committables:

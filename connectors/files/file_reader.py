@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 
+from snapline.connectors.connector_metrics import BYTES_READ, LAG_MS
 from snapline.connectors.files.filesystems import Location, advice, first_line, locate
 from snapline.connectors.formats.file_reading import BadLine, FileRows
 from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC, BadRow
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from snapline.connectors.files.file_source import FileSource
 
 NS_PER_SECOND = 1_000_000_000
+NS_PER_MILLISECOND = 1_000_000
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, EOFError)
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class FileReader(SourceReader):
         self._rows: Iterator[FileRows] | None = None
         self._stream: Any = None
         self._store: Location | None = None
+        self._bytes_read = context.metrics.counter(BYTES_READ)
+        self._lag = context.metrics.gauge(LAG_MS)
         self._bad_rows = context.metrics.counter(BAD_ROWS_METRIC) if source.on_error != "fail" else None
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -61,8 +65,10 @@ class FileReader(SourceReader):
         split = self._splits[0]
         location = self._location(str(split.description["path"]))
         try:
-            if self._rows is None and not self._open(split, location):
-                return self._finish()
+            if self._rows is None:
+                if not self._open(split, location):
+                    return self._finish()
+                self._lag.set(max(0, now_ms - int(split.description["modified_ns"]) // NS_PER_MILLISECOND))
             found = next(self._rows, None) if self._rows is not None else None
             batch = None if found is None else self._fitted(found.rows, location.url)
         except ConnectorError:
@@ -71,6 +77,7 @@ class FileReader(SourceReader):
             raise self._unreadable(split, location, error) from error
         if found is None:
             self._require_same(split, location)
+            self._bytes_read.inc(int(split.description["size"]))
             return self._finish()
         bad = self._on_bad(found.bad, location.url) if found.bad else ()
         self._position = found.position

@@ -123,7 +123,8 @@ class FileSink(Sink):
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         files, location = output_files.open_output(self.path, self.storage_options)
-        return FileSinkWriter(self, files, SinkPlace.of(location.path, context), is_local=location.is_local)
+        place = SinkPlace.of(location.path, context)
+        return FileSinkWriter(self, files, place, is_local=location.is_local, metrics=context.metrics)
 
     def create_committer(self, context: SourceContextInfo) -> Committer:
         return FileCommitter(self, context)

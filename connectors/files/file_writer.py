@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from snapline.connectors.connector_metrics import BYTES_WRITTEN, FILES_WRITTEN
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
 from snapline.connectors.formats.file_format import FileEncoder, FileFormat
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
+from snapline.dataflow.api.user_metrics import Counter, MetricGroup
 from snapline.dataflow.errors import ConnectorError
 
 if TYPE_CHECKING:
@@ -109,8 +111,13 @@ class PartitionedFileWriter(SinkWriter, ABC):
     """Fills files; batches are gathered into row groups of a good size. A subclass says which rows go where, how files
     are called, and what is handed out of those that `take_sealed` returns."""
 
-    def __init__(self, sink: FilesWanted, files: OutputFiles, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, sink: FilesWanted, files: OutputFiles, clock_ms: Callable[[], int], metrics: MetricGroup | None
+    ) -> None:
+        """`metrics`: of the subtask, where it has any."""
         self._wanted = sink
+        self._bytes_written = metrics.counter(BYTES_WRITTEN) if metrics is not None else Counter()
+        self._files_written = metrics.counter(FILES_WRITTEN) if metrics is not None else Counter()
         self._files = files
         self._clock_ms = clock_ms
         self._open: dict[str, OpenFile] = {}
@@ -209,6 +216,8 @@ class PartitionedFileWriter(SinkWriter, ABC):
             file.encoder.close()
             size_bytes = file.stream.tell() if not file.stream.closed else 0
             file.stream.close()
+        self._bytes_written.inc(size_bytes)
+        self._files_written.inc()
         summary = self.summary(file.encoder)
         self._sealed.append(
             SealedFile(file.path, file.sealed_path, file.sequence, file.partition, file.rows, size_bytes, summary)
@@ -227,8 +236,9 @@ class FileSinkWriter(PartitionedFileWriter):
         *,
         is_local: bool,
         clock_ms: Callable[[], int] = monotonic_ms,
+        metrics: MetricGroup | None = None,
     ) -> None:
-        super().__init__(sink, files, clock_ms)
+        super().__init__(sink, files, clock_ms, metrics)
         self._sink = sink
         self._place = place
         self._in_progress_suffix = IN_PROGRESS if is_local else STAGED

@@ -13,8 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.filesystems import first_line
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 TIMEOUT_MS = 30_000
@@ -85,7 +87,7 @@ class HBaseSink(Sink):
         return stream.key_by(self.row_key)
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        return HBaseWriter(self)
+        return HBaseWriter(self, context.metrics.counter(BYTES_WRITTEN))
 
 
 def connect(sink: HBaseSink) -> Any:
@@ -121,8 +123,9 @@ def refused(sink: HBaseSink, error: Exception) -> ConnectorError:
 class HBaseWriter(SinkWriter):
     """Sends the mutations of one subtask."""
 
-    def __init__(self, sink: HBaseSink) -> None:
+    def __init__(self, sink: HBaseSink, bytes_written: Counter) -> None:
         self._sink = sink
+        self._bytes_written = bytes_written
         self._connection = connect(sink)
         self._table = self._connection.table(sink.table)
         self._pending: dict[bytes, dict[bytes, bytes] | None] = {}
@@ -178,6 +181,8 @@ class HBaseWriter(SinkWriter):
             batch.send()
         except failures() as error:
             raise refused(self._sink, error) from error
+        sent = [cells for cells in self._pending.values() if cells is not None]
+        self._bytes_written.inc(sum(len(name) + len(value) for cells in sent for name, value in cells.items()))
         self._pending = {}
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[bytes | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.connector_metrics import COMMIT_RETRIES
 from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
 from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.partitions import split_by_keys
@@ -39,6 +40,7 @@ from snapline.dataflow.api.connector_api import (
     SinkWriter,
     SourceContextInfo,
 )
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 JOB, SINK, CHECKPOINT = "snapline.job", "snapline.sink", "snapline.checkpoint"
@@ -127,7 +129,7 @@ class IcebergSink(Sink):
         return IcebergWriter(self, context)
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
-        return IcebergCommitter(self.table, self.catalog)
+        return IcebergCommitter(self.table, self.catalog, context.metrics.counter(COMMIT_RETRIES))
 
 
 class IcebergWriter(SinkWriter):
@@ -160,7 +162,8 @@ class IcebergWriter(SinkWriter):
             directory, options = data_directory(table)
             files, location = open_output(directory, options)
             place = SinkPlace.of(location.path, self._context)
-            self._writer = TableWriter(sink, files, place, IcebergRows(sink, table, directory))
+            rows_of = IcebergRows(sink, table, directory)
+            self._writer = TableWriter(sink, files, place, rows_of, self._context.metrics)
         return self._writer
 
 
@@ -231,8 +234,9 @@ class IcebergCommitter(GlobalCommitter):
     """Adds the files of a checkpoint to the table they were written for. What it is told suffices, so that any process
     can commit."""
 
-    def __init__(self, table: str, catalog: Catalog) -> None:
+    def __init__(self, table: str, catalog: Catalog, retries: Counter) -> None:
         self._name = table
+        self._retries = retries
         self._catalog = open_catalog(catalog)
 
     def last_committed(self, job_id: str, sink_uid: str) -> int | None:
@@ -240,7 +244,8 @@ class IcebergCommitter(GlobalCommitter):
         return None if table is None else committed(table, job_id, sink_uid)
 
     def commit(self, together: GlobalCommittable) -> None:
-        commit_against_others(lambda: self._try(together), f"Iceberg table {self._name}", together.checkpoint_id)
+        what = f"Iceberg table {self._name}"
+        commit_against_others(lambda: self._try(together), what, together.checkpoint_id, self._retries)
 
     def abort(self, together: GlobalCommittable) -> None:
         table = open_table(self._catalog, self._name)

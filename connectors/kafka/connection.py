@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 METADATA_SECONDS = 15.0
@@ -46,8 +47,10 @@ class CredentialsRefused(ConnectorError):
 class ClusterHealth:
     """What librdkafka reports from its own threads, kept until a reader or writer asks."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, errors: Counter | None = None) -> None:
+        """`errors` counts what is reported."""
         self._bootstrap_servers = bootstrap_servers
+        self._errors = errors
         self.down = False
         """All brokers were out of reach when something was last heard of them."""
         self.topic_missing = False
@@ -57,6 +60,8 @@ class ClusterHealth:
 
     def on_error(self, error: Any) -> None:
         """Take an error from librdkafka's `error_cb`, on whatever thread."""
+        if self._errors is not None:
+            self._errors.inc()
         kafka_error = library().KafkaError
         code = error.code()
         if code == kafka_error._ALL_BROKERS_DOWN:  # noqa: SLF001 - its public name

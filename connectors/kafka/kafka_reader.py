@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from snapline.connectors.connector_metrics import BYTES_READ, CONNECTION_ERRORS, PENDING_ROWS
 from snapline.connectors.formats import BadValue
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.connectors.kafka.message_columns import PartitionRows, Place, by_partition, partition_rows
@@ -37,7 +38,10 @@ class KafkaReader(SourceReader):
     def __init__(self, source: KafkaSource, context: SourceContextInfo) -> None:
         self._source = source
         self._library = library()
-        self._health = ClusterHealth(source.bootstrap_servers)
+        metrics = context.metrics
+        self._health = ClusterHealth(source.bootstrap_servers, metrics.counter(CONNECTION_ERRORS))
+        self._bytes_read = metrics.counter(BYTES_READ)
+        metrics.gauge(PENDING_ROWS, self._count_pending)
         settings = source.consumer_settings(context.job_id)
         try:
             self._consumer: Any = self._library.Consumer(
@@ -161,6 +165,7 @@ class KafkaReader(SourceReader):
                 self._on_event(event)
             messages = [message for message in messages if message.error() is None]
         if messages:
+            self._bytes_read.inc(sum(map(len, messages)))
             grouped = by_partition(messages, len(self._source.topics))
             ends = {place: group[-1].offset() + 1 for place, group in grouped.items()}
             wanted = {place: kept for place, group in grouped.items() if (kept := self._wanted(place, group))}
@@ -171,6 +176,15 @@ class KafkaReader(SourceReader):
         for event in events:
             if event.offset() is not None and event.offset() >= 0:
                 self._maybe_finish((event.topic(), event.partition()), event.offset())
+
+    def _count_pending(self) -> float:
+        """How many rows of its partitions lie there and were not handed out; heartbeats ask on a thread of their own."""
+        partition = self._library.TopicPartition
+        pending = 0
+        for place, offset in list(self._offsets.items()):
+            _, high = self._consumer.get_watermark_offsets(partition(*place), cached=True)
+            pending += max(0, high - offset)
+        return pending
 
     def _decode(self, messages: Mapping[Place, list[Any]]) -> None:
         source = self._source

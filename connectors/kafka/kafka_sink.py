@@ -20,6 +20,7 @@ from snapline.connectors.kafka.connection import Metadata, Settings, checked, ho
 from snapline.connectors.kafka.kafka_writer import KafkaWriter, MessageColumns, OneTransaction
 from snapline.connectors.kafka.transactions import TransactionLost, TransactionName, Transactions, converted
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
 
 TRANSACTION_TIMEOUT_MS = 900_000
@@ -98,11 +99,13 @@ class KafkaSink(Sink):
         with Metadata(self.bootstrap_servers, how_to_reach(self.settings)) as cluster:
             cluster.partitions(self.topic, "KafkaSink")
         if self.two_phase:
-            OneTransaction(self, f"{self.transactional_id_prefix or PREFIX}:submission").ready()
+            OneTransaction(
+                self, f"{self.transactional_id_prefix or PREFIX}:submission", MetricGroup(self.topic)
+            ).ready()
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         earlier = {str(job) for state in restored for job in state["jobs"]}
-        return KafkaWriter(self, name_of(self, context), sorted(earlier | {context.job_id}))
+        return KafkaWriter(self, name_of(self, context), sorted(earlier | {context.job_id}), context.metrics)
 
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
         return KafkaCommitter(self, context) if self.two_phase else None

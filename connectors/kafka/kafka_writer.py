@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from snapline.connectors.connector_metrics import BYTES_WRITTEN, CONNECTION_ERRORS
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
 
 if TYPE_CHECKING:
@@ -83,10 +85,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
 class RowProducer:
     """A producer, and what became of its rows."""
 
-    def __init__(self, sink: KafkaSink, more: dict[str, Any]) -> None:
+    def __init__(self, sink: KafkaSink, more: dict[str, Any], metrics: MetricGroup) -> None:
         self._sink = sink
         self._library = library()
-        self.health = ClusterHealth(sink.bootstrap_servers)
+        self.health = ClusterHealth(sink.bootstrap_servers, metrics.counter(CONNECTION_ERRORS))
+        self._bytes_written = metrics.counter(BYTES_WRITTEN)
         self._failed: str | None = None
         settings = {**sink.producer_settings(), "error_cb": self.health.on_error, **more}
         try:
@@ -97,6 +100,7 @@ class RowProducer:
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; waits while too many are queued."""
         values = self._sink.format.encode(batch)
+        self._bytes_written.inc(sum(len(value) for value in values if value is not None))
         columns = self._sink.columns.of(batch, self._sink.topic)
         for start in range(0, len(values), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
@@ -187,7 +191,7 @@ class RowProducer:
 class OneTransaction:
     """A producer with a transactional id of its own, from its beginning to its pre-commit."""
 
-    def __init__(self, sink: KafkaSink, transactional_id: str) -> None:
+    def __init__(self, sink: KafkaSink, transactional_id: str, metrics: MetricGroup) -> None:
         self.transactional_id = transactional_id
         self.rows = 0
         self._identity: tuple[int, int] | None = None
@@ -200,6 +204,7 @@ class OneTransaction:
                 "statistics.interval.ms": STATISTICS_MS,
                 "message.timeout.ms": min(timeout_ms, int(sink.settings.get("message.timeout.ms", 120_000))),
             },
+            metrics,
         )  # fmt: skip
 
     def ready(self) -> OneTransaction:
@@ -257,8 +262,9 @@ class OneTransaction:
 class KafkaWriter(SinkWriter):
     """The writer of one subtask."""
 
-    def __init__(self, sink: KafkaSink, name: TransactionName, jobs: Sequence[str]) -> None:
+    def __init__(self, sink: KafkaSink, name: TransactionName, jobs: Sequence[str], metrics: MetricGroup) -> None:
         self._sink = sink
+        self._metrics = metrics
         self._name = name
         self._jobs = list(jobs)
         self._swept = False
@@ -270,7 +276,7 @@ class KafkaWriter(SinkWriter):
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="kafka-transaction")
             self._prepare_next()
         else:
-            self._plain = RowProducer(sink, {})
+            self._plain = RowProducer(sink, {}, metrics)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -317,7 +323,7 @@ class KafkaWriter(SinkWriter):
 
     def _prepare_next(self) -> None:
         """Begin to prepare the next transaction, in the background."""
-        made = OneTransaction(self._sink, str(self._name))
+        made = OneTransaction(self._sink, str(self._name), self._metrics)
         self._name = replace(self._name, number=self._name.number + 1)
         if self._maker is not None:
             self._next = self._maker.submit(made.ready)

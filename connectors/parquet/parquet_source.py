@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from snapline.connectors.builtin.rate_limit import RateLimiter
+from snapline.connectors.connector_metrics import BYTES_READ
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
 from snapline.dataflow.api.connector_api import (
@@ -108,7 +109,7 @@ class ParquetSource(Source):
         ]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        return ParquetReader(self, context.parallelism)
+        return ParquetReader(self, context)
 
     def _files(self) -> list[Location]:
         """All files that the paths mean, each once, in order."""
@@ -126,9 +127,10 @@ class ParquetSource(Source):
 class ParquetReader(SourceReader):
     """Reads the row groups of one subtask one after the other, in bounded memory."""
 
-    def __init__(self, source: ParquetSource, parallelism: int) -> None:
+    def __init__(self, source: ParquetSource, context: SourceContextInfo) -> None:
         self._source = source
-        self._parallelism = parallelism
+        self._parallelism = context.parallelism
+        self._bytes_read = context.metrics.counter(BYTES_READ)
         self._splits: list[SourceSplit] = []
         self._emitted: dict[str, int] = {}
         self._finished: set[str] = set()
@@ -218,6 +220,15 @@ class ParquetReader(SourceReader):
         if row_group >= metadata.num_row_groups or metadata.row_group(row_group).num_rows != split.description["rows"]:
             raise ConnectorError(_changed(split))
         columns = None if self._source.columns is None else list(self._source.columns)
+        group = metadata.row_group(row_group)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        self._bytes_read.inc(
+            sum(
+                chunk.total_compressed_size
+                for chunk in chunks
+                if columns is None or chunk.path_in_schema.partition(".")[0] in columns
+            )
+        )
         batches: Iterator[pa.RecordBatch] = file.iter_batches(
             batch_size=self._source.batch_rows, row_groups=[row_group], columns=columns, use_threads=False
         )

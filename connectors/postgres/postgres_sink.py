@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.staging import file_name
 from snapline.connectors.postgres.postgres_table import (
     NO_PREPARED,
@@ -31,6 +32,7 @@ from snapline.connectors.postgres.postgres_table import (
     texts,
 )
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 BUFFERED_ROWS_MAX = 20_000
@@ -99,7 +101,7 @@ class PostgresSink(Sink):
         return stream.key_by(*self.key) if self.key else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        return PostgresWriter(self, TransactionOf.attempt_of(context))
+        return PostgresWriter(self, TransactionOf.attempt_of(context), context.metrics.counter(BYTES_WRITTEN))
 
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
         return (
@@ -152,8 +154,9 @@ class TransactionOf:
 class PostgresWriter(SinkWriter):
     """Writes rows of one subtask, in a transaction that is open until the barrier, or in many small ones."""
 
-    def __init__(self, sink: PostgresSink, name: TransactionOf) -> None:
+    def __init__(self, sink: PostgresSink, name: TransactionOf, bytes_written: Counter) -> None:
         self._sink = sink
+        self._bytes_written = bytes_written
         self._name = name
         self._connection = connect(sink.dsn)
         self._target: TargetTable | None = None
@@ -221,6 +224,7 @@ class PostgresWriter(SinkWriter):
         pacsv.write_csv(batch, lines, pacsv.WriteOptions(include_header=False, quoting_style="all_valid"))
         with self._connection.cursor().copy(statement) as copy:
             copy.write(lines.getbuffer())
+        self._bytes_written.inc(lines.tell())
 
     def _flush(self) -> None:
         """Upsert what is buffered, of each key the last row; commits, unless the barrier does."""
@@ -250,6 +254,7 @@ class PostgresWriter(SinkWriter):
             sql.SQL("UPDATE SET {}").format(replaced) if rest else sql.SQL("NOTHING"),
         )
         self._connection.execute(statement, [column.to_pylist() for column in table.columns])
+        self._bytes_written.inc(table.nbytes)
         if not self._sink.two_phase:
             self._connection.execute("COMMIT")
             self._is_open, self._rows = False, 0

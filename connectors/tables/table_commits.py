@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from snapline.connectors.files.output_files import open_output
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 LOST_RACES_MAX = 100
 """So many commits of others may come between one of ours and the look before it."""
 
 
-def commit_against_others(attempt: Callable[[], bool], table: str, checkpoint_id: int) -> None:
-    """Commit onto the table as it is, again and again while `attempt` says that somebody else was faster. Raises
-    ConnectorError after LOST_RACES_MAX of them, and whatever the attempt raises."""
+def commit_against_others(attempt: Callable[[], bool], table: str, checkpoint_id: int, retries: Counter) -> None:
+    """Commit onto the table as it is, again and again while `attempt` says that somebody else was faster, which is
+    counted. Raises ConnectorError after LOST_RACES_MAX of them, and whatever the attempt raises."""
     for _ in range(LOST_RACES_MAX):
         if attempt():
             return
+        retries.inc()
     raise ConnectorError(
         f"{table}: others committed {LOST_RACES_MAX} times between a look at the table and the commit of checkpoint "
         f"{checkpoint_id}; let fewer jobs write it, or take longer checkpoint intervals"

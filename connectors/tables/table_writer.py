@@ -19,6 +19,7 @@ from snapline.connectors.files.output_files import OutputFiles
 from snapline.connectors.files.staging import SinkPlace
 from snapline.connectors.formats.file_format import FileEncoder, ParquetEncoder
 from snapline.dataflow.api.connector_api import Committable
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.runtime.cores.machine import check
 
 
@@ -42,9 +43,11 @@ class TableRows(Protocol):
 class TableWriter(PartitionedFileWriter):
     """Fills data files of one subtask."""
 
-    def __init__(self, sink: FilesWanted, files: OutputFiles, place: SinkPlace, rows: TableRows) -> None:
+    def __init__(
+        self, sink: FilesWanted, files: OutputFiles, place: SinkPlace, rows: TableRows, metrics: MetricGroup
+    ) -> None:
         """`place.directory` is where the data files lie, and paths are handed out as they are below it."""
-        super().__init__(sink, files, monotonic_ms)
+        super().__init__(sink, files, monotonic_ms, metrics)
         self._place = place
         self._rows = rows
         self._token = secrets.token_hex(4)

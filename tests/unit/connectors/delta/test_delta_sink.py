@@ -18,6 +18,7 @@ import pytest
 from snapline.connectors import DeltaSink
 from snapline.connectors.delta.delta_sink import DeltaCommitter, application
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
+from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
 
@@ -328,7 +329,7 @@ def test_ids_of_jobs_and_sinks_do_not_mix(tmp_path):
     assert application("a", "b") != application("b", "a")
     sink = DeltaSink(tmp_path)
     commit(sink, 5, rows(1))
-    committer = DeltaCommitter(sink.path, {})
+    committer = DeltaCommitter(sink.path, {}, Counter())
     committer.commit(GlobalCommittable("other", "uid", 1, tuple(written(sink, rows(2)))))
     assert numbers(tmp_path) == [1, 2]
     assert [committer.last_committed(job, "uid") for job in ("job", "other", "none")] == [5, 1, None]

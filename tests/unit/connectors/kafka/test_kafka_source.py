@@ -169,6 +169,24 @@ def test_offsets_are_published_when_their_checkpoint_is_complete(kafka):
     assert list(range(10, 15)) == numbers(read_all(resumed))
 
 
+def test_what_was_read_and_what_waits_is_measured(kafka):
+    """Bytes of values, and the rows that the brokers have beyond the position; nothing waits at the end."""
+    topic = kafka.topic()
+    kafka.send(topic, [b"one", b"three", b"seven"])
+    place = Place()
+    source = source_of(kafka, topic, stop="latest", batch_rows=1)
+    reader = source.create_reader(place)
+    reader.add_splits(source.enumerate_splits())
+    polls(reader, until=at_least(1))
+    pending = {value.name: value.value for value in place.metrics.travelling()}["pending_rows"]
+    polls(reader, until=lambda _: False)
+    measured = {value.name: value.value for value in place.metrics.travelling()}
+    reader.close()
+
+    assert pending == 2
+    assert measured == {"bytes_read": 13, "pending_rows": 0, "connection_errors": 0}
+
+
 @pytest.mark.parametrize(("mode", "expected"), [("periodic", [10]), ("disabled", [confluent_kafka.OFFSET_INVALID])])
 def test_the_other_offset_modes(kafka, mode, expected):
     """Every few seconds and at the end, for jobs without checkpoints; or never."""
