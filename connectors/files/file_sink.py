@@ -32,7 +32,7 @@ from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name
-from snapline.connectors.formats.file_format import FileFormat, file_format_of
+from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -77,14 +77,20 @@ class FileSink(Sink):
         storage_options: Mapping[str, str] | None = None,
         ignore_missing: bool = False,
     ) -> None:
-        """`format`: `parquet`, `orc`, a format of rows (JsonFormat, CsvFormat: a line a row; AvroFormat) or another
-        FileFormat. `partition_by`: columns that are directories, `column=value`, in place of columns of the file.
-        `shuffle`: rows of a partition meet in one subtask, so that fewer files are written (default: where there are
-        partitions). `compact_below`: files of a partition and checkpoint with fewer bytes become one before they are
-        committed. `schema`: of the rows; default is that of the first batch. `ignore_missing`: a restore may find a
-        committed file gone, because a consumer takes files away."""
+        """`format`: `parquet`, `orc`, `json` or `csv` (with a header) with the stream's columns, a format of
+        rows (JsonFormat, CsvFormat: a line a row; AvroFormat) or another FileFormat. `partition_by`: columns
+        that are directories, `column=value`, in place of columns of the file. `shuffle`: rows of a partition
+        meet in one subtask, so that fewer files are written (default: where there are partitions).
+        `compact_below`: files of a partition and checkpoint with fewer bytes become one before they are
+        committed. `schema`: of the rows; default is that of the first batch. `ignore_missing`: a restore may
+        find a committed file gone, because a consumer takes files away."""
         self.path: str = absolute(path)
-        self.format: FileFormat = file_format_of(format, compression)
+        self._lines = format if isinstance(format, str) and format in NAMED_LINES else ""
+        """The name of a format that is made once the stream's columns are known."""
+        self._compression = compression
+        self.format: FileFormat = file_format_of(
+            NAMED_LINES[self._lines](pa.schema([])) if self._lines else format, compression
+        )
         self.partition_by: tuple[str, ...] = tuple(partition_by)
         self.rolling = rolling or RollingPolicy()
         if compact_below is not None and compact_below < 1:
@@ -119,6 +125,15 @@ class FileSink(Sink):
 
     def before_writing(self, stream: Any) -> Any:
         self.stream_schema = getattr(stream, "schema", None)
+        if self._lines:
+            columns = self.schema or self.stream_schema
+            if columns is None:
+                raise ConnectorError(
+                    f"{self.described}: the columns of the stream are not known here; give schema=, or a return type to the "
+                    "function before it"
+                )
+            fields = [each for each in columns if each.name not in self.partition_by]
+            self.format = file_format_of(NAMED_LINES[self._lines](pa.schema(fields)), self._compression)
         return stream.key_by(*self.partition_by) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:

@@ -373,9 +373,17 @@ def file_format_of(given: FileFormat | RowFormat | str, compression: str | None)
     if isinstance(given, RowFormat):
         return LinesFormat(given, **said)
     raise ConnectorError(
-        f"{given!r} is no format of files: give 'parquet', 'orc', JsonFormat(schema), CsvFormat(schema), AvroFormat(schema) or "
-        "another FileFormat"
+        f"{given!r} is no format of files: give 'parquet', 'orc', 'json', 'csv', JsonFormat(schema), CsvFormat(schema), "
+        "AvroFormat(schema) or another FileFormat"
     )
+
+
+NAMED_LINES: dict[str, Callable[[pa.Schema], RowFormat]] = {
+    "json": JsonFormat,
+    "csv": lambda schema: CsvFormat(schema, header=True),
+}
+"""Formats of lines, by the names under which they are written with the columns of the stream, and read with those that
+a file says."""
 
 
 INFERRED: dict[str, Callable[[Any], RowFormat]] = {"json": json_of, "csv": csv_of, "avro": avro_of}
@@ -395,7 +403,7 @@ def readable_format_of(given: FileFormat | RowFormat | str, schema: pa.Schema | 
         if given == "avro" or (given in INFERRED and schema is None):
             return given
         if given in INFERRED and schema is not None:
-            return LinesFormat(JsonFormat(schema) if given == "json" else CsvFormat(schema, header=True))
+            return LinesFormat(NAMED_LINES[given](schema))
     return file_format_of(given, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,6 +137,22 @@ def test_a_sink_without_rows_can_be_read(tmp_path, form, suffix, count):
 
     assert [name.endswith(suffix) for name in files(tmp_path)] == [True]
     assert count(tmp_path) == 0
+
+
+def test_lines_have_the_columns_of_the_stream(tmp_path):
+    """A name is enough where they are known; where they are not, the job is not built."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    orders = env.from_collection([{"n": 1, "word": "w", "day": 7}])
+    orders.sink_to(FileSink(tmp_path / "json", "json", partition_by=["day"]), uid="json")
+    orders.sink_to(FileSink(tmp_path / "csv", "csv", compression="gzip"), uid="csv")
+    env.execute("lines", local=True)
+
+    assert [read_json(str(path)) for path in (tmp_path / "json").rglob("day=7/*.jsonl")] == [[{"n": 1, "word": "w"}]]
+    assert [gzip.decompress(path.read_bytes()) for path in (tmp_path / "csv").glob("*.csv.gz")] == [
+        b'n,word,day\n1,"w",7\n'
+    ]
+    with pytest.raises(ConnectorError, match="the columns of the stream are not known here; give schema="):
+        orders.map(lambda row: row).sink_to(FileSink(tmp_path, "json"), uid="unknown")
 
 
 def test_the_stream_tells_the_columns_of_a_sink_without_rows(tmp_path):
@@ -321,7 +338,10 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path: FileSink(path, "xml"), "'xml' is no format of files: give 'parquet', 'orc', JsonFormat"),
+        (
+            lambda path: FileSink(path, "xml"),
+            "'xml' is no format of files: give 'parquet', 'orc', 'json', 'csv', JsonFormat",
+        ),
         (lambda path: FileSink(path, compression="rar"), "ParquetFormat: unknown compression 'rar'; there are zstd"),
         (lambda path: FileSink(path, OrcFormat(), compression="zstd"), "say compression='zstd' to OrcFormat"),
         (lambda path: FileSink(path, JsonFormat(NUMBERS), partition_by=["n"]), "column 'n' is in partition_by"),
