@@ -125,7 +125,11 @@ class StreamTask:
         """The last step could take no row."""
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
-        self._batch_size = BatchSizeLimit()
+        self._batch_sizes: dict[int, BatchSizeLimit] = {}
+        """Of the rows of each gate, by its index."""
+        self._step_began_ms = 0
+        self._taken_from: int | None = None
+        """The gate that the last step took a batch from."""
         self._completion = TaskCompletion(
             waits_for_final_checkpoint=waits_for_final_checkpoint(descriptor.configuration)
             and not descriptor.restore_state.is_task_finished
@@ -181,9 +185,9 @@ class StreamTask:
             return OVER
         self._time.advance(now_ms, hindered=self._hindered)
         self._meter.step_begins(now_ms)
-        if self._batch_size.step_begins(now_ms) and self._parts is not None and self._parts.input is not None:
-            for gate in self._parts.input.union.gates:
-                gate.max_batch_rows = self._batch_size.rows
+        self._step_began_ms = now_ms
+        if self._taken_from is not None:
+            self._limit_batches(self._taken_from, now_ms)
         try:
             progress = self._initialize() if self._state is ExecutionState.CREATED else self._step(self._time.now_ms())
         except InvariantViolation:
@@ -310,7 +314,8 @@ class StreamTask:
         descriptor = task_input.descriptors[gate_index]
         if isinstance(element, pa.RecordBatch):
             self._meter.batch_in(element)
-            self._batch_size.batch_taken(element.num_rows)
+            self._taken_from = gate_index
+            self._batch_sizes.setdefault(gate_index, BatchSizeLimit()).batch_taken(element.num_rows, self._step_began_ms)
             position = self._position
             position.input_name = f"input {gate_index}, channel {channel_index}"
             position.batch_number += 1
@@ -335,6 +340,13 @@ class StreamTask:
                 self._process_watermarks(parts, task_input.valve.channel_ended(number))
             case _:
                 check(condition=False, why=f"{type(element).__name__} is no business of the operators")
+
+    def _limit_batches(self, gate_index: int, now_ms: int) -> None:
+        """The step that took a batch from this gate has ended: what follows may be cut."""
+        limit, self._taken_from = self._batch_sizes[gate_index], None
+        task_input = self._wired().input
+        if limit.step_ends(now_ms) and task_input is not None:
+            task_input.union.gates[gate_index].max_batch_rows = limit.rows
 
     def _process_watermarks(self, parts: TaskParts, outputs: list[Watermark | WatermarkStatus]) -> None:
         if parts.chain is None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from snapline.taskmanager.task.batch_size import TARGET_MS, UNLIMITED, BatchSizeLimit
+from snapline.taskmanager.task.batch_size import LOOKED_AT, TARGET_MS, UNLIMITED, BatchSizeLimit
+
+
+def after(limit: BatchSizeLimit, rows: int, took_ms: int) -> bool:
+    """A batch of so many rows took so long; whether the limit changed."""
+    limit.batch_taken(rows, 1_000)
+    return limit.step_ends(1_000 + took_ms)
 
 
 def test_a_fast_task_is_not_limited() -> None:
     """Batches that take less than the target say nothing."""
     limit = BatchSizeLimit()
-    limit.step_begins(0)
-    for now_ms in range(1, 100):
-        limit.batch_taken(16_384)
-        assert not limit.step_begins(now_ms)
+    assert not any(after(limit, 16_384, 1) for _ in range(100))
     assert limit.rows == UNLIMITED
 
 
@@ -19,33 +22,44 @@ def test_a_slow_batch_sets_the_limit_and_fast_ones_lift_it() -> None:
     """One row per millisecond: as many rows as milliseconds; afterwards it doubles, until batches are smaller than
     it."""
     limit = BatchSizeLimit()
-    limit.step_begins(0)
-    limit.batch_taken(1_000)
-    assert limit.step_begins(1_000)
+    assert after(limit, 1_000, 1_000)
     assert limit.rows == TARGET_MS
-    limit.batch_taken(TARGET_MS)
-    assert not limit.step_begins(1_000 + TARGET_MS)
-    limit.batch_taken(TARGET_MS)
-    assert limit.step_begins(1_000 + TARGET_MS)
+    assert not after(limit, TARGET_MS, TARGET_MS)
+    assert after(limit, TARGET_MS, 0)
     assert limit.rows == 2 * TARGET_MS
-    limit.batch_taken(5)
-    assert not limit.step_begins(1_000 + TARGET_MS)
+    assert not after(limit, 5, 0)
 
 
 def test_at_least_one_row_is_taken() -> None:
     """However long one takes."""
     limit = BatchSizeLimit()
-    limit.step_begins(0)
-    limit.batch_taken(2)
-    limit.step_begins(60_000)
+    after(limit, 2, 60_000)
     assert limit.rows == 1
 
 
-def test_only_steps_that_took_a_batch_count() -> None:
-    """Waiting is no work."""
+def test_a_pause_among_fast_batches_does_not_cut_what_follows() -> None:
+    """The machine stood still for 100 ms within a batch of five rows: it says nothing about rows."""
     limit = BatchSizeLimit()
-    limit.step_begins(0)
-    limit.batch_taken(100)
-    limit.step_begins(1)
-    assert not limit.step_begins(60_000)
-    assert limit.rows == UNLIMITED
+    after(limit, 5, 1)
+    after(limit, 5, 100)
+    assert limit.rows == 5 * TARGET_MS
+
+
+def test_rows_that_have_become_slow_set_the_limit_once_all_batches_looked_at_say_so() -> None:
+    """A database that answers more slowly from now on is no pause."""
+    limit = BatchSizeLimit()
+    for _ in range(LOOKED_AT):
+        after(limit, 1_000, 1)
+    limits = []
+    for _ in range(LOOKED_AT):
+        after(limit, 1_000, 1_000)
+        limits.append(limit.rows)
+    assert limits == [1_000 * TARGET_MS] * (LOOKED_AT - 1) + [TARGET_MS]
+
+
+def test_a_small_fast_batch_says_nothing_against_a_large_slow_one() -> None:
+    """Ten rows in a millisecond are compatible with a thousand in 100 ms."""
+    limit = BatchSizeLimit()
+    after(limit, 10, 1)
+    assert after(limit, 1_000, 100)
+    assert limit.rows == 80
