@@ -29,6 +29,10 @@ EXIT_STUCK = 70
 POLL_SECONDS = 1.0
 """How often `should_stop` is asked when nobody says that it has changed."""
 SHUTDOWN_SECONDS = 2.0
+SWITCH_SECONDS = 0.001
+"""After this time a thread that computes in Python lets another one go on that waits for Python's lock. With Python's
+own 5 ms a task whose batch has come waits so long for each thread that encodes a snapshot or speaks to the
+coordinator."""
 
 
 def refuse_breakpoint(*_arguments: object, **_options: object) -> None:
@@ -64,6 +68,8 @@ def run_task_manager(
         manager = TaskManager(config, logger, on_ended=on_ended)
     except SnaplineError as error:
         return TaskManagerOutcome(clean=False, detail=str(error))
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         manager.start()
         while not ended.is_set():
@@ -73,6 +79,7 @@ def run_task_manager(
                 ended.wait(SHUTDOWN_SECONDS)
                 break
     finally:
+        sys.setswitchinterval(switch_seconds)  # Spark uses the process again
         _stop(manager, exit_hard)
     outcome = manager.outcome
     logger.info("TaskManager ended", clean=outcome.clean, detail=outcome.detail)

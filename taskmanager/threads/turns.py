@@ -27,7 +27,7 @@ from snapline.runtime.clock import Clock
 from snapline.runtime.timers import TimerScheduler
 
 QUANTUM_MS = 5
-"""As long as Python lets a thread run on while another one waits for its lock (`sys.getswitchinterval`)."""
+"""A few batches: calling another thread costs less than a hundredth of it."""
 LOOK_MS = 20
 """How often somebody looks how busy the process is."""
 LATE_MS = 5
