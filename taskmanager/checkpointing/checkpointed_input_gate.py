@@ -31,6 +31,8 @@ class CheckpointedInputGate:
         self.gate = gate
         self.handler = handler
         self._listener = listener
+        self.batch_bytes = 0
+        """Size of the last batch that was taken; working it out costs microseconds."""
         #: Channels that wait at an EndOfChannelState for the others, and whether it is their last one.
         self._recovered: dict[InputChannelInfo, bool] = {}
 
@@ -39,7 +41,8 @@ class CheckpointedInputGate:
         checkpoints only, and is done with. Raises OperatorFailure for a snapshot that an operator does not manage."""
         element = polled.element
         if isinstance(element, pa.RecordBatch):
-            self.handler.add_processed_bytes(element.nbytes)
+            self.batch_bytes = element.nbytes
+            self.handler.add_processed_bytes(self.batch_bytes)
             return polled
         match element:
             case CheckpointBarrier():

@@ -313,9 +313,11 @@ class StreamTask:
         gate_index, channel_index = polled.channel
         descriptor = task_input.descriptors[gate_index]
         if isinstance(element, pa.RecordBatch):
-            self._meter.batch_in(element)
+            self._meter.batch_in(element.num_rows, task_input.gate.batch_bytes)
             self._taken_from = gate_index
-            self._batch_sizes.setdefault(gate_index, BatchSizeLimit()).batch_taken(element.num_rows, self._step_began_ms)
+            self._batch_sizes.setdefault(gate_index, BatchSizeLimit()).batch_taken(
+                element.num_rows, self._step_began_ms
+            )
             position = self._position
             position.input_name = f"input {gate_index}, channel {channel_index}"
             position.batch_number += 1

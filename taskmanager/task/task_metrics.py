@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
 from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
 from snapline.dataflow.wire.messages import TaskMetrics
@@ -84,10 +82,10 @@ class TaskMeter:
         self._last_kind = kind
         self._in_step = False
 
-    def batch_in(self, batch: pa.RecordBatch) -> None:
+    def batch_in(self, rows: int, size_bytes: int) -> None:
         """Count the rows and bytes of a batch that came in."""
-        self.records_in += batch.num_rows
-        self.bytes_in += batch.nbytes
+        self.records_in += rows
+        self.bytes_in += size_bytes
 
     def metrics(self, parts: TaskParts | None, now_ms: int | None = None) -> TaskMetrics:
         """All counters, and rates when `now_ms` says when somebody looks: one thread only looks. A source counts as

@@ -111,6 +111,8 @@ class AggregatePlan:
         self.shapes: tuple[Shape, ...] = tuple(
             Shape(name_of_accumulator(column), functions) for column, functions in self._needed().items()
         )
+        self._sources: tuple[Sequence[Accumulator], list[Accumulator]] | None = None
+        """The accumulators that results were last made of, and each aggregate's among them."""
 
     def accumulators(self, schema: pa.Schema) -> tuple[Accumulator, ...]:
         """What is needed for input of this schema. Raises KeyError or TypeError that names the column."""
@@ -164,6 +166,7 @@ class AggregatePlan:
         if not drop:
             self._check_nothing_is_gone(known, shapes)
         self.shapes = tuple(shapes)
+        self._sources = None
 
     def _check_nothing_is_gone(self, known: Iterable[Shape], shapes: Iterable[Shape]) -> None:
         kept = {one.name: one.aggregates for one in shapes}
@@ -192,11 +195,12 @@ class AggregatePlan:
     ) -> list[pa.Array]:
         """A column per aggregate. `counts_of(accumulator)` and `totals_of(accumulator, 'sum')` give one value per
         output row."""
-        by_name = {accumulator.name: accumulator for accumulator in accumulators}
+        if self._sources is None or self._sources[0] is not accumulators:
+            by_name = {accumulator.name: accumulator for accumulator in accumulators}
+            self._sources = accumulators, [by_name[self.where(aggregate)] for aggregate in self.aggregates]
         valid: dict[str, pa.Buffer | None] = {}
         columns = []
-        for aggregate in self.aggregates:
-            accumulator = by_name[self.where(aggregate)]
+        for aggregate, accumulator in zip(self.aggregates, self._sources[1], strict=True):
             counts = counts_of(accumulator.name)
             if aggregate.function == "count":
                 columns.append(pa.array(counts))
