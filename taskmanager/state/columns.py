@@ -348,7 +348,9 @@ def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_ty
     missing = positions < 0
     if len(log) == 1:
         return log[0].take(pa.array(positions, mask=missing if missing.any() else None))
-    piece_of = np.searchsorted(np.asarray(starts[1:]), positions, side="right")
+    piece_of = np.searchsorted(np.asarray(starts[1:]), positions, side="right").astype(
+        np.uint16
+    )  # sorted by its digits
     piece_of[missing] = len(log)
     order = np.argsort(piece_of, kind="stable")
     bounds = np.searchsorted(piece_of[order], np.arange(len(log) + 1))

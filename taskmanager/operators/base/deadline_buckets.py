@@ -46,12 +46,13 @@ class Calendar:
         if not len(entries):
             return
         self._bucket_of[entries] = buckets
-        for bucket in np.unique(buckets).tolist():
+        first, last = int(buckets.min()), int(buckets.max())
+        for bucket in [first] if first == last else np.unique(buckets).tolist():
             if bucket not in self._pieces:
                 self._pieces[bucket] = []
                 heapq.heappush(self._heap, bucket)
             pieces = self._pieces[bucket]
-            pieces.append(entries[buckets == bucket])
+            pieces.append(entries if first == last else entries[buckets == bucket])
             if len(pieces) >= _MANY_PIECES:
                 self._pieces[bucket] = [self._in(bucket, pieces)]
 

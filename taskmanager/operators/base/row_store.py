@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.state.columns import FrozenColumn, make_column
+from snapline.taskmanager.state.columns import FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
 
@@ -41,6 +41,8 @@ class RowStore:
         self.schema = stored_schema(schema)
         self.type = rows_type(self.schema)
         self._columns = [make_column(field.type) for field in self.schema]
+        self._held = [column for column in self._columns if not isinstance(column, NumpyColumn)]
+        """Columns that keep memory for a row until they are told that it is gone."""
         self._allocator = SlotAllocator()
         self._chains = Chains()
         self.owner_of: Slots = np.zeros(64, np.int32)
@@ -88,9 +90,16 @@ class RowStore:
         """Return how many rows each owner has."""
         return self._chains.counts[owners]
 
-    def take(self, rows: Slots) -> pa.RecordBatch:
-        """The rows of these numbers."""
-        return pa.RecordBatch.from_arrays([column.get(rows) for column in self._columns], schema=self.schema)
+    def find(self, owners: Slots, lows: Int64Array, highs: Int64Array, values: Int64Array) -> tuple[Slots, Slots]:
+        """(positions, rows): for each owner, in order, its rows whose value, by the row's number, lies between the
+        owner's bounds; all of its rows when there are no bounds."""
+        return self._chains.find(owners, lows, highs, values)
+
+    def take(self, rows: Slots, schema: pa.Schema | None = None) -> pa.RecordBatch:
+        """The rows of these numbers. `schema`: of the first columns, when not all of them are wanted."""
+        schema = schema or self.schema
+        columns = self._columns[: len(schema)]
+        return pa.RecordBatch.from_arrays([column.get(rows) for column in columns], schema=schema)
 
     def get(self, owners: Slots) -> pa.Array:
         """The rows of each owner, a column of `type`."""
@@ -113,7 +122,7 @@ class RowStore:
             self._release(self._chains.cut(owners))
 
     def _release(self, rows: Slots) -> None:
-        for column in self._columns:
+        for column in self._held:
             column.clear(rows)
         self._allocator.release(rows)
 

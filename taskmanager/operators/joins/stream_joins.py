@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
-from snapline.dataflow.columnar.kernel import I64, I64s, RO_I64s, kernel
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
@@ -37,22 +36,7 @@ DueTimes = Callable[[Any, Int64Array], Int64Array]
 """Computes when rows are due from their event times, as TimedRows takes it."""
 _FOREVER = 2**62
 _NO_ROWS: Slots = np.zeros(0, np.int32)
-
-
-@kernel(I64(RO_I64s, RO_I64s, RO_I64s, RO_I64s, RO_I64s, I64s, I64s))
-def _pairs(firsts: Any, ends: Any, lows: Any, highs: Any, times: Any, left: Any, right: Any) -> int:
-    """For each row the positions in times[firsts[row]:ends[row]] with a time between its bounds. Outputs may be empty:
-    then pairs are only counted."""
-    count = 0
-    write = left.shape[0] > 0
-    for row in range(firsts.shape[0]):
-        for position in range(firsts[row], ends[row]):
-            if lows[row] <= times[position] <= highs[row]:
-                if write:
-                    left[count] = row
-                    right[count] = position
-                count += 1
-    return count
+_NO_BOUNDS: Int64Array = np.zeros(0, np.int64)
 
 
 def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -142,32 +126,22 @@ class IntervalJoinOperator(_JoinOperator):
             return
         slots = self.slots_of(batch, self._sides[input_index].key_columns)
         mine, others = self._rows[input_index], self._rows[1 - input_index]
-        if self._bounded:
-            low, high = self._lower_ms, self._upper_ms
-            lows, highs = (times + low, times + high) if input_index == 0 else (times - high, times - low)
-        else:
-            lows, highs = np.full(len(times), -_FOREVER), np.full(len(times), _FOREVER)
-        distinct, position = np.unique(slots, return_inverse=True)
-        offsets, rows = others.rows_of(distinct)
-        if len(rows):
-            firsts, ends = offsets[:-1][position], offsets[1:][position]
-            self._emit_pairs(batch, others, rows, (firsts, ends, lows, highs, others.times[rows]), input_index)
+        if len(others):
+            lows = highs = _NO_BOUNDS
+            if self._bounded:
+                low, high = self._lower_ms, self._upper_ms
+                lows, highs = (times + low, times + high) if input_index == 0 else (times - high, times - low)
+            self._emit_pairs(batch, others, others.find(slots, lows, highs), input_index)
         mine.add(slots, times, batch)
 
     def _emit_pairs(
-        self, batch: pa.RecordBatch, others: TimedRows, rows: Slots, query: tuple[Int64Array, ...], input_index: int
+        self, batch: pa.RecordBatch, others: TimedRows, pairs: tuple[Slots, Slots], input_index: int
     ) -> None:
-        firsts, ends, lows, highs, times = query
-        nothing = np.zeros(0, np.int64)
-        count = _pairs(firsts, ends, lows, highs, times, nothing, nothing)
-        if not count:
-            return
-        own, found = np.empty(count, np.int64), np.empty(count, np.int64)
-        _pairs(firsts, ends, lows, highs, times, own, found)
-        for begin in range(0, count, 4 * ROWS_PER_SLICE):
+        """`pairs`: rows of the batch, and the numbers of their partners."""
+        own, found = pairs
+        for begin in range(0, len(own), 4 * ROWS_PER_SLICE):
             part = slice(begin, begin + 4 * ROWS_PER_SLICE)
-            mine = batch.take(pa.array(own[part]))
-            partners = others.take(rows[found[part]])
+            mine, partners = batch.take(pa.array(own[part])), others.take(found[part])
             left, right = (mine, partners) if input_index == 0 else (partners, mine)
             self.output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
 

@@ -68,7 +68,12 @@ class TimedRows(AdoptedState):
 
     def take(self, rows: Slots) -> pa.RecordBatch:
         """Rows, with the columns of the input."""
-        return self._store.take(rows).select(self.schema.names)
+        return self._store.take(rows, self.schema)
+
+    def find(self, slots: Slots, lows: Int64Array, highs: Int64Array) -> tuple[Slots, Slots]:
+        """(positions, rows): for each key, in order, its rows with a time between the key's bounds; all of its rows
+        when there are no bounds."""
+        return self._store.find(slots, lows, highs, self.times)
 
     def earliest_ms(self) -> int | None:
         """No row in the calendar is older than this; None without rows."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_values
-from snapline.dataflow.columnar.kernel import VOID, I32s, RO_I32s, RO_I64s, kernel
+from snapline.dataflow.columnar.kernel import I64, VOID, I32s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots, grown
 
@@ -60,6 +60,40 @@ def _unlink(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, follo
         counts[slot] -= 1
 
 
+@kernel(I64(RO_I32s, I32s, I32s, I32s, RO_I32s, I32s))
+def _cut(slots: Any, heads: Any, tails: Any, counts: Any, following: Any, entries: Any) -> int:
+    """Empty the chains; what was in them goes into `entries`. Returns how many that are."""
+    found = 0
+    for row in range(slots.shape[0]):
+        slot = slots[row]
+        entry = heads[slot]
+        while entry != _END:
+            entries[found] = entry
+            found += 1
+            entry = following[entry]
+        heads[slot] = tails[slot] = _END
+        counts[slot] = 0
+    return found
+
+
+@kernel(I64(RO_I32s, RO_I64s, RO_I64s, RO_I32s, RO_I32s, RO_I64s, I32s, I32s))
+def _find(slots: Any, lows: Any, highs: Any, heads: Any, following: Any, values: Any, rows: Any, entries: Any) -> int:
+    """The entries of each row's slot whose value lies between the row's bounds, which are empty where there are none.
+    Returns how many there are, also when there is no room for all of them."""
+    found = 0
+    room, bounded = rows.shape[0], lows.shape[0] > 0
+    for row in range(slots.shape[0]):
+        entry = heads[slots[row]]
+        while entry != _END:
+            if not bounded or lows[row] <= values[entry] <= highs[row]:
+                if found < room:
+                    rows[found] = row
+                    entries[found] = entry
+                found += 1
+            entry = following[entry]
+    return found
+
+
 class Chains:
     """A chain of entries per slot."""
 
@@ -96,6 +130,17 @@ class Chains:
         """(offsets, entries): the chain of slots[i] is entries[offsets[i]:offsets[i + 1]]."""
         return _entries(slots, gather_values(self.counts, slots), self._heads, self._following)
 
+    def find(self, slots: Slots, lows: Int64Array, highs: Int64Array, values: Int64Array) -> tuple[Slots, Slots]:
+        """(rows, entries): for each row of `slots`, in row order, the entries of its chain with lows[row] <=
+        values[entry] <= highs[row]; all of the chain when there are no bounds."""
+        room = 2 * len(slots)
+        while True:
+            rows, entries = np.empty(room, np.int32), np.empty(room, np.int32)
+            found = _find(slots, lows, highs, self._heads, self._following, values, rows, entries)
+            if found <= room:
+                return rows[:found], entries[:found]
+            room = found
+
     def owned(self, slots: Slots) -> tuple[Slots, Slots]:
         """(slots, entries): all entries of these slots, and whose each is."""
         offsets, entries = self.entries(slots)
@@ -121,12 +166,9 @@ class Chains:
 
     def cut(self, slots: Slots) -> Slots:
         """Empty the chains of these slots; returns what was in them. A slot may occur more than once."""
-        slots = np.unique(slots)
-        _, entries = self.entries(slots)
         self._slot_guard.before_write(slots)
-        self._heads[slots] = self._tails[slots] = _END
-        self.counts[slots] = 0
-        return entries
+        entries = np.empty(int(gather_values(self.counts, slots).sum()), np.int32)
+        return entries[: _cut(slots, self._heads, self._tails, self.counts, self._following, entries)]
 
     def occupied(self, high_water: int) -> BoolArray:
         """For each slot below, whether its chain has entries."""
