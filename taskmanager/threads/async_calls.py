@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,11 @@ class EventLoopCalls:
     def __init__(self, function: Any, wake_up: Callable[[], None]) -> None:
         self._function = function
         self._wake_up = wake_up
-        self._done: list[tuple[int, Any, BaseException | None]] = []
-        self._lock = threading.Lock()
+        self._submitted: deque[tuple[int, Row]] = deque()
+        """Calls that the loop has not begun."""
+        self._is_called = False
+        """The loop will look at them; calling it costs as much as beginning a call."""
+        self._done: deque[tuple[int, Any, BaseException | None]] = deque()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="async-function", daemon=True)
@@ -43,10 +47,17 @@ class EventLoopCalls:
 
     def submit(self, number: int, row: Row) -> None:
         """Begin the asynchronous call of one row."""
-        self._loop.call_soon_threadsafe(self._begin, number, row)
+        self._submitted.append((number, row))
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._begin)
 
-    def _begin(self, number: int, row: Row) -> None:
-        self._tasks[number] = self._loop.create_task(self._call(number, row))
+    def _begin(self) -> None:
+        self._is_called = False  # what is submitted from here on may be seen below, and calls again
+        submitted, tasks, create_task = self._submitted, self._tasks, self._loop.create_task
+        while submitted:
+            number, row = submitted.popleft()
+            tasks[number] = create_task(self._call(number, row))
 
     async def _call(self, number: int, row: Row) -> None:
         try:
@@ -58,15 +69,13 @@ class EventLoopCalls:
             result, failure = None, error
         finally:
             self._tasks.pop(number, None)
-        with self._lock:
-            self._done.append((number, result, failure))
+        self._done.append((number, result, failure))
         self._wake_up()
 
     def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
         """What has ended since the last time."""
-        with self._lock:
-            done, self._done = self._done, []
-        return done
+        done = self._done
+        return [done.popleft() for _ in range(len(done))]
 
     @property
     def has_done(self) -> bool:
