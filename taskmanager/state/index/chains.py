@@ -166,6 +166,7 @@ class Chains:
 
     def cut(self, slots: Slots) -> Slots:
         """Empty the chains of these slots; returns what was in them. A slot may occur more than once."""
+        slots = np.ascontiguousarray(slots, np.int32)
         self._slot_guard.before_write(slots)
         entries = np.empty(int(gather_values(self.counts, slots).sum()), np.int32)
         return entries[: _cut(slots, self._heads, self._tails, self.counts, self._following, entries)]
