@@ -335,7 +335,7 @@ def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
         (["--bind", "nowhere"], "jobmanager.rpc.address = 'nowhere': expected host:port"),
         (
             ["--bind", "127.0.0.1:0", "-D", "jobmanager.bind-host=0.0.0.0"],
-            "whoever reaches 0.0.0.0:0 can run code in this coordinator: set security.auth.token",
+            "whoever reaches 0.0.0.0:0 can run code in this coordinator: run `snapline certificates DIR --host 127.0.0.1`",
         ),
         (["-D", "heartbeat.interval"], "give KEY=VALUE"),
         (["-D", "heartbeat.interval=soon"], "heartbeat.interval"),
