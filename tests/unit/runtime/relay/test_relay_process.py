@@ -45,8 +45,9 @@ def taken() -> Iterator[str]:
         (
             ["--bind", "127.0.0.1:0", "-D", "relay.bind-host=0.0.0.0"],
             (
-                "whoever reaches 0.0.0.0:0 can run code in this relay: set security.auth.token to one secret for all processes of the "
-                "cluster (SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32)), or security.ssl.ca-file for TLS, or listen on "
+                "whoever reaches 0.0.0.0:0 can run code in this relay: run `snapline certificates DIR --host 127.0.0.1` and use "
+                "what it makes, or set security.auth.token to one secret for all processes "
+                "(SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32)), or listen on "
                 "127.0.0.1, or say --insecure"
             ),
         ),
