@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import happybase  # noqa: F401 - makes the module of HBase's interface known
@@ -49,21 +49,29 @@ def running_hbase() -> Iterator[tuple[Memory, int]]:
     listening = socket.create_server(("127.0.0.1", 0))
     processor = TProcessor(Hbase_thrift.Hbase, memory)
 
+    accepted: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        client = TSocket()
+        client.set_handle(connection)
+        transport = TBufferedTransport(client)
+        protocol = TBinaryProtocol(transport, decode_response=False)
+        try:
+            while True:
+                processor.process(protocol, protocol)
+        except (TTransportException, TApplicationException, OSError):
+            transport.close()
+
     def serve() -> None:
         while True:
             try:
-                accepted, _ = listening.accept()
+                connection, _ = listening.accept()
             except OSError:
                 return
-            client = TSocket()
-            client.set_handle(accepted)
-            transport = TBufferedTransport(client)
-            protocol = TBinaryProtocol(transport, decode_response=False)
-            try:
-                while True:
-                    processor.process(protocol, protocol)
-            except (TTransportException, TApplicationException, OSError):
-                transport.close()
+            accepted.append(connection)
+            threads.append(threading.Thread(target=answer, args=(connection,)))
+            threads[-1].start()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -73,3 +81,8 @@ def running_hbase() -> Iterator[tuple[Memory, int]]:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
         thread.join(10)
+        for connection in accepted:
+            with suppress(OSError):  # it is closed already
+                connection.shutdown(socket.SHUT_RDWR)
+        for each in threads:
+            each.join(10)
