@@ -178,7 +178,7 @@ class KafkaReader(SourceReader):
                 self._maybe_finish((event.topic(), event.partition()), event.offset())
 
     def _count_pending(self) -> float:
-        """How many rows of its partitions lie there and were not handed out; heartbeats ask on a thread of their own."""
+        """How many rows of its partitions wait to be handed out; heartbeats ask on a thread of their own."""
         partition = self._library.TopicPartition
         pending = 0
         for place, offset in list(self._offsets.items()):

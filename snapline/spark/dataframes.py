@@ -1,14 +1,13 @@
 """DataFrames in and out of a job: `env.from_dataframe` and `stream.to_dataframe`.
 
-Decides where rows lie between Spark and the job (below the directory of checkpoints, which all machines reach), and
-when a frame is computed: once, when it is given to the environment; not at all, when the job starts from a snapshot
-that holds the source, which reads on in the rows that were staged then. Who deletes them is the coordinator of the job.
+Decides when a frame is computed: once, when it is given to the environment; not at all, when the job starts from a
+snapshot that holds the source, which reads on in the rows that were staged then. Who deletes them is the coordinator of
+the job.
 """
 
 from __future__ import annotations
 
 import atexit
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,45 +17,19 @@ import pyarrow as pa
 from snapline.connectors.parquet import ParquetSink
 from snapline.connectors.parquet.staged_rows import StagedRowsSource, new_staged_directory
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
 from snapline.execution import translates_only
-from snapline.spark.spark_hosts import LOOPBACK_MASTERS
+from snapline.spark.frame_staging import checked_frame, staging_base, storage_options_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from snapline.environment import StreamExecutionEnvironment
     from snapline.stream import DataStream
 
 OUTPUT_UID = "to-dataframe"
-
-
-def storage_options_of(configuration: Configuration) -> dict[str, str]:
-    """What connectors have to know of the store, without credentials: those come from the environment of each
-    process."""
-    return {key: value for key, value in configuration.items() if key.startswith("s3.") and not is_secret(key)}
-
-
-def staging_base(configuration: Configuration, spark: SparkSession, what: str) -> str:
-    """Where rows between Spark and jobs lie. Raises JobDefinitionError when there is no place that all reach."""
-    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
-    if base:
-        return base
-    service = COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper"
-    if service or not _runs_here(spark):
-        raise JobDefinitionError(
-            f"{what}: its rows lie in files between Spark and the job: set {CHECKPOINTS_DIRECTORY.key} to a directory or URL "
-            "that this program, the executors and the coordinator reach"
-        )
-    return tempfile.gettempdir()
-
-
-def _runs_here(spark: SparkSession) -> bool:
-    """Whether all executors are on this machine; a Connect session does not say."""
-    master = spark.conf.get("spark.master", "") or ""
-    return master.startswith(LOOPBACK_MASTERS)
 
 
 def from_dataframe(
@@ -82,21 +55,6 @@ def from_dataframe(
         directory = new_staged_directory(staging_base(configuration, frame.sparkSession, what))
         source = StagedRowsSource(directory, stage_frame(frame, directory, options, what).files, schema, options)
     return environment.from_source(source, strategy, uid=uid, name=name or "from_dataframe")
-
-
-def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
-    """The frame itself. Raises JobDefinitionError for anything else, and for the other kind of frame."""
-    from pyspark.sql import DataFrame
-
-    if not isinstance(frame, DataFrame):
-        raise JobDefinitionError(
-            f"{what}: {type(frame).__name__} is no DataFrame of Spark; for others take from_source"
-        )
-    if frame.isStreaming and not streaming:
-        raise JobDefinitionError(f"{what}: the DataFrame is a streaming one; give it to from_streaming_dataframe")
-    if streaming and not frame.isStreaming:
-        raise JobDefinitionError(f"{what}: the DataFrame is not a streaming one; give it to from_dataframe")
-    return frame
 
 
 def _with_event_time(

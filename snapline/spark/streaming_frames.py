@@ -203,7 +203,7 @@ def from_streaming_dataframe(
     name: str,
 ) -> DataStream:
     """What `env.from_streaming_dataframe` does; its errors are said there."""
-    from snapline.spark.dataframes import checked_frame, staging_base, storage_options_of
+    from snapline.spark.frame_staging import checked_frame, staging_base, storage_options_of
     from snapline.spark.frame_types import arrow_schema_of_frame
 
     what = f"from_streaming_dataframe({uid!r})"

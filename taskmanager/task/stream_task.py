@@ -126,7 +126,7 @@ class StreamTask:
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
         self._batch_sizes: dict[int, BatchSizeLimit] = {}
-        """Of the rows of each gate, by its index."""
+        """The limits of the sizes of batches, by the index of the gate that they come through."""
         self._step_began_ms = 0
         self._taken_from: int | None = None
         """The gate that the last step took a batch from."""

@@ -1,0 +1,58 @@
+"""Frames that a job takes, and where their rows lie between Spark and the job.
+
+Decides which frames fit, and that rows lie below the directory of checkpoints, which all machines reach, or in a
+temporary one where everything runs on this machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
+    """The frame itself. Raises JobDefinitionError for anything else, and for the other kind of frame."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise JobDefinitionError(
+            f"{what}: {type(frame).__name__} is no DataFrame of Spark; for others take from_source"
+        )
+    if frame.isStreaming and not streaming:
+        raise JobDefinitionError(f"{what}: the DataFrame is a streaming one; give it to from_streaming_dataframe")
+    if streaming and not frame.isStreaming:
+        raise JobDefinitionError(f"{what}: the DataFrame is not a streaming one; give it to from_dataframe")
+    return frame
+
+
+def storage_options_of(configuration: Configuration) -> dict[str, str]:
+    """What connectors have to know of the store, without credentials: those come from the environment of each
+    process."""
+    return {key: value for key, value in configuration.items() if key.startswith("s3.") and not is_secret(key)}
+
+
+def staging_base(configuration: Configuration, spark: SparkSession, what: str) -> str:
+    """Where rows between Spark and jobs lie. Raises JobDefinitionError when there is no place that all reach."""
+    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
+    if base:
+        return base
+    service = COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper"
+    if service or not _runs_here(spark):
+        raise JobDefinitionError(
+            f"{what}: its rows lie in files between Spark and the job: set {CHECKPOINTS_DIRECTORY.key} to a directory or URL "
+            "that this program, the executors and the coordinator reach"
+        )
+    return tempfile.gettempdir()
+
+
+def _runs_here(spark: SparkSession) -> bool:
+    """Whether all executors are on this machine; a Connect session does not say."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master.startswith(LOOPBACK_MASTERS)
