@@ -302,7 +302,11 @@ class SimulatedCoordinator(Process):
         if self._leadership is None:
             return EmbeddedHighAvailability(self._durable, self.session, durable=True)
         stores = ZooKeeperHighAvailability(self._leadership, self._durable)
-        self._table_writer = LeaderTableWriter(stores.publish_leaders, lambda: UNSIGNED, SilentLogger())
+        self._table_writer = LeaderTableWriter(
+            stores.publish_leaders,
+            lambda: UNSIGNED,
+            SilentLogger(),  # type: ignore[arg-type]
+        )
         return stores
 
     def retire(self) -> None:
