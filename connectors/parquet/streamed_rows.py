@@ -216,7 +216,7 @@ class _StreamedReader(SourceReader):
     """Reads files of micro-batches one after the other, and frees those that no restart needs."""
 
     def __init__(self, source: StreamedRowsSource, context: SourceContextInfo) -> None:
-        self._source, self._job_id = source, context.job_id
+        self._source, self._context, self._job_id = source, context, context.job_id
         self._storage: Storage | None = None
         self._rows = ParquetSource([source.directory], storage_options=source.storage_options)
         self._splits: deque[SourceSplit] = deque()
@@ -236,7 +236,7 @@ class _StreamedReader(SourceReader):
             return Polled(InputStatus.NOTHING_AVAILABLE)
         split = self._splits[0]
         if self._open is None:
-            self._open = ParquetReader(self._rows, 1)
+            self._open = ParquetReader(self._rows, self._context)
             self._open.add_splits(_row_groups(split))
         try:
             polled = self._open.poll_next(now_ms)
