@@ -136,7 +136,9 @@ class ReplicationStream:
             return
         if result is not None and result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result)
-        raise psycopg.OperationalError(self._pg.error_message.decode(errors="replace") or "the server has ended the stream")
+        raise psycopg.OperationalError(
+            self._pg.error_message.decode(errors="replace") or "the server has ended the stream"
+        )
 
 
 class ServerQuestions:
