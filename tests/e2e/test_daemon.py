@@ -131,7 +131,8 @@ def test_run_list_status_checkpoints_cancel(service, flights, tmp_path):
         assert time.monotonic() < deadline, listed
     assert re.search(r"\d+ triggered, [1-9]\d* completed, 0 failed, \d+ in progress, 0 restored", listed), listed
     assert re.search(r"\d+ +checkpoint +completed +6/6", listed), listed
-    managers = service.call("cluster").out.splitlines()
+    coordinator, *managers = service.call("cluster").out.splitlines()
+    assert coordinator.startswith("coordinator: "), coordinator
     assert len(managers) == 3 and all(
         re.search(r"tm-\d-[0-9a-f]{12} +\S+ +\d+ +driver +1 +0", line) for line in managers[1:]
     )
