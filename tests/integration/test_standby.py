@@ -88,7 +88,8 @@ def health_of(address: str, service: str, token: str = TOKEN) -> int:
 
 def is_leader(port: int) -> bool:
     """What Prometheus is told."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
     (line,) = [line for line in lines if line.startswith("snapline_jobmanager_isLeader ")]
