@@ -71,7 +71,10 @@ class SparkHandle:
 
     @property
     def host(self) -> SparkHost:
-        """Return what runs TaskManagers in the session."""
+        """Return what runs TaskManagers in the session.
+
+        >>> handle.host.conf()  # doctest: +SKIP
+        """
         return host_of(self.session)
 
     @property

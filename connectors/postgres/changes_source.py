@@ -117,7 +117,10 @@ class PostgresChangesSource(Source):
         return schema_of(self.changed_table(), self.wanted)
 
     def changed_table(self) -> ChangedTable:
-        """The table, about which the server is asked once. Raises ConnectorError."""
+        """The table, about which the server is asked once. Raises ConnectorError.
+
+        >>> source.changed_table().columns  # doctest: +SKIP
+        """
         if self._read_table is None:
             connection = connect(self.dsn)
             try:
@@ -150,7 +153,11 @@ class PostgresChangesSource(Source):
     def unused_slots(dsn: str) -> list[tuple[str, int]]:
         """Name the slots of pgoutput that nobody reads now, and how many bytes of the log the server keeps for each.
         One whose job is gone for good is dropped by `SELECT pg_drop_replication_slot('name')`. Raises ConnectorError
-        for a server that does not answer."""
+        for a server that does not answer.
+
+        >>> sl_connectors.PostgresChangesSource.unused_slots("postgresql://localhost/shop")  # doctest: +SKIP
+        [('snapline_orders', 16384)]
+        """
         connection = connect(dsn)
         try:
             found: list[tuple[str, int]] = connection.execute(

@@ -11,12 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from snapline.dataflow.wire.messages import (
-    DeclareRequiredSlots,
-    ForTasks,
-    RegisterJobMaster,
-    RegisterTaskExecutor,
-)
 from snapline.runtime.cores.credentials import Identity, Role
 
 PREFIX = "/snapline.v1."
@@ -37,9 +31,6 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
     Role.EXTERNAL: ("ExternalTasks/",),
 }
 """Beginnings of the methods that a role may call; an administrator calls all."""
-
-OF_JOB_MASTERS = (RegisterJobMaster, DeclareRequiredSlots)
-"""What a JobMaster says to a ResourceManager; the rest comes from TaskManagers."""
 
 
 def refuse_call(identity: Identity, method: str) -> str:
@@ -67,11 +58,14 @@ def refuse_request(identity: Identity, request: Any) -> str:
 
 def refuse_message(identity: Identity, message: Any) -> str:
     """Why this caller may not say this on a stream; empty: it may."""
+    # not above: a thin client, which has no Arrow, asks about calls only
+    from snapline.dataflow.wire.messages import DeclareRequiredSlots, ForTasks, RegisterJobMaster, RegisterTaskExecutor
+
     if identity.role is Role.ADMINISTRATOR:
         return ""
     if type(message) is ForTasks:
         message = message.template
-    is_of_job_master = isinstance(message, OF_JOB_MASTERS)
+    is_of_job_master = isinstance(message, (RegisterJobMaster, DeclareRequiredSlots))
     if is_of_job_master and identity.role is not Role.JOB_MASTER:
         return f"a {identity} may not send {type(message).__name__}: JobMasters do"
     if isinstance(message, RegisterTaskExecutor) and identity.role is not Role.TASK_MANAGER:

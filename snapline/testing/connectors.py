@@ -83,7 +83,11 @@ class ConnectorReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing has broken the connector."""
+        """Return whether nothing has broken the connector.
+
+        >>> sl_testing.ConnectorReport("sink", story="commit: rows came twice").ok
+        False
+        """
         return not self.story
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from snapline.coordinator.execution.slot_sharing import required_slots
 from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -247,7 +248,13 @@ def _recorded(uid: str, spec: SourceSpec) -> Source:
     source, now_ms, empty = spec.source, 0, 0
     batches: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in spec.splits}
     context: Any = SimpleNamespace(
-        subtask_index=0, parallelism=1, attempt_number=0, job_id=JOB, operator_uid=uid, execution_attempt="script"
+        subtask_index=0,
+        parallelism=1,
+        attempt_number=0,
+        job_id=JOB,
+        operator_uid=uid,
+        execution_attempt="script",
+        metrics=MetricGroup(uid),
     )
     reader = source.create_reader(context)
     schema = source.schema()

@@ -12,6 +12,7 @@ import pytest
 
 from snapline.connectors.parquet.streamed_rows import ROWS, Claim, StreamedBatches, StreamedRowsSource
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.staged import is_staged_directory, is_staged_file
 
@@ -38,7 +39,7 @@ class Query:
 
     def reader(self, job_id: str = "job-1") -> Any:
         """A reader of one subtask."""
-        return self.source.create_reader(SimpleNamespace(job_id=job_id))
+        return self.source.create_reader(SimpleNamespace(job_id=job_id, parallelism=1, metrics=MetricGroup("q")))
 
     def left(self) -> list[str]:
         """Rows and entries that are not freed."""
