@@ -33,6 +33,7 @@ def cluster(tmp_path):
         yield cluster
 
 
+@pytest.mark.timeout(400)
 def test_a_version_that_does_not_work_gives_way_to_the_old_one(cluster, tmp_path, monkeypatch):
     """One that does not fit is refused while the job runs on; one that fails is given up, and the old job goes on from
     the same savepoint; one that works takes its place. Nothing is lost or twice."""

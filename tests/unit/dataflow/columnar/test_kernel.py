@@ -88,8 +88,8 @@ from snapline.taskmanager.state.batch_scope import number_slots
 import snapline.dataflow.columnar.kernel as kernel
 print("numba" in sys.modules)
 kernel.compile_kernels_at_once()
-import snapline.taskmanager.operators.joins.stream_joins as later
-print("numba" in sys.modules, number_slots._made is not None, type(later._pairs).__name__)
+import snapline.taskmanager.state.keyed_snapshot as later
+print("numba" in sys.modules, number_slots._made is not None, type(later._true_rows).__name__)
 """
 
 
