@@ -42,9 +42,11 @@ def test_a_version_that_does_not_work_gives_way_to_the_old_one(cluster, tmp_path
     first = cluster.submit(build(cluster.environment(parallelism=1), options), "orders")
     cluster.wait_for_checkpoints(first, 1)
 
-    def update(script, *more, job="orders"):
+    def update(script, *more, job="orders", timeout_s=120):
         said = command(
-            "update", job, script, "-o", "json", "--", *options, *more, coordinator=cluster.address, limit_s=300
+            *("update", job, script, "--timeout", str(timeout_s), "-o", "json", "--", *options, *more),
+            coordinator=cluster.address,
+            limit_s=300,
         )
         return said.returncode, said.stdout, said.stderr
 
@@ -54,7 +56,7 @@ def test_a_version_that_does_not_work_gives_way_to_the_old_one(cluster, tmp_path
 
     broken = tmp_path / "broken.py"
     broken.write_text(BROKEN)
-    code, _, line = update(broken)
+    code, _, line = update(broken, timeout_s=30)  # it fails at every start, and is started again for as long
     assert code == 1 and "the new version knows no broker" in line and "the old one goes on as job " in line, line
     assert cluster.status(first) is JobStatus.FINISHED
     second = line.rpartition("goes on as job ")[2].partition(" ")[0]
