@@ -136,7 +136,7 @@ def test_with_checkpoints_and_kills(tmp_path, backend):
     check(output, SOME_LATE)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("hashmap", marks=pytest.mark.rare)])
 def test_savepoint_and_other_parallelism(cluster, tmp_path, backend):
     """Stopped halfway at parallelism 2, restored at 3; on the other backend, too, because a savepoint is of none."""
     job_id = start(cluster, tmp_path, backend, "stopped", rate=RATE, gate=tmp_path / "gate", **ROOM)
