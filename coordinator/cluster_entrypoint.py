@@ -419,7 +419,7 @@ class ClusterEntrypoint:
             user_can_mend = isinstance(error, (NoSnapshot, NotSigned, MetadataError, ConfigurationError))
             return JobGraphStoreFailed(graph.job_id, str(error), user_can_mend)
 
-        self._io.submit(f"store job {graph.job_id}", work, self._tell_dispatcher, failed)
+        self._io.lane(graph.job_id).submit(f"store job {graph.job_id}", work, self._tell_dispatcher, failed)
 
     def _hooks_problem(self, graph: JobGraph) -> str:
         """Why the job, whose code would run here, is not started; empty: it has none, or that is allowed."""
@@ -448,7 +448,7 @@ class ClusterEntrypoint:
                 self._deletions.retry_later(f"remove job {job_id}", remove, error)
             return JobGraphRemoved(job_id, str(error))
 
-        self._io.submit(f"remove job {job_id}", work, self._tell_dispatcher, failed)
+        self._io.lane(job_id).submit(f"remove job {job_id}", work, self._tell_dispatcher, failed)
 
     def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
         job_id = effect.job_graph.job_id

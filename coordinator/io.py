@@ -1,20 +1,22 @@
 """The executor for slow work: storage, stores, hooks. Each piece is an effect of a core, and is answered by exactly one
 event.
 
-A bounded number of daemon threads. Work that hangs is given up after its limit: its answer is then the one for a
-failure, and what it may still return is dropped. Work that raises what it did not announce is answered as failed too: a
-core must never wait for an answer that does not come. Work that finds out that this coordinator does not lead any more
-ends its leadership: no retry would ever succeed. Order between pieces is not kept; a core that needs order waits for
-the answer.
+A bounded number of daemon threads. Work of one owner, which is a job or the coordinator itself, waits in a lane of its
+own: at most LANE_THREADS threads work for it, and at most LANE_QUEUE pieces wait. Work that has run for STUCK_MS does
+not count among the threads that all share, so that a storage that never answers holds threads of its own job and nobody
+else's. Work that hangs is given up after its limit: its answer is then the one for a failure, and what it may still
+return is dropped. Work that raises what it did not announce is answered as failed too: a core must never wait for an
+answer that does not come. Work that finds out that this coordinator does not lead any more ends its leadership: no
+retry would ever succeed. Order between pieces is not kept; a core that needs order waits for the answer.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.clock import Clock
@@ -22,7 +24,27 @@ from snapline.runtime.logs import Logger
 from snapline.runtime.timers import ScheduledTimer, TimerScheduler
 
 DEFAULT_THREADS = 8
+"""Threads that work at a time, those not counted whose work is stuck."""
+LANE_THREADS = 4
+LANE_QUEUE = 1_000
+STUCK_MS = 1_000
 DEFAULT_LIMIT_MS = 300_000
+
+
+class IoLane(Protocol):
+    """Performs slow work on another thread (implemented by IoExecutor and its lanes)."""
+
+    def submit(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        tell: Callable[[Any], object],
+        failed: Callable[[BaseException], Any],
+        limit_ms: int = DEFAULT_LIMIT_MS,
+    ) -> None:
+        """Run `work`; tell what it returns, or what `failed` makes of the exception (TookTooLong after the limit,
+        TooMuchWaits at once when the lane is full). None is not told."""
+        ...
 
 
 @dataclass(eq=False)
@@ -33,6 +55,7 @@ class _Piece:
     work: Callable[[], Any]
     tell: Callable[[Any], object]
     failed: Callable[[BaseException], Any]
+    started_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     answered: bool = False
     limit: ScheduledTimer | None = None
@@ -54,6 +77,18 @@ class TookTooLong(Exception):
     """Work was given up; what it did is not known."""
 
 
+class TooMuchWaits(Exception):
+    """Work was not begun, because too much of the same owner waits already."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The work of one owner."""
+
+    waiting: deque[_Piece] = field(default_factory=deque)
+    running: int = 0
+
+
 class IoExecutor:
     """Runs slow work on threads that are started as they are needed."""
 
@@ -64,6 +99,8 @@ class IoExecutor:
         logger: Logger,
         threads: int = DEFAULT_THREADS,
         on_leadership_lost: Callable[[LeadershipLost], None] = lambda _: None,
+        lane_threads: int = LANE_THREADS,
+        stuck_ms: int = STUCK_MS,
     ) -> None:
         """`on_leadership_lost` is called from any thread, perhaps several times."""
         self._on_leadership_lost = on_leadership_lost
@@ -71,12 +108,26 @@ class IoExecutor:
         self._clock = clock
         self._logger = logger
         self._limit = threads
-        self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lane_threads = lane_threads
+        self._stuck_ms = stuck_ms
+        self._changed = threading.Condition()
+        self._lanes: OrderedDict[str, _Lane] = OrderedDict()
+        """Lanes that have work, the one that has waited longest first."""
+        self._running: set[_Piece] = set()
         self._threads: list[threading.Thread] = []
-        self._outstanding = 0
-        """How many pieces of work were submitted and have not ended."""
+        self._idle = 0
+        self._looks_again = False
         self._closed = False
+
+    @property
+    def thread_count(self) -> int:
+        """Return how many threads there are now."""
+        with self._changed:
+            return len(self._threads)
+
+    def lane(self, owner: str) -> IoLane:
+        """Return what performs the work of this owner."""
+        return _OneLane(self, owner)
 
     def submit(
         self,
@@ -85,42 +136,94 @@ class IoExecutor:
         tell: Callable[[Any], object],
         failed: Callable[[BaseException], Any],
         limit_ms: int = DEFAULT_LIMIT_MS,
+        owner: str = "",
     ) -> None:
-        """Run `work`; tell what it returns, or what `failed` makes of the exception (TookTooLong after the limit). None
-        is not told."""
+        """Run `work` in the lane of its owner, as IoLane says."""
         piece = _Piece(name, work, tell, failed)
-        with self._lock:
+        with self._changed:
             if self._closed:
                 return
-            self._outstanding += 1
-            if self._outstanding > len(self._threads) and len(self._threads) < self._limit:
-                thread = threading.Thread(target=self._run, name=f"snapline-io-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        piece.limit = self._timers.schedule(self._clock.now_ms() + limit_ms, lambda: self._give_up(piece, limit_ms))
-        self._queue.put(piece)
+            lane = self._lanes.setdefault(owner, _Lane())
+            is_full = len(lane.waiting) >= LANE_QUEUE
+            if not is_full:
+                piece.limit = self._timers.schedule(
+                    self._clock.now_ms() + limit_ms, lambda: self._give_up(piece, limit_ms)
+                )
+                lane.waiting.append(piece)
+                self._find_threads()
+        if is_full:
+            self._logger.error("slow work refused", work=name, waiting=LANE_QUEUE)
+            piece.answer(failed(TooMuchWaits(f"{name}: {LANE_QUEUE} pieces of work of the same job wait already")))
+
+    def _find_threads(self) -> None:
+        """With the lock: wake or start threads for what can be run now, or look again when some may be stuck."""
+        runnable = sum(min(len(lane.waiting), self._lane_threads - lane.running) for lane in self._lanes.values())
+        self._changed.notify(runnable)
+        wanted, free = runnable - self._idle, self._limit - self._count_working()
+        for _ in range(min(wanted, free)):
+            thread = threading.Thread(target=self._run, name=f"snapline-io-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        if wanted > free and not self._looks_again and not self._closed:
+            self._looks_again = True
+            self._timers.schedule(self._clock.now_ms() + self._stuck_ms, self._look_again)
+
+    def _count_working(self) -> int:
+        """With the lock: the threads that are not stuck."""
+        stuck_since_ms = self._clock.now_ms() - self._stuck_ms
+        return len(self._threads) - sum(piece.started_ms <= stuck_since_ms for piece in self._running)
+
+    def _look_again(self) -> None:
+        with self._changed:
+            self._looks_again = False
+            self._find_threads()
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Finish what was submitted, as far as that takes no longer than `timeout_seconds`. Idempotent."""
-        with self._lock:
+        with self._changed:
             if self._closed:
                 return
             self._closed = True
             threads = list(self._threads)
-        for _ in threads:
-            self._queue.put(None)
+            self._changed.notify_all()
         deadline = self._clock.now_ms() + round(timeout_seconds * 1000)
         for thread in threads:
             thread.join(max(0, deadline - self._clock.now_ms()) / 1000)
 
     def _run(self) -> None:
         while True:
-            piece = self._queue.get()
-            if piece is None:
+            with self._changed:
+                found = self._next()
+            if found is None:
                 return
+            owner, piece = found
             self._perform(piece)
-            with self._lock:
-                self._outstanding -= 1
+            with self._changed:
+                self._running.discard(piece)
+                lane = self._lanes[owner]
+                lane.running -= 1
+                if not lane.running and not lane.waiting:
+                    del self._lanes[owner]
+
+    def _next(self) -> tuple[str, _Piece] | None:
+        """With the lock: the next piece; None: this thread ends, because all do, or because others were stuck when it
+        was started, and are not any more."""
+        while True:
+            surplus = self._count_working() > self._limit
+            for owner, lane in () if surplus else self._lanes.items():
+                if lane.waiting and lane.running < self._lane_threads:
+                    lane.running += 1
+                    self._lanes.move_to_end(owner)
+                    piece = lane.waiting.popleft()
+                    piece.started_ms = self._clock.now_ms()
+                    self._running.add(piece)
+                    return owner, piece
+            if surplus or self._closed:
+                self._threads.remove(threading.current_thread())
+                return None
+            self._idle += 1
+            self._changed.wait()
+            self._idle -= 1
 
     def _perform(self, piece: _Piece) -> None:
         try:
@@ -137,3 +240,21 @@ class IoExecutor:
         error = TookTooLong(f"{piece.name} took longer than {limit_ms} ms")
         if piece.answer(piece.failed(error)):
             self._logger.error("slow work given up", work=piece.name, limit_ms=limit_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneLane:
+    """The work of one owner of an executor."""
+
+    io: IoExecutor
+    owner: str
+
+    def submit(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        tell: Callable[[Any], object],
+        failed: Callable[[BaseException], Any],
+        limit_ms: int = DEFAULT_LIMIT_MS,
+    ) -> None:
+        self.io.submit(name, work, tell, failed, limit_ms, self.owner)

@@ -8,13 +8,14 @@ pointers, and Checkpoints.disposeSavepoint.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.metadata import (
     HEADER_SIZE,
     METADATA_FILE_NAME,
+    build_metadata,
     declared_size,
     metadata_path,
     parse_metadata,
@@ -25,10 +26,13 @@ from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.digests import CHUNK_BYTES, CheckedRanges, check_chunks, digests_of
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
     OperatorState,
+    OperatorStateEntry,
+    OperatorStateHandle,
     SegmentStateHandle,
     StreamStateHandle,
 )
@@ -37,6 +41,9 @@ from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, Ke
 from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
+
+READ_BYTES = 8 * CHUNK_BYTES
+"""A snapshot that is adopted is read in parts of this size."""
 
 
 class NoSnapshot(SnaplineError):
@@ -128,21 +135,57 @@ def _check_seal(storage: Storage, path: str, data: bytes, directory: str, signer
 
 
 def adopt_snapshot(storages: StateStorages, path: str, signer: Signer) -> Snapshot:
-    """Sign a snapshot that was not written by this cluster, or before it had keys, as one of its own. Raises
-    NoSnapshot, MetadataError, or StorageError."""
-    snapshot = read_snapshot(storages, path)
+    """Sign a snapshot that was not written by this cluster, or before it had keys, as one of its own, with the digests
+    of all its files. Raises NoSnapshot, MetadataError, ChangedState, or StorageError."""
+    found = read_snapshot(storages, path)
+    operators = tuple(
+        replace(
+            operator,
+            subtasks={
+                index: state.with_handles(lambda handle: _with_digests(storages, handle))
+                for index, state in operator.subtasks.items()
+            },
+        )
+        for operator in found.metadata.operators
+    )
+    snapshot = Snapshot(found.location, replace(found.metadata, operators=operators))
     storage, name = storages.locate("", metadata_path(snapshot.location))
-    size = declared_size(storage.get_range(name, 0, HEADER_SIZE), snapshot.location)
-    storage.put(name, signer.seal(METADATA_FILE_NAME, storage.get_range(name, 0, size)))
+    storage.put(name, signer.seal(METADATA_FILE_NAME, build_metadata(snapshot.metadata, snapshot.location)))
     return snapshot
 
 
+def _with_digests(storages: StateStorages, handle: StreamStateHandle) -> StreamStateHandle:
+    """Read the blob, in parts. Raises ChangedState when it is not what its digests say, if it has some."""
+    if isinstance(handle, ByteStreamStateHandle):
+        return handle
+    parts = (read_blob_range(storages, handle, at, READ_BYTES) for at in range(0, handle.size, READ_BYTES))
+    return replace(handle, digests=b"".join(map(digests_of, parts)))
+
+
 def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: int, size: int) -> bytes:
-    """Some bytes of a blob of a snapshot that was read here. Raises StorageError."""
+    """Some bytes of a blob of a snapshot that was read here. Raises StorageError, and ChangedState for those that are
+    not what the snapshot names."""
     if isinstance(handle, ByteStreamStateHandle):
         return handle.data[offset : offset + size]
     storage, name = storages.locate("", handle.path)
-    return storage.get_range(name, handle.offset + offset, min(size, handle.size - offset))
+
+    def fetch(begin: int, length: int) -> bytes:
+        data = storage.get_range(name, handle.offset + begin, length)
+        if handle.digests:
+            check_chunks(data, begin, handle.digests, handle.path, handle.offset)
+        return data
+
+    length = min(size, handle.size - offset)
+    return CheckedRanges(fetch, handle.size).read_range(offset, length) if handle.digests else fetch(offset, length)
+
+
+def read_elements(
+    storages: StateStorages, state: OperatorStateHandle
+) -> Iterator[tuple[OperatorStateEntry, tuple[bytes, ...]]]:
+    """Each list state of a subtask with its elements; the blob is read once. Raises StorageError or ChangedState."""
+    data = read_blob_range(storages, state.handle, 0, state.handle.state_size_bytes)
+    for entry in state.entries:
+        yield entry, tuple(data[offset : offset + size] for offset, size in entry.offsets)
 
 
 def damaged_files(storages: StateStorages, snapshot: Snapshot) -> list[str]:

@@ -232,16 +232,18 @@ class ByteStreamStateHandle(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class SegmentStateHandle(_message.Message):
-    __slots__ = ("path", "offset", "size", "checksum")
+    __slots__ = ("path", "offset", "size", "checksum", "digests")
     PATH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     path: str
     offset: int
     size: int
     checksum: int
-    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    digests: bytes
+    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., checksum: _Optional[int] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class StreamStateHandle(_message.Message):
     __slots__ = ("inline", "segment")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
+from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_elements, read_snapshot
 from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
@@ -97,8 +97,7 @@ def _lists(storages: StateStorages, operator: OperatorState) -> dict[str, tuple[
     found: dict[str, tuple[bytes, ...]] = {}
     for subtask in operator.subtasks.values():
         for part in subtask.managed_operator:
-            for entry in part.entries:
-                elements = (read_blob_range(storages, part.handle, *place) for place in entry.offsets)
+            for entry, elements in read_elements(storages, part):
                 found[entry.name] = (*found.get(entry.name, ()), *elements)
     return found
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
+from snapline.coordinator.snapshots import Snapshot, read_elements, read_snapshot
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable, Sink
 from snapline.dataflow.api.state import serializer_named
 from snapline.dataflow.api.two_phase_commit import STATE_NAME, TwoPhaseCommitSinkFunction
@@ -179,7 +179,6 @@ def _elements(storages: StateStorages, operator: OperatorState, name: str) -> It
     loads = serializer_named("json").loads
     for index in sorted(operator.subtasks):
         for part in operator.subtasks[index].managed_operator:
-            for entry in part.entries:
+            for entry, elements in read_elements(storages, part):
                 if entry.name == name:
-                    for place in entry.offsets:
-                        yield loads(read_blob_range(storages, part.handle, *place))
+                    yield from map(loads, elements)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_snapshot
+from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_elements, read_snapshot
 from snapline.dataflow.api.state import descriptor_of
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.key_partition import assign_to_key_groups
@@ -166,8 +166,7 @@ class StateReader:
                 continue
             for index in sorted(operator.subtasks):
                 for part in operator.subtasks[index].managed_operator:
-                    for entry in part.entries:
-                        read = tuple(read_blob_range(self._storages, part.handle, *place) for place in entry.offsets)
+                    for entry, read in read_elements(self._storages, part):
                         elements[entry.name] = elements.get(entry.name, ()) + read
                         modes[entry.name] = entry.mode.value
             if elements:

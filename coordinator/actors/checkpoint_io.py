@@ -39,7 +39,7 @@ from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTrac
 from snapline.coordinator.checkpoint.statistics.stats_persistence import encode_statistics
 from snapline.coordinator.deletions import Deletions
 from snapline.coordinator.ha.high_availability import JobStores, PointerExists
-from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.coordinator.io import IoLane, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.coordinator.snapshots import NoSnapshot, read_metadata, read_snapshot
@@ -67,7 +67,7 @@ class CheckpointIo:
         job_directory: str,
         storages: StateStorages,
         stores: JobStores,
-        io: IoExecutor,
+        io: IoLane,
         timers: TimerScheduler,
         clock: Clock,
         tell: Callable[[Any], object],

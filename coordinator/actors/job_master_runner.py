@@ -108,6 +108,7 @@ class JobMasterRunner:
         self._tell_dispatcher = tell_dispatcher
         self._recovered = recovered
         self._logger = services.logger.bind(job_id=job_graph.job_id, job=job_graph.name)
+        self._io = services.io.lane(job_graph.job_id)
         self._lock = threading.Lock()
         self._actor: pykka.ActorRef[Any] | None = None
         self._deactivator: pykka.ActorRef[Any] | None = None
@@ -128,7 +129,7 @@ class JobMasterRunner:
 
     def start(self) -> None:
         """Open the stores, then begin."""
-        self._services.io.submit(
+        self._io.submit(
             f"open the stores of job {self._job_graph.job_id}",
             self._open,
             self._begin,
@@ -177,7 +178,7 @@ class JobMasterRunner:
             self._end(JobStatus.CREATED, failure)
         if self._recovered:
             job_id, marks = self._job_graph.job_id, self._services.start_marks
-            self._services.io.submit(
+            self._io.submit(
                 f"unmark job {job_id}",
                 lambda: marks.end(job_id),
                 lambda _: None,
@@ -192,7 +193,7 @@ class JobMasterRunner:
         hook_runner = self._hooks = MasterHookRunner(
             create_hooks(graph.master_hooks),
             checkpointing.timeout_ms,
-            IoExecutor(services.timers, services.clock, self._logger, threads=1),
+            IoExecutor(services.timers, services.clock, self._logger, threads=1, lane_threads=1),
             self.tell,
         )
         checkpoints = CheckpointCoordinator(
@@ -224,7 +225,7 @@ class JobMasterRunner:
             self.job_directory,
             services.storages,
             stores,
-            services.io,
+            self._io,
             services.timers,
             services.clock,
             self.tell,
@@ -323,7 +324,7 @@ class JobMasterRunner:
             self._tell_dispatcher(JobGraphChanged(graph))
             self.tell(event)
 
-        self._services.io.submit(
+        self._io.submit(
             f"store the rescaled job {graph.job_id}",
             work,
             updated,
@@ -343,9 +344,7 @@ class JobMasterRunner:
             graphs.remove(job_id)
             return JobGraphForgotten()
 
-        self._services.io.submit(
-            f"forget job {job_id}", work, self.tell, lambda _: self._retry_later(self._forget_graph)
-        )
+        self._io.submit(f"forget job {job_id}", work, self.tell, lambda _: self._retry_later(self._forget_graph))
 
     def _retry_later(self, action: Callable[[], None]) -> None:
         """The durable stores do not answer now: try again, unless the process ends meanwhile."""
@@ -386,7 +385,7 @@ class JobMasterRunner:
     def _archive(self, view: EndedJob) -> None:
         """Keep what is known of the job for leaders that come; the end of a job waits for no archive."""
         archive, now_ms = self._services.archive, self._services.clock.now_ms()
-        self._services.io.submit(
+        self._io.submit(
             f"archive job {self._job_graph.job_id}",
             lambda: archive.put(view.to_archive(), now_ms),
             lambda _: None,

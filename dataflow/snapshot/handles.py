@@ -7,8 +7,8 @@ OperatorState. All paths are relative to the checkpoint base directory of the jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from snapline.dataflow.elements import SnapshotType
@@ -38,6 +38,8 @@ class SegmentStateHandle:
     size: int
     checksum: int = 0
     """xxHash64 of the bytes; 0: none was taken, because the blob has checksums of its own, or by an older release."""
+    digests: bytes = field(default=b"", repr=False)
+    """What `snapline.dataflow.snapshot.digests` says of the bytes; empty: an older release took none."""
 
     @property
     def state_size_bytes(self) -> int:
@@ -114,6 +116,15 @@ class OperatorSubtaskState:
         operator = tuple(part.handle for part in self.managed_operator)
         channel = tuple(part.handle for part in (*self.input_channel, *self.output_channel))
         return keyed + operator + channel
+
+    def with_handles(self, change: Callable[[StreamStateHandle], StreamStateHandle]) -> OperatorSubtaskState:
+        """Return the same state with every handle changed."""
+        return OperatorSubtaskState(
+            tuple(replace(part, handle=change(part.handle)) for part in self.managed_keyed),
+            tuple(replace(part, handle=change(part.handle)) for part in self.managed_operator),
+            tuple(replace(part, handle=change(part.handle)) for part in self.input_channel),
+            tuple(replace(part, handle=change(part.handle)) for part in self.output_channel),
+        )
 
     @property
     def state_size_bytes(self) -> int:

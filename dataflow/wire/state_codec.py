@@ -11,6 +11,7 @@ from typing import Any
 
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.digests import digests_size
 from snapline.dataflow.snapshot.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,
@@ -48,6 +49,8 @@ def encode_stream_handle(handle: StreamStateHandle, message: Any) -> int:
         segment.size = handle.size
         if handle.checksum:
             segment.checksum = handle.checksum
+        if handle.digests:
+            segment.digests = handle.digests
         return handle.size
     raise WireError(f"StreamStateHandle.location: no such kind of handle: {type(handle).__name__}")
 
@@ -62,7 +65,13 @@ def decode_stream_handle(message: Any) -> StreamStateHandle:
             raise WireError("SegmentStateHandle.path is missing")
         if offset < 0 or size < 0:
             raise WireError(f"SegmentStateHandle.{'offset' if offset < 0 else 'size'} of {path} is negative")
-        return SegmentStateHandle(path, offset, size, segment.checksum)
+        digests = segment.digests
+        if digests and len(digests) != digests_size(size):
+            raise WireError(
+                f"SegmentStateHandle.digests of {path} has {len(digests)} bytes, where {size} bytes of state have "
+                f"{digests_size(size)}"
+            )
+        return SegmentStateHandle(path, offset, size, segment.checksum, digests)
     if location == "inline":
         return ByteStreamStateHandle(message.inline.data)
     raise WireError("StreamStateHandle.location is missing")

@@ -27,8 +27,10 @@ class StateStorages:
         """The storage of a directory. Raises StorageError when it cannot be opened."""
         with self._lock:
             storage = self._storages.get(directory)
-            if storage is None:
-                storage = self._storages[directory] = self._open_storage(directory)
+        if storage is None:
+            storage = self._open_storage(directory)  # without the lock: one that does not answer concerns its own users
+        with self._lock:
+            storage = self._storages.setdefault(directory, storage)
             self._storages.move_to_end(directory)
             while len(self._storages) > STORAGES_MAX:
                 self._storages.popitem(last=False)

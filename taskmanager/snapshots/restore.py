@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from snapline.dataflow.snapshot.digests import ChangedState, CheckedRanges, check_chunks
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, StreamStateHandle
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import Storage, StorageError
@@ -63,12 +64,19 @@ class SegmentBlob:
     local: JobLocalRecovery | None = field(default=None, repr=False)
     checksum: int = 0
     """The checksum of the whole blob; 0: there is none."""
+    digests: bytes = field(default=b"", repr=False)
+    """What the snapshot's metadata says of the bytes; empty: nothing."""
     _content: bytes | None = field(default=None, repr=False)
+    _ranges: CheckedRanges | None = field(default=None, repr=False)
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Some of its bytes. Raises StorageError when the file is gone, shorter or damaged."""
+        """Some of its bytes. Raises StorageError when the file is gone, shorter or damaged, ChangedState when it is not
+        what the metadata names."""
         _check_range(offset, size, self.size, f"{self.storage.url}/{self.path}")
         if self.size > (CHECKED_WHOLE_BYTES if self.checksum else FETCH_WHOLE_BYTES):
+            if self.digests:
+                self._ranges = self._ranges or CheckedRanges(self._fetch, self.size)
+                return self._ranges.read_range(offset, size)
             data = self._fetch(offset, size)
             return self._checked(data) if size == self.size else data
         if self._content is None:
@@ -76,7 +84,7 @@ class SegmentBlob:
         return self._content[offset : offset + size]
 
     def _checked(self, data: bytes) -> bytes:
-        if self.checksum and xxhash.xxh64_intdigest(data) != self.checksum:
+        if self.checksum and not self.digests and xxhash.xxh64_intdigest(data) != self.checksum:
             raise StorageError(
                 f"{self.storage.url}/{self.path} is damaged: the checksum of its bytes {self.offset} to "
                 f"{self.offset + self.size - 1} differs; restore an older checkpoint, or copy the snapshot again"
@@ -88,7 +96,8 @@ class SegmentBlob:
         if copy is not None and local is not None:
             try:
                 data = copy.read_range(offset, size)
-            except (OSError, DamagedCopy) as error:
+                self._check_digests(data, offset)
+            except (OSError, DamagedCopy, ChangedState) as error:
                 self.copy = None
                 local.give_up(self.path, error)
             else:
@@ -96,7 +105,12 @@ class SegmentBlob:
                 return data
         data = self.storage.get_range(self.path, self.offset + offset, size)
         self.read.remote += size
+        self._check_digests(data, offset)
         return data
+
+    def _check_digests(self, data: bytes, offset: int) -> None:
+        if self.digests:
+            check_chunks(data, offset, self.digests, f"{self.storage.url}/{self.path}", self.offset)
 
 
 class SnapshotReader:
@@ -117,7 +131,8 @@ class SnapshotReader:
         storage, path = self._storages.locate(self._base, handle.path)
         local = None if is_absolute(handle.path) else self._local
         copy = None if local is None else local.open_part(handle)
-        return SegmentBlob(storage, path, handle.offset, handle.size, self.bytes_read, copy, local, handle.checksum)
+        read, checksum, digests = self.bytes_read, handle.checksum, handle.digests
+        return SegmentBlob(storage, path, handle.offset, handle.size, read, copy, local, checksum, digests)
 
 
 def _check_range(offset: int, size: int, length: int, what: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import xxhash
 
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
+from snapline.dataflow.snapshot.digests import digests_of
 from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import StorageError, put_parts
@@ -69,11 +70,15 @@ class _Running:
     on_done: Callable[[SnapshotAnswer], None]
     checksums: dict[int, int] = field(default_factory=dict)
     """The checksums of the blobs that need one, by index."""
+    digests: dict[int, bytes] = field(default_factory=dict)
+    """The digests of the blobs, by index."""
 
     def answer(self, handles: Sequence[StreamStateHandle]) -> TaskStateSnapshot:
-        """What lies in files has its checksum in the handle."""
+        """Make the subtask's state: what lies in files has its checksum and its digests in the handle."""
         checked = [
-            replace(handle, checksum=self.checksums.get(index, 0)) if isinstance(handle, SegmentStateHandle) else handle
+            replace(handle, checksum=self.checksums.get(index, 0), digests=self.digests[index])
+            if isinstance(handle, SegmentStateHandle)
+            else handle
             for index, handle in enumerate(handles)
         ]
         return assemble(self.plans, checked)
@@ -232,6 +237,7 @@ class SnapshotUploader:
         else:
             if plan.needs_checksum:
                 running.checksums[index] = xxhash.xxh64_intdigest(data)
+            running.digests[index] = digests_of(data)
             self._tell(BlobEncoded(ticket, index, data, plan.is_carried_on))
 
     def _write(self, effect: WriteSegment) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 from snapline.client import RequestRefused
 from snapline.dataflow.config import Configuration
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.ids import JobID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
@@ -22,13 +26,23 @@ TOKEN = "the-token"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A coordinator with a durable directory and no TaskManager; a job graph there is cut short."""
+def silence() -> Iterator[socket.socket]:
+    """A server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, silence: socket.socket) -> Iterator[LocalCluster]:
+    """A coordinator with a durable directory, an object store that never answers, and no TaskManager; a job graph is
+    cut short."""
     directory = tmp_path_factory.mktemp("cluster")
     stray = directory / "ha" / "jobs"
     stray.mkdir(parents=True)
     (stray / "cut-short").write_bytes(b"\0" * 9)
-    settings = {"high-availability.type": "embedded"}
+    endpoint = f"http://127.0.0.1:{silence.getsockname()[1]}"
+    settings = {"high-availability.type": "embedded", "s3.endpoint": endpoint, "s3.allow-http": "true"}
+    settings |= {"s3.access-key": "k", "s3.secret-key": "s"}
     with LocalCluster(directory, slots=(), settings=settings, token=TOKEN) as cluster:
         yield cluster
 
@@ -89,9 +103,26 @@ def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> Non
     assert [path.name for path in Path(cluster.directory, "ha", "jobs").iterdir()] == ["cut-short"]
 
 
+def test_storage_that_never_answers_stops_no_other_submission(cluster: LocalCluster, silence: socket.socket) -> None:
+    """Eight reads of savepoints that hang held all threads for slow work, and with them every job's checkpoints."""
+    hanging = replace(keyed_job(), savepoint_restore=SavepointRestoreSettings("s3://never/answers"))
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(8):
+            pool.submit(cluster.client.submit, replace(hanging, job_id=JobID(f"{number:032x}"), name=f"hangs-{number}"))
+        silence.settimeout(20)
+        connections = [silence.accept()[0] for _ in range(8)]
+
+        other = cluster.client.submit(replace(keyed_job("other"), job_id=JobID("f" * 32)))
+        assert other in [job.job_id for job in cluster.client.list_jobs()]
+        cluster.client.cancel(other)
+        silence.close()
+        for connection in connections:
+            connection.close()
+
+
 def test_a_graph_that_cannot_be_read_is_listed_with_the_reason(cluster: LocalCluster) -> None:
     """The coordinator has started all the same."""
-    (job,) = cluster.client.list_jobs()
+    (job,) = (job for job in cluster.client.list_jobs() if job.name.startswith("(set aside"))
 
     assert (job.job_id, job.name) == ("cut-short", "(set aside: its graph cannot be read)")
     assert "ha/jobs/cut-short is no job graph, or is cut short" in job.failure.summary

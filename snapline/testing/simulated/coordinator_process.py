@@ -533,7 +533,7 @@ class SimulatedJobMaster:
             directory,
             process.storages,
             stores,
-            process.io,  # type: ignore[arg-type]  # the part of IoExecutor that is used
+            process.io,
             process.clock,  # type: ignore[arg-type]
             process.clock,
             self.tell,

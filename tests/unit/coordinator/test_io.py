@@ -8,21 +8,21 @@ import threading
 import pytest
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
-from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.coordinator.io import LANE_QUEUE, LANE_THREADS, STUCK_MS, IoExecutor, TookTooLong, TooMuchWaits
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.timers import TimerScheduler
 
 
 class Desk:
-    def __init__(self, threads=2):
+    def __init__(self, threads=2, stuck_ms=STUCK_MS):
         self.timers = TimerScheduler(SystemClock())
         self.lost: list[LeadershipLost] = []
-        self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads, self.lost.append)
+        self.io = IoExecutor(self.timers, SystemClock(), silent_logger(), threads, self.lost.append, stuck_ms=stuck_ms)
         self.told: queue.Queue[object] = queue.Queue()
 
-    def submit(self, work, limit_ms=60_000):
-        self.io.submit("work", work, self.told.put, lambda error: error, limit_ms)
+    def submit(self, work, limit_ms=60_000, owner=""):
+        self.io.lane(owner).submit("work", work, self.told.put, lambda error: error, limit_ms)
 
     def next(self):
         return self.told.get(timeout=20)
@@ -30,7 +30,7 @@ class Desk:
 
 @pytest.fixture
 def desk():
-    desk = Desk()
+    desk = Desk(stuck_ms=20)
     yield desk
     desk.io.close(1)
     desk.timers.close()
@@ -93,3 +93,52 @@ def test_close_finishes_what_was_submitted(desk):
     desk.submit(lambda: "too late")
     assert sorted(desk.told.get(block=False) for _ in range(5)) == list(range(5))
     assert desk.told.empty()
+
+
+def test_storage_that_never_answers_holds_threads_of_its_own_job(desk):
+    """Eight reads that hang held all eight threads; now they hold four of their job, and others are answered."""
+    hangs, begun = threading.Event(), threading.Semaphore(0)
+
+    def read():
+        begun.release()
+        hangs.wait()
+
+    for _ in range(8):
+        desk.submit(read, owner="hanging")
+    for _ in range(LANE_THREADS):
+        assert begun.acquire(timeout=20)
+    desk.submit(lambda: "checkpoint", owner="other")
+    desk.submit(lambda: "submission")
+
+    assert {desk.next(), desk.next()} == {"checkpoint", "submission"}
+    assert not begun.acquire(blocking=False)
+    assert desk.io.thread_count <= LANE_THREADS + 2
+    hangs.set()
+
+
+def test_many_jobs_with_hanging_storage_hold_no_thread_of_another(desk):
+    """Work that is stuck does not count among the threads that all share, and the surplus ends when it is stuck no
+    more."""
+    hangs = threading.Event()
+    for number in range(10):
+        desk.submit(lambda: hangs.wait() and None, owner=f"hanging-{number}")
+    for number in range(50):
+        desk.submit(lambda number=number: number, owner="other")
+    assert sorted(desk.next() for _ in range(50)) == list(range(50))
+
+    hangs.set()
+    for number in range(50):
+        desk.submit(lambda number=number: number)
+    assert sorted(desk.next() for _ in range(50)) == list(range(50))
+
+
+def test_more_work_than_a_lane_holds_is_refused_at_once(desk):
+    """An owner whose storage hangs may not queue for ever; the others are not concerned."""
+    hangs = threading.Event()
+    for _ in range(LANE_THREADS + LANE_QUEUE + 1):
+        desk.submit(lambda: hangs.wait() and None, owner="hanging")
+    desk.submit(lambda: "next")
+
+    refused = list(iter(desk.next, "next"))
+    assert refused and all(isinstance(each, TooMuchWaits) for each in refused)
+    hangs.set()

@@ -209,7 +209,9 @@ def test_an_acknowledgement_says_how_much_state_it_refers_to():
     """Inline and segment bytes, summed for readers that do not look into the handles."""
     keyed = (
         KeyedStateHandle(KeyGroupRange(0, 3), ByteStreamStateHandle(b"12345")),
-        KeyedStateHandle(KeyGroupRange(4, 7), SegmentStateHandle("chk-5/segment", 100, 37, 2**64 - 1)),
+        KeyedStateHandle(
+            KeyGroupRange(4, 7), SegmentStateHandle("chk-5/segment", 100, 37, 2**64 - 1, bytes(range(32)))
+        ),
     )
     state = TaskStateSnapshot({OperatorID("d" * 32): OperatorSubtaskState(managed_keyed=keyed)})
     envelope = wire.encode_envelope(SESSION, [AcknowledgeCheckpoint(JOB, ATTEMPT, CheckpointID(5), state=state)])
