@@ -25,9 +25,9 @@ from benchmarks.cluster import fail, report, versions
 from snapline.dataflow.errors import SnaplineError
 
 PATIENCE_S = 900.0
-"""For one run."""
+"""The bound on one run of either side."""
 WARM_UP = ("--warmup-seconds", "5", "--warmup-cpu-s", "12")
-"""Flink's compiler needs it."""
+"""How long Flink runs before anything counts, because the JVM compiles what it runs often."""
 BY_HAND = {"q4": "q4h", "q6": "q6h"}
 """Winning bids in a function of one's own, which is faster on Flink than its interval join."""
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -118,7 +118,7 @@ def run_pairs(case: str, flink: Sequence[str], options: argparse.Namespace) -> d
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--case", nargs="+", choices=sorted(CASES), required=True)
     cli.add_argument("--flink", default=os.environ.get("FLINK_PERF", ""), help="command of the Flink program")

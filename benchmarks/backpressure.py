@@ -129,7 +129,7 @@ def _metrics(details: pb.CheckpointDetails, name: str) -> list[int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = parser(__doc__)
     cli.set_defaults(checkpoint_interval="2 s", seconds=30.0)
     cli.add_argument("--sink-rate", type=float, default=20_000, help="rows per second of all subtasks of the sink")

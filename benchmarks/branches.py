@@ -31,7 +31,7 @@ WINDOW_MS = 1_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = parser(__doc__)
     cli.set_defaults(parallelism=1, master="local[1]")
     cli.add_argument("--branches", type=int, default=50)

@@ -59,7 +59,7 @@ def _processors() -> str:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Minimum, median, maximum, number."""
+    """Return the minimum, the median, the maximum and the number of the values."""
     if not values:
         return {"min": 0, "median": 0, "max": 0, "n": 0}
     return {"min": min(values), "median": statistics.median(values), "max": max(values), "n": len(values)}

@@ -73,16 +73,16 @@ class FarSide:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the id of the process."""
         return self._process.pid
 
     def wait_until_registered(self) -> None:
-        """All TaskManagers."""
+        """Wait until all TaskManagers are registered."""
         if self._process.stdout is None or self._process.stdout.readline() != b"registered\n":
             raise RuntimeError("the far side did not register")
 
     def stop(self) -> None:
-        """End it."""
+        """End the process and wait for it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -91,7 +91,7 @@ class FarSide:
 
 
 class RelayBeside:
-    """One `snapline relay`."""
+    """A process of `snapline relay`."""
 
     def __init__(self, address_file: Path) -> None:
         command = [
@@ -113,11 +113,11 @@ class RelayBeside:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the id of the process."""
         return self._process.pid
 
     def stop(self) -> None:
-        """End it."""
+        """End the process and wait for it."""
         self._process.kill()
         self._process.wait()
 
@@ -209,7 +209,7 @@ def _line(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--subtasks", type=int, nargs="+", default=[1_000, 2_000, 5_000, 10_000])
     cli.add_argument("--task-managers", type=int, nargs="+", default=[10, 100, 500])

@@ -81,7 +81,7 @@ class Rows:
 
 
 def seconds(action: Callable[[], None]) -> float:
-    """How long it takes."""
+    """How long the function takes, in seconds."""
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun

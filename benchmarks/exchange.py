@@ -168,7 +168,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Median and spread."""
+    """Return the median and the spread of the runs."""
     return {
         name: {
             "median": round(statistics.median(values)),

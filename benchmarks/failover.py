@@ -69,7 +69,7 @@ class ArrivalSink(Sink):
 
 
 class ArrivalWriter(SinkWriter):
-    """One file per attempt."""
+    """A writer of one file for each attempt, with the times at which rows came."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("ab", buffering=0)
@@ -139,7 +139,7 @@ class Trial:
         }
 
     def settle(self) -> None:
-        """Until checkpoints complete."""
+        """Wait until checkpoints complete again."""
         before = self.newest_checkpoint()
         wait_until(lambda: self.newest_checkpoint() > before + 1, "checkpoints", self._patience_s)
 
@@ -158,7 +158,7 @@ class Trial:
         return max((c.checkpoint_id for c in completed if c.trigger_timestamp_ms > triggered_after_ms), default=0)
 
     def busy_task_manager(self) -> subprocess.Popen[bytes]:
-        """One that runs tasks."""
+        """Return a TaskManager that runs tasks."""
         with self._cluster.client() as client:
             details = client.get_job(self._job_id)
             pids = {manager.resource_id: manager.pid for manager in client.list_task_managers()}
@@ -175,12 +175,12 @@ class Trial:
 
     @property
     def tasks_started(self) -> int:
-        """By all TaskManagers, ever."""
+        """Return how many tasks all TaskManagers have started, ever."""
         return self._tasks_started()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--trials", type=int, default=3, help="of each kind but cut_off")
     cli.add_argument("--cut-off-trials", type=int, default=1, help="each takes heartbeat.timeout")

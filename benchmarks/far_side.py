@@ -52,7 +52,7 @@ STARTING = (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 
 
 class FarTaskManager:
-    """One of them."""
+    """One of the TaskManagers that are played here."""
 
     def __init__(self, name: str, slots: int, coordinator: str, relay: str = "") -> None:
         self.info = TaskManagerInfo(ResourceID(name), "127.0.0.1:1", slots, VERSION, "127.0.0.1", 1)
@@ -155,7 +155,7 @@ def _answers(envelope: cluster_pb2.Envelope, job_id: JobID, running: dict[Execut
 
 
 async def leader_session(coordinator: str) -> LeaderSessionID:
-    """Of the ResourceManager."""
+    """Return the leader session of the ResourceManager."""
     async with grpc.aio.insecure_channel(coordinator, options=CHANNEL_OPTIONS) as channel:
         async for table in cluster_pb2_grpc.LeaderRetrievalStub(channel).Watch(cluster_pb2.WatchLeadersRequest()):
             if table.resource_manager.address:

@@ -28,7 +28,7 @@ SETTLE_SECONDS = 0.5
 
 
 class Floor:
-    """The server's side."""
+    """The side of the server, which counts what comes."""
 
     def __init__(self, streams: int) -> None:
         self._streams = streams
@@ -38,7 +38,7 @@ class Floor:
         self._all_acknowledged = asyncio.Event()
 
     async def connect(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """One stream."""
+        """Serve one stream until it ends."""
         outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outgoing.append(outgoing)
         if len(self._outgoing) == self._streams:
@@ -57,7 +57,7 @@ class Floor:
                 self._all_acknowledged.set()
 
     def write_to_all(self, message: bytes | None) -> None:
-        """None: the streams end."""
+        """Send the message on all streams; None ends them."""
         for outgoing in self._outgoing:
             outgoing.put_nowait(message)
 
@@ -119,7 +119,7 @@ async def connect_all(streams: int, port: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--streams", type=int, default=500)
     cli.add_argument("--rounds", type=int, default=12)

@@ -38,7 +38,7 @@ MAX_PARALLELISM = 128
 
 
 def open_backend(backend: str, memory: str, directory: str) -> KeyedStateBackend:
-    """As an operator does."""
+    """Open the state backend as an operator does."""
     key_groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
     if backend == "hashmap":
         return KeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM)
@@ -73,7 +73,7 @@ def checkpoint(chain: IncrementalSnapshots, number: int) -> tuple[dict[str, floa
 
 
 def written(part: IncrementalPart) -> KeyedStateHandle:
-    """Encoded, and kept."""
+    """Encode the part and return a handle that keeps it."""
     data = part.encode()
     part.release()
     return part.stored(ByteStreamStateHandle(bytes(data)))
@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure the cases and print a line for each."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--keys", type=int, default=10_000_000)
     cli.add_argument("--changed", type=float, default=0.01, help="share of the keys")

@@ -53,11 +53,11 @@ class Candidate(ABC):
 
     @abstractmethod
     def slots(self, column: pa.Array) -> Slots:
-        """One slot per row."""
+        """Return one slot for each row."""
 
 
 class SnaplineIndex(Candidate):
-    """What Snapline uses."""
+    """The index that Snapline uses."""
 
     name = "KeyIndex"
 
@@ -80,7 +80,7 @@ def _typed_dict_slots(table: Any, keys: Any, slots: Any) -> None:
 
 
 class TypedDict(Candidate):
-    """numba's own dictionary."""
+    """A dictionary of numba's own, for comparison."""
 
     name = "numba typed dict"
     types = ("int64",)
@@ -322,7 +322,7 @@ def _in_process(program: str, environment: dict[str, str]) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--keys", type=int, nargs="+", default=[100_000, 1_000_000])
     cli.add_argument("--types", nargs="+", choices=["int64", "string"], default=["int64", "string"])

@@ -34,7 +34,7 @@ OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64()
 
 
 def with_string_key(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The key as text."""
+    """Replace the key by its text."""
     return batch.set_column(0, STRING_KEY, batch.column(0).cast(pa.string()))
 
 
@@ -54,7 +54,7 @@ class RunningSum(sl.KeyedProcessFunction):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = keyed_parser(__doc__, keys=100_000)
     cli.add_argument("--rows", action="store_true", help="row-wise Python function instead of the vectorised operator")
     cli.add_argument(

@@ -71,7 +71,7 @@ def own_mib(pid: int) -> float:
 
 
 def open_backend(options: argparse.Namespace) -> RocksDBKeyedStateBackend:
-    """As an operator does."""
+    """Open the state backend as an operator does."""
     memory = ROCKSDB_MEMORY.read(options.memory)
     store = RocksDBStore(str(Path(options.directory) / "rocksdb"), "values", memory // 3)
     key_groups = KeyGroupRange(0, MAX_PARALLELISM - 1)

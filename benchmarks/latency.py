@@ -41,7 +41,7 @@ BUCKETS = 1_000_000
 
 
 class LatencySink(Sink):
-    """Measures, and throws away."""
+    """A sink that measures the age of rows and throws them away."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -55,7 +55,7 @@ class LatencySink(Sink):
 
 
 class LatencyWriter(SinkWriter):
-    """One histogram per subtask."""
+    """A writer that keeps one histogram for each subtask."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / f"latency-{uuid.uuid4().hex}.npy"
@@ -85,7 +85,7 @@ class LatencyWriter(SinkWriter):
 
 
 def read_histogram(directory: Path) -> Any:
-    """All subtasks together."""
+    """Add up the histograms of all subtasks."""
     total = np.zeros(BUCKETS, dtype=np.int64)
     for file in directory.glob("latency-*.npy"):
         histogram = np.load(file)
@@ -104,7 +104,7 @@ def percentiles(histogram: Any) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = parser(__doc__)
     cli.add_argument("--rate", type=int, default=10_000, help="events per second")
     cli.add_argument("--keys", type=int, default=1000)

@@ -57,7 +57,7 @@ class FarStorage(LocalStorage):
 
 
 def local_recovery(directory: Path, name: str) -> LocalRecovery:
-    """Of one TaskManager."""
+    """The local copies of one TaskManager."""
     return LocalRecovery(
         lambda: LocalDirectories([str(directory / "local")], ResourceID(name)), lambda *_: None, silent_logger()
     )
@@ -99,7 +99,7 @@ def restore(options: argparse.Namespace, reader: SnapshotReader, state: TaskStat
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--keys", type=int, default=1_000_000)
     cli.add_argument("--mb-per-s", type=float, default=100.0, help="of the storage")

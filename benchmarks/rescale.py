@@ -86,7 +86,7 @@ def rescale(cluster: LocalCluster, job_id: str, output: Path, parallelism: int) 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--keys", type=int, default=1_000_000)
     cli.add_argument("--rate", type=int, default=1_000_000, help="events per second")

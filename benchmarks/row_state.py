@@ -38,7 +38,7 @@ OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64()
 
 
 class RunningSum(KeyedProcessFunction):
-    """Two values per key."""
+    """A function that keeps two values for each key."""
 
     def open(self, context: RuntimeContext) -> None:
         self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Callable[[], KeyedProcessFunction], int, int]] = {
 
 
 class _Discard:
-    """The operator's output."""
+    """An output that throws away what the operator emits."""
 
     def emit_batch(self, batch: pa.RecordBatch) -> None: ...
     def emit_side(self, tag: str, batch: pa.RecordBatch) -> None: ...
@@ -198,7 +198,7 @@ def measure_timers(rows: int, batch_rows: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure the cases and print a line for each."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--cases", nargs="+", choices=[*CASES, "list-timers"], default=[*CASES, "list-timers"])
     cli.add_argument("--rows", type=int, default=400_000)

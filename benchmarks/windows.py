@@ -30,7 +30,7 @@ EVENT_INTERVAL_US = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = keyed_parser(__doc__, keys=10_000)
     cli.add_argument("--window-ms", type=int, default=10_000)
     cli.add_argument("--batch-rows", type=int, default=65_536, help="rows per generated batch")

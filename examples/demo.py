@@ -52,12 +52,12 @@ class Progress:
 
     @property
     def checkpoints(self) -> int:
-        """Completed so far."""
+        """Return how many checkpoints have been completed so far."""
         return self.details.checkpoint_counts.completed if self.details else 0
 
     @property
     def running(self) -> bool:
-        """Whether every task runs."""
+        """Whether every task of the job runs."""
         return self.details is not None and job_status(self.details) == "RUNNING"
 
     def line(self, elapsed_s: float) -> str:
@@ -190,7 +190,7 @@ def judge(comparisons: list[Comparison]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, compare, say so."""
+    """Run the example, compare its rows, and say the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--input", type=Path, default=FLIGHTS)
     parser.add_argument("--output", type=Path, default=None, help="kept when given, else temporary")

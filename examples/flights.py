@@ -59,7 +59,7 @@ class ThirdTimeLate(sl.KeyedProcessFunction):
     """Keeps the flights of an aircraft until the watermark has passed them, then counts late ones in a row."""
 
     def open(self, context: sl.RuntimeContext) -> None:
-        """Create the two states."""
+        """Create the two states of a key."""
         flight = pa.struct([field for field in ALERT_SCHEMA if field.name != "tailnum"])
         self.waiting = context.get_list_state(sl.ListStateDescriptor("waiting", flight))
         self.late_in_a_row = context.get_state(sl.ValueStateDescriptor("late-in-a-row", pa.int64()))

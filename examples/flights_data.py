@@ -64,7 +64,7 @@ def to_frame(csv: bytes) -> pl.DataFrame:
 
 
 def write(flights: pl.DataFrame, output: Path) -> None:
-    """Write the Parquet file."""
+    """Write the flights to a Parquet file."""
     if flights.height != ROWS:
         raise PublishedDataError(f"expected {ROWS} flights, found {flights.height}")
     write_parquet(flights, output, ROWS_PER_GROUP)

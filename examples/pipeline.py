@@ -301,7 +301,7 @@ def run(options: argparse.Namespace, output: Path) -> int:
 
 
 def compared(flights: pl.DataFrame, planes: pl.DataFrame, table: Path, bootstrap: str) -> list[Comparison]:
-    """Both outputs against polars."""
+    """Compare both outputs with what polars computes."""
     expected = expected_days(flights, planes)
     delta = pl.read_delta(str(table)).select(DAY.names)
     times = [pl.col(name).dt.cast_time_unit("ms").dt.replace_time_zone(None) for name in ("window_start", "window_end")]
@@ -312,7 +312,7 @@ def compared(flights: pl.DataFrame, planes: pl.DataFrame, table: Path, bootstrap
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, compare, say so."""
+    """Run the example, compare its rows, and say the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--input", type=Path, default=FLIGHTS)
     parser.add_argument("--archive", type=Path, default=ARCHIVE)

@@ -56,7 +56,7 @@ class Model:
     delays: np.ndarray[Any, np.dtype[np.float32]]
 
     def predict(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Score each flight."""
+        """Give each flight its score."""
         wanted = features_of(batch) / self.scale
         scores = np.empty(len(wanted))
         for start in range(0, len(wanted), BLOCK_ROWS):
@@ -149,7 +149,7 @@ class Outcome:
     """What one run has come to."""
 
     rows_scored: int
-    """By all attempts together."""
+    """The rows that all attempts together have scored."""
     cpu_s: float
     """Of the workers, for the partitions."""
     wall_s: float

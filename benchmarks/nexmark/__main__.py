@@ -30,7 +30,7 @@ from snapline.dataflow.errors import SnaplineError
 
 
 def run_query(name: str, options: Any) -> dict[str, Any]:
-    """Figures of one query."""
+    """Measure one query and return its figures."""
     directory = checkpoint_directory()
     try:
         environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
@@ -46,7 +46,7 @@ def run_query(name: str, options: Any) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and report."""
+    """Run the benchmark and print what it measured."""
     cli = parser(__doc__)
     cli.add_argument("--queries", default=",".join(QUERIES), help="which, separated by commas")
     cli.add_argument("--events-per-second", type=int, default=100_000, help="of event time")

@@ -90,9 +90,9 @@ class Nexmark:
     """How fast event time goes, and how much there is of it."""
 
     events_per_second: int = 10_000
-    """Of event time."""
+    """How many events there are in a second of event time."""
     events: int | None = None
-    """None: without end."""
+    """How many events there are, or None when they have no end."""
 
     @property
     def epoch_us(self) -> int:
@@ -104,7 +104,7 @@ class Nexmark:
         return pa.array(numbers * 1_000 // self.events_per_second).view(TIME)
 
     def persons(self, epochs: Int64) -> pa.RecordBatch:
-        """The persons of epochs."""
+        """Return the persons of these epochs."""
         city = below(epochs, 1, len(_CITIES))
         columns = [
             pa.array(epochs + FIRST_ID),
@@ -116,7 +116,7 @@ class Nexmark:
         return pa.RecordBatch.from_arrays(columns, schema=PERSON)
 
     def auctions(self, epochs: Int64) -> pa.RecordBatch:
-        """The auctions of epochs."""
+        """Return the auctions of these epochs."""
         index = (epochs[:, None] * AUCTIONS + np.arange(AUCTIONS)).ravel()
         epoch = np.repeat(epochs, AUCTIONS)
         number = epoch * EVENTS_PER_EPOCH + PERSONS + index % AUCTIONS
@@ -138,7 +138,7 @@ class Nexmark:
         return pa.RecordBatch.from_arrays(columns, schema=AUCTION)
 
     def bids(self, epochs: Int64) -> pa.RecordBatch:
-        """The bids of epochs."""
+        """Return the bids of these epochs."""
         index = (epochs[:, None] * BIDS + np.arange(BIDS)).ravel()
         epoch = np.repeat(epochs, BIDS)
         number = epoch * EVENTS_PER_EPOCH + PERSONS + AUCTIONS + index % BIDS
@@ -203,15 +203,15 @@ class Streams:
 
     @property
     def persons(self) -> sl.DataStream:
-        """Persons by their time."""
+        """A source of persons in the order of their time."""
         return self._stream("persons", PERSON)
 
     @property
     def auctions(self) -> sl.DataStream:
-        """Auctions by their opening."""
+        """A source of auctions in the order of their opening."""
         return self._stream("auctions", AUCTION)
 
     @property
     def bids(self) -> sl.DataStream:
-        """Bids by their time."""
+        """A source of bids in the order of their time."""
         return self._stream("bids", BID)

@@ -23,12 +23,12 @@ SIDE_ROWS = 10_000
 
 
 def q0(streams: Streams) -> sl.DataStream:
-    """Pass through."""
+    """q0: every bid passes through."""
     return streams.bids.map_batches(lambda batch: batch, name="q0")
 
 
 def q1(streams: Streams) -> sl.DataStream:
-    """Dollars to euros."""
+    """q1: prices in dollars become prices in euros."""
 
     def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.set_column(2, "price", pc.multiply(batch.column("price"), 0.908))
@@ -37,7 +37,7 @@ def q1(streams: Streams) -> sl.DataStream:
 
 
 def q2(streams: Streams) -> sl.DataStream:
-    """Bids on some auctions."""
+    """q2: keep the bids on some auctions."""
 
     def select(batch: pa.RecordBatch) -> pa.RecordBatch:
         auctions = batch.column("auction").to_numpy()
@@ -64,7 +64,7 @@ class WinningBid(sl.KeyedBatchProcessFunction):
     category = sl.ValueStateDescriptor("category", pa.int64())
 
     def process_batch(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
-        """Rows of the join."""
+        """Keep the highest price of each auction, and who sells it."""
         best = state.get(self.best).fill_null(-1).to_numpy().copy()
         np.maximum.at(best, keys.rows, batch.column("price").to_numpy())
         state.put(self.best, pa.array(best))
@@ -75,7 +75,7 @@ class WinningBid(sl.KeyedBatchProcessFunction):
         state.register_event_time_timers(expires, np.arange(len(keys), dtype=np.int32))
 
     def on_timers(self, keys: sl.BatchKeys, times_ms: Any, state: sl.BatchState) -> pa.RecordBatch:
-        """Auctions have expired."""
+        """Emit the winners of the auctions that have expired."""
         columns = [
             keys.columns.column(0),
             state.get(self.seller),
@@ -136,7 +136,7 @@ class LastPrices(sl.KeyedProcessFunction):
         self.last = context.get_state(sl.ValueStateDescriptor("last", serializer="json"))
 
     def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterable[sl.Row]:
-        """An auction has closed."""
+        """Emit the winner of an auction that has closed."""
         closed = [row["expires"].isoformat(), row["auction"], row["price"]]
         last = sorted([*(self.last.value() or []), closed])[-LAST_PRICES:]
         self.last.update(last)
