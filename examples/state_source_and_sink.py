@@ -7,7 +7,8 @@
   loses it. What it flushed after the last checkpoint is flushed again after a crash: at least once (for exactly once,
   see `TwoPhaseCommitSinkFunction`).
 
-    python -m examples.state_source_and_sink --output DIRECTORY
+    snapline run --local examples/state_source_and_sink.py -- --output DIRECTORY
+    python -m examples.state_source_and_sink --output DIRECTORY                       # on Spark
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def flushed(output: str) -> list[tuple[int, int]]:
 
 
 def main() -> int:
-    """Run it in this process and compare; the exit code."""
+    """Run the job and compare what it flushed; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", required=True, help="an empty directory")
     parser.add_argument("--rows", type=int, default=10_000)
@@ -121,7 +122,7 @@ def main() -> int:
     Path(given.output).mkdir(parents=True, exist_ok=True)
     environment = sl.StreamExecutionEnvironment.get_execution_environment()
     environment.enable_checkpointing(500)
-    build(environment, given.output, given.rows).execute("state source and sink", local=True)
+    build(environment, given.output, given.rows).execute("state source and sink")
     found = flushed(given.output)
     print(f"{len(found)} sums flushed, {len(expected(given.rows) - set(found))} missing")
     return 0 if set(found) == expected(given.rows) else 1

@@ -8,7 +8,7 @@ checkpoints are on: a derived uid changes when the graph does, and then its stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import cloudpickle
@@ -25,7 +25,17 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.generated_uids import GeneratedUids, warning_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
-from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedBatchProcessSpec, KeyedProcessSpec, SourceSpec
+from snapline.dataflow.graph.operator_specs import (
+    CoProcessSpec,
+    CustomOperatorSpec,
+    GlobalCommitterSpec,
+    KeyedBatchProcessSpec,
+    KeyedProcessSpec,
+    SinkFunctionSpec,
+    SinkSpec,
+    SinkWriterSpec,
+    SourceSpec,
+)
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM, compute_default_max_parallelism
@@ -33,6 +43,8 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.declared_states import declared_schema, declared_states
 
 NO_RESTORE = SavepointRestoreSettings()
+_WITHOUT_OUTPUT = (SinkSpec, SinkFunctionSpec, SinkWriterSpec, GlobalCommitterSpec, CustomOperatorSpec)
+"""Operators that put out nothing, or of which only their author knows whether they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ def translate(
     if not graph.nodes:
         raise JobDefinitionError(f"job {name!r} has no operators: add a source with env.from_source(...)")
     resolved, without_uid = _resolve(graph, configuration)
-    warnings = (warning_of(without_uid),) if without_uid else ()
+    warnings = (*((warning_of(without_uid),) if without_uid else ()), *_warnings_of_unread(graph))
     chain_of = _chain(resolved, configuration)
     chains: dict[int, list[int]] = {}
     for node_id, head in chain_of.items():
@@ -117,6 +129,21 @@ def translate(
         ),
     )
     return Translation(job_graph.without_secrets(), warnings, configuration)
+
+
+def _warnings_of_unread(graph: StreamGraph) -> Iterator[str]:
+    """Warn of operators whose output nobody reads, which is most often a sink that was forgotten."""
+    read = {edge.source for node in graph.nodes for edge in node.inputs}
+    unread = [
+        repr(node.name)
+        for node in graph.nodes
+        if node.node_id not in read and not isinstance(node.spec, _WITHOUT_OUTPUT)
+    ]
+    if unread:
+        yield (
+            f"nothing reads what {', '.join(unread)} puts out: it goes nowhere. End the stream with sink_to(...), print() "
+            "or execute_and_collect(), or with sink_to(snapline.connectors.DiscardingSink()) where that is meant"
+        )
 
 
 def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Resolved], list[tuple[str, str]]]:

@@ -34,10 +34,14 @@ def is_local(asked: bool | None) -> bool:
 
 def threads_of(asked: int | None) -> int:
     """How many threads a local run has. Raises JobDefinitionError."""
-    threads = int(os.environ.get(LOCAL_VARIABLE) or 1) if asked is None else asked
-    if not isinstance(threads, int) or threads < 1:
-        raise JobDefinitionError(f"a local run needs a whole number of threads, at least 1, got threads={threads!r}")
-    return threads
+    if asked is None:
+        variable = os.environ.get(LOCAL_VARIABLE) or "1"
+        if not variable.isdecimal():
+            raise JobDefinitionError(f"{LOCAL_VARIABLE} is the number of threads of a local run, got {variable!r}")
+        asked = int(variable)
+    if not isinstance(asked, int) or asked < 1:
+        raise JobDefinitionError(f"a local run needs a whole number of threads, at least 1, got threads={asked!r}")
+    return asked
 
 
 @contextmanager

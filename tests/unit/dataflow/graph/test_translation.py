@@ -118,11 +118,24 @@ def test_one_warning_names_the_operators_whose_uid_is_generated():
     translation = without_uids()
     first, second = stateful_uids(translation)
 
-    (warning,) = translation.warnings
+    warning, _ = translation.warnings
     assert warning == (
         f"2 operators keep state under a generated uid: 'running_aggregate' ({first}), 'running_aggregate' ({second}). Such a uid "
         "is the same as long as the program is; once an operator or anything before it is renamed, added or removed, a restart from a savepoint "
         "does not find its state. Add uid='...' to each (pipeline.auto-generate-uids = false makes this an error)"
+    )
+
+
+def test_streams_that_nobody_reads_are_named():
+    """A sink that was forgotten is the usual reason; one that throws rows away is meant."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    numbers = env.from_collection([{"v": 1}])
+    numbers.map_batches(lambda batch: batch, name="doubled")
+    numbers.map_batches(lambda batch: batch, name="kept").sink_to(sl.connectors.DiscardingSink())
+    (warning,) = env.translate("job").warnings
+    assert warning == (
+        "nothing reads what 'doubled' puts out: it goes nowhere. End the stream with sink_to(...), print() or "
+        "execute_and_collect(), or with sink_to(snapline.connectors.DiscardingSink()) where that is meant"
     )
 
 

@@ -162,6 +162,18 @@ def test_a_script_runs_locally_without_what_it_does_not_need(tmp_path):
     assert (ended.stdout, ended.returncode) == ("{'y': 10}\n{'y': 20}\n[]\n", 0), ended.stderr
 
 
+def test_a_variable_that_is_no_number_is_named(tmp_path):
+    """`SNAPLINE_LOCAL=true` is a guess that many make."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**_environment(), LOCAL_VARIABLE: "true"}
+    )
+    assert ended.stderr.splitlines()[-1].endswith(
+        "SNAPLINE_LOCAL is the number of threads of a local run, got 'true'"
+    )
+
+
 def test_the_command_runs_a_script_locally(tmp_path):
     """`snapline run --local job.py`; what belongs to a coordinator is refused."""
     script = tmp_path / "job.py"
