@@ -119,11 +119,12 @@ def main() -> int:
     parser.add_argument("--output", required=True, help="an empty directory")
     parser.add_argument("--rows", type=int, default=10_000)
     given = parser.parse_args()
-    Path(given.output).mkdir(parents=True, exist_ok=True)
+    output = str(Path(given.output).resolve())  # executors have directories of their own
+    Path(output).mkdir(parents=True, exist_ok=True)
     environment = sl.StreamExecutionEnvironment.get_execution_environment()
     environment.enable_checkpointing(500)
-    build(environment, given.output, given.rows).execute("state source and sink")
-    found = flushed(given.output)
+    build(environment, output, given.rows).execute("state source and sink")
+    found = flushed(output)
     print(f"{len(found)} sums flushed, {len(expected(given.rows) - set(found))} missing")
     return 0 if set(found) == expected(given.rows) else 1
 

@@ -20,7 +20,6 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from snapline.connectors.connector_metrics import COMMIT_RETRIES
-from snapline.connectors.delta.delta_merge import KeyedRows, merge, waiting_rows
 from snapline.connectors.delta.delta_statistics import statistics_of
 from snapline.connectors.delta.delta_table import (
     columns_of,
@@ -39,6 +38,7 @@ from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.partitions import split_by_values
 from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
+from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableWriter
@@ -93,10 +93,7 @@ class DeltaSink(Sink):
         self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
         self.key: tuple[str, ...] = tuple(key)
         self.delete = delete
-        if delete and not key:
-            raise ConnectorError("DeltaSink: delete= needs key=, the columns by which rows are found")
-        if shuffle and key:
-            raise ConnectorError("DeltaSink: rows with key= meet by their key; leave out shuffle=")
+        require_meeting("DeltaSink", self.key, delete, shuffle)
         self.new_columns: NewColumns = new_columns
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
@@ -376,3 +373,14 @@ def action(file: Mapping[str, Any]) -> Any:
         data_change=True,
         stats=file["statistics"],
     )
+
+
+def merge(table: Any, rows: pa.Table, key: Sequence[str], properties: Any) -> None:
+    """Take the rows into the table in one commit: those of known keys are updated in the columns that came, deleted
+    where they say so, and the rest is inserted. Raises what deltalake raises."""
+    values = {name: f's."{name}"' for name in rows.column_names if name != GONE}
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in key)
+    merger = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+    merger = merger.when_matched_delete(f"s.{GONE}")
+    merger = merger.when_matched_update(values, predicate=f"NOT s.{GONE}")
+    merger.when_not_matched_insert(values, predicate=f"NOT s.{GONE}").execute()

@@ -20,6 +20,7 @@ from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.partitions import split_by_keys
 from snapline.connectors.files.staging import SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
+from snapline.connectors.iceberg.iceberg_merge import merge_rows
 from snapline.connectors.iceberg.iceberg_table import (
     Catalog,
     Partitions,
@@ -30,6 +31,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     open_table,
     unusable,
 )
+from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableWriter
@@ -69,6 +71,8 @@ class IcebergSink(Sink):
         *,
         catalog: Catalog,
         partition_by: Sequence[str] | None = None,
+        key: Sequence[str] = (),
+        delete: str = "",
         new_columns: NewColumns = "fail",
         shuffle: bool | None = None,
         rolling: RollingPolicy | None = None,
@@ -78,9 +82,12 @@ class IcebergSink(Sink):
         """`table`: its name with the namespace, `shop.sales`. `catalog`: properties of a catalogue as pyiceberg has
         them (`type`, `uri`, `warehouse`, `s3.*` ... and its `name`, else `default`), or its name in pyiceberg's
         configuration. `partition_by`: columns, by their values; default is what the table has, with its transforms.
-        `new_columns`: what becomes of columns that the table lacks, `fail` or `add`. `shuffle`: rows with equal
-        `partition_by` meet in one subtask, so that fewer files are written (default: where it is said). `schema`: of
-        the rows; default is that of the first batch."""
+        `key`: rows replace those of the table with the same values in these columns, and are added where there are
+        none; the library writes the files anew that hold them. `delete`: with `key`, a column that is not written:
+        true, or the row kind `-D`, deletes the row of the key; `-U` is passed over. `new_columns`: what becomes of
+        columns that the table lacks, `fail` or `add`. `shuffle`: rows with equal `partition_by` meet in one subtask, so
+        that fewer files are written (default: where it is said). `schema`: of the rows; default is that of the first
+        batch."""
         if new_columns not in ("fail", "add"):
             raise ConnectorError(f"IcebergSink: new_columns is 'fail' or 'add', not {new_columns!r}")
         if "." not in table.strip("."):
@@ -90,6 +97,9 @@ class IcebergSink(Sink):
         """What errors call the place that is written to."""
         self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
         self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
+        self.key: tuple[str, ...] = tuple(key)
+        self.delete = delete
+        require_meeting("IcebergSink", self.key, delete, shuffle)
         self.new_columns: NewColumns = new_columns
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
@@ -109,7 +119,7 @@ class IcebergSink(Sink):
 
     def validate(self) -> None:
         catalog = open_catalog(self.catalog)
-        rows = IcebergRows(self, open_table(catalog, self.table))
+        rows = rows_for(self, open_table(catalog, self.table))
         namespace = self.table.rpartition(".")[0]
         try:
             there = catalog.namespace_exists(namespace)
@@ -123,6 +133,8 @@ class IcebergSink(Sink):
             rows.fit(self.schema)
 
     def before_writing(self, stream: Any) -> Any:
+        if self.key:
+            return stream.key_by(*self.key)
         return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
@@ -158,13 +170,21 @@ class IcebergWriter(SinkWriter):
             catalog = open_catalog(sink.catalog)
             table = open_table(catalog, sink.table)
             if table is None:
-                table = create_table(catalog, sink, IcebergRows(sink, None).fit(sink.schema or rows))
+                table = create_table(catalog, sink, rows_for(sink, None).fit(sink.schema or rows))
             directory, options = data_directory(table)
             files, location = open_output(directory, options)
             place = SinkPlace.of(location.path, self._context)
-            rows_of = IcebergRows(sink, table, directory)
-            self._writer = TableWriter(sink, files, place, rows_of, self._context.metrics)
+            self._writer = TableWriter(sink, files, place, rows_for(sink, table, directory), self._context.metrics)
         return self._writer
+
+
+def rows_for(sink: IcebergSink, table: Any | None, directory: str = "") -> IcebergRows | KeyedRows:
+    """How the sink's rows become files of the table, or of one that is to be made: to be added, or to be merged."""
+    rows = IcebergRows(sink, table, directory)
+    if not sink.key:
+        return rows
+    rows.partitions.require_rewriting(sink.described)
+    return KeyedRows(rows, sink.key, sink.delete, sink.described)
 
 
 def create_table(catalog: Any, sink: IcebergSink, columns: pa.Schema) -> Any:
@@ -197,7 +217,7 @@ class IcebergRows:
     def __init__(self, sink: IcebergSink, table: Any | None, directory: str = "") -> None:
         self._sink = sink
         self._directory = directory
-        self._partitions = Partitions(table, sink.partition_by, sink.described)
+        self.partitions = Partitions(table, sink.partition_by, sink.described)
         self._table = None if table is None else columns_of(table)
         self._expected: pa.Schema | None = sink.schema
         self._written: pa.Schema | None = None
@@ -206,20 +226,24 @@ class IcebergRows:
         """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
         what = self._sink.described
         written = columns_to_write(rows, self._table, self._sink.new_columns, iceberg_type, what)
-        self._partitions.require_columns(written, what)
+        self.partitions.require_columns(written, what)
         return written
 
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def prepared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the columns that are written. Raises ConnectorError when they do not fit."""
         what = self._sink.described
         if self._expected is None:
             self._expected = batch.schema.remove_metadata()
         if self._written is None:
             self._written = self.fit(self._expected)
         batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
-        batch = conformed(batch, self._written, cast=True, what=what)
-        require_no_nulls(batch, what)
-        for values, rows in split_by_keys(batch, self._partitions.values(batch)):
-            yield self._partitions.directory(values), rows
+        return conformed(batch, self._written, cast=True, what=what)
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        batch = self.prepared(batch)
+        require_no_nulls(batch, self._sink.described)
+        for values, rows in split_by_keys(batch, self.partitions.values(batch)):
+            yield self.partitions.directory(values), rows
 
     def note(self) -> dict[str, Any]:
         columns = pa.schema(self._written).serialize().to_pybytes().hex()
@@ -282,7 +306,12 @@ class IcebergCommitter(GlobalCommitter):
                     if columns is not None:
                         with transaction.update_schema() as update:
                             update.union_by_name(columns)
-                transaction.add_files(paths, summary, check_duplicate_files=together.may_repeat)
+                if key := notes[0].get("key"):
+                    waiting = waiting_rows(notes[0]["directory"], data_directory(table)[1], notes)
+                    required = [field.name for field in columns_of(table) if not field.nullable]
+                    merge_rows(transaction, waiting, key, required, summary)
+                else:
+                    transaction.add_files(paths, summary, check_duplicate_files=together.may_repeat)
         except CommitFailedException as error:
             newest = open_table(self._catalog, self._name)
             if newest is not None and newest.metadata_location == before:
@@ -290,6 +319,8 @@ class IcebergCommitter(GlobalCommitter):
             return False
         except failures() as error:
             raise unusable(self._name, error) from error
+        if key:
+            self.abort(together)  # the rows are in the table's own files
         return True
 
 

@@ -6,6 +6,7 @@ and what errors of catalogue and library mean to a user. It writes nothing.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,6 +135,16 @@ class Partitions:
             raise ConnectorError(
                 f"{what}: the table is partitioned by {', '.join(found) or 'nothing'}, and the sink by {', '.join(wanted) or 'nothing'}; "
                 "leave partition_by out, or give the table's"
+            )
+
+    def require_rewriting(self, what: str) -> None:
+        """Raise ConnectorError when the library could not write files of the table anew."""
+        computed = [(column, how) for _, column, how in self.fields if how != "identity"]
+        if computed and importlib.util.find_spec("pyiceberg_core") is None:
+            column, how = computed[0]
+            raise ConnectorError(
+                f"{what}: the table is partitioned by {how} of {column!r}, where rows with key= need another library: "
+                "pip install 'pyiceberg[pyiceberg-core]'"
             )
 
     def require_columns(self, written: pa.Schema, what: str) -> None:

@@ -169,7 +169,8 @@ def test_delta_in_all_runs(tmp_path: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.leaks("pyiceberg keeps its threads for the whole process")
-def test_iceberg_in_all_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [(), ("n",)], ids=["added", "by key"])
+def test_iceberg_in_all_runs(tmp_path: Path, key: tuple[str, ...]) -> None:
     """Killed and failed at every step of writers and the one committer; each run has a table of its own."""
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     load_catalog("default", **catalog).create_namespace("shop")
@@ -177,7 +178,7 @@ def test_iceberg_in_all_runs(tmp_path: Path) -> None:
 
     def create() -> sl.Sink:
         tables.append(f"shop.rows_{len(tables)}")
-        return IcebergSink(tables[-1], catalog=catalog)
+        return IcebergSink(tables[-1], catalog=catalog, key=key)
 
     def read() -> list[dict[str, Any]]:
         found = load_catalog("default", **catalog)

@@ -1,14 +1,13 @@
-"""Rows that replace or delete those of a Delta table by a key: how they wait for the commit, and the merge itself.
+"""Rows that replace or delete those of a table by a key, and how they wait for the commit.
 
-Decides that the rows of a checkpoint lie in files that no version ever names, the last row of each key counts, and one
-commit of the table takes them in: rows of known keys are updated in the columns that came, deleted where they say so,
-and the rest is inserted. It does not know checkpoints, nor when a commit is tried again.
+Decides that the rows of a checkpoint lie in files that no version of the table ever names, which rows are to be deleted
+by their row kind, and that the last row of each key counts. It does not know how a table takes them in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,18 +18,39 @@ from snapline.connectors.files.output_files import open_output
 from snapline.connectors.tables.table_columns import require_no_nulls
 from snapline.dataflow.errors import ConnectorError
 
-if TYPE_CHECKING:
-    from snapline.connectors.delta.delta_sink import DeltaRows
-
 GONE = "__snapline_gone"
 """The column of waiting rows that is true for keys that are to be deleted."""
 KINDS = ("+I", "+U", "-U", "-D")
 
 
+def require_meeting(sink: str, key: Sequence[str], delete: str, shuffle: bool | None) -> None:
+    """Raise ConnectorError when what a sink was given does not say how rows of one key meet."""
+    if delete and not key:
+        raise ConnectorError(f"{sink}: delete= needs key=, the columns by which rows are found")
+    if shuffle and key:
+        raise ConnectorError(f"{sink}: rows with key= meet by their key; leave out shuffle=")
+
+
+class PreparedRows(Protocol):
+    """How rows get the columns of one table."""
+
+    def fit(self, rows: pa.Schema) -> pa.Schema:
+        """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
+        ...
+
+    def prepared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the columns that are written. Raises ConnectorError when they do not fit."""
+        ...
+
+    def note(self) -> dict[str, Any]:
+        """What the commit must know of all files of this writer; JSON-like."""
+        ...
+
+
 class KeyedRows:
     """How rows become files that wait for a merge."""
 
-    def __init__(self, rows: DeltaRows, key: Sequence[str], delete: str, what: str) -> None:
+    def __init__(self, rows: PreparedRows, key: Sequence[str], delete: str, what: str) -> None:
         self._rows, self._key, self._delete, self._what = rows, tuple(key), delete, what
 
     def fit(self, rows: pa.Schema) -> pa.Schema:
@@ -89,13 +109,3 @@ def waiting_rows(directory: str, options: Mapping[str, str], notes: Sequence[Map
     numbered = rows.select(key).append_column(GONE, pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.group_by(key).aggregate([(GONE, "max")]).column(f"{GONE}_max")
     return rows.take(last.sort())
-
-
-def merge(table: Any, rows: pa.Table, key: Sequence[str], properties: Any) -> None:
-    """Take the rows into the table in one commit. Raises what deltalake raises."""
-    values = {name: f's."{name}"' for name in rows.column_names if name != GONE}
-    same = " AND ".join(f't."{name}" = s."{name}"' for name in key)
-    merger = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
-    merger = merger.when_matched_delete(f"s.{GONE}")
-    merger = merger.when_matched_update(values, predicate=f"NOT s.{GONE}")
-    merger.when_not_matched_insert(values, predicate=f"NOT s.{GONE}").execute()
