@@ -17,7 +17,7 @@ SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline e
 PROTOS := $(wildcard protos/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences bill fuzz clean
+.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ lock: setup ## Write the lock files anew with the newest versions that pyproject
 
 licences: setup ## Check the licences of what the image installs
 	$(BIN)/python -m deploy.supply_chain licences
+
+vulnerabilities: setup ## Ask an OSV service what is known of the packages that the image installs: SERVICE=https://...
+	$(BIN)/python -m deploy.supply_chain vulnerabilities $(if $(SERVICE),--service $(SERVICE))
 
 bill: setup ## The bill of materials of the image (CycloneDX), into .venv/snapline.cdx.json
 	@$(BIN)/python -m deploy.supply_chain bill > $(VENV)/snapline.cdx.json && echo $(VENV)/snapline.cdx.json

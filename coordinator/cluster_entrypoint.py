@@ -140,7 +140,7 @@ class ClusterEntrypoint:
         self._dialer = Dialer(dialing, self._timers, self._clock, logger)
         self._switchboard = Switchboard(self._dialer)
         self._server = RpcServer(security, logger)
-        self._streams = ServedStreams(self._switchboard, self._server.loop, security)
+        self._streams = ServedStreams(self._switchboard, self._server.loop, security, self._server.refusals)
         self._leaders = LeaderPublisher(self._server.loop, self._leaders_changed)
         self._replies = PendingReplies(self._server.loop)
         self._thread_dumps = PendingThreadDumps(self._server.loop)

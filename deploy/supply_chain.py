@@ -2,9 +2,12 @@
 
     python -m deploy.supply_chain licences
     python -m deploy.supply_chain bill > snapline.cdx.json
+    python -m deploy.supply_chain vulnerabilities
 
-Both read `requirements-runtime.lock`, which is what the image installs, and what each installed package says of itself.
-A package whose licence is none of those below is an error that names it: somebody has to decide.
+They read `requirements-runtime.lock`, which is what the image installs, and what each installed package says of itself.
+A package whose licence is none of those below is an error that names it: somebody has to decide. `vulnerabilities` asks a
+service that speaks OSV's batch query about all pinned versions at once; exit code 1 says that some are known to be
+vulnerable, and 2 that the service could not be asked, which is not the same as none.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +26,8 @@ from typing import Any
 from snapline.runtime.version import VERSION
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements-runtime.lock"
+SERVICE = "https://api.osv.dev/v1/querybatch"
+TIMEOUT_SECONDS = 30
 PINNED = re.compile(
     r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\]+)([^\n]*(?:\n +--hash=sha256:[0-9a-f]{64}[^\n]*)*)", re.MULTILINE
 )
@@ -109,14 +115,48 @@ def bill_of_materials(found: Sequence[Component]) -> dict[str, Any]:
     }
 
 
+class NotAsked(Exception):
+    """The service of known vulnerabilities did not answer; says why, and what to do."""
+
+
+def known_vulnerabilities(found: Sequence[Component], service: str) -> list[str]:
+    """Which of them the service knows of, a line for each package. Raises NotAsked."""
+    asked = [{"package": {"ecosystem": "PyPI", "name": each.name.lower()}, "version": each.version} for each in found]
+    request = urllib.request.Request(  # noqa: S310 - the service is chosen by who asks
+        service, json.dumps({"queries": asked}).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            results = json.load(answer)["results"]
+        named = [[known["id"] for known in result.get("vulns", ())] for result in results]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotAsked(
+            f"{service} could not be asked ({error}): nothing is known of {len(found)} packages; run this where it can be "
+            "reached, or name another one with --service"
+        ) from error
+    if len(named) != len(found):
+        raise NotAsked(f"{service} answered for {len(named)} of {len(found)} packages: nothing is known")
+    return [f"{each.name} {each.version}: {', '.join(ids)}" for each, ids in zip(found, named, strict=True) if ids]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.supply_chain", description="What the image consists of.")
-    parser.add_argument("what", choices=["licences", "bill"])
+    parser.add_argument("what", choices=["licences", "bill", "vulnerabilities"])
+    parser.add_argument("--service", default=SERVICE, help="a service that speaks OSV's batch query")
+    chosen = parser.parse_args(arguments)
     found = components()
-    if parser.parse_args(arguments).what == "bill":
+    if chosen.what == "bill":
         print(json.dumps(bill_of_materials(found), indent=1))
         return 0
+    if chosen.what == "vulnerabilities":
+        try:
+            lines = known_vulnerabilities(found, chosen.service)
+        except NotAsked as error:
+            print(f"vulnerabilities: {error}", file=sys.stderr)
+            return 2
+        print("\n".join([*lines, f"{len(found)} packages asked about, {len(lines)} with known vulnerabilities"]))
+        return 1 if lines else 0
     problems = [each.problem for each in found if each.problem]
     for problem in problems:
         print(f"supply_chain: {problem}: decide, and write it into DECIDED", file=sys.stderr)

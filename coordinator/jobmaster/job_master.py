@@ -645,7 +645,7 @@ class JobMaster:
             case HeartbeatResponse():
                 self._heartbeat_response(resource_id, message)
             case ReportWatermark():
-                if not self._speakers.runs_elsewhere(resource_id, message.attempt_id):
+                if self._may_run(resource_id, message.attempt_id):
                     self._send(resource_id, self._alignment.report(message, self._now_ms))
             case TaskTapped():
                 if self._speakers.runs_on(resource_id, message.attempt_id):
@@ -686,6 +686,9 @@ class JobMaster:
         self._send(resource_id, SlotOffersAnswered(self.job_id, answer.accepted, answer.rejected))
         self._schedule(self.scheduler.slots_offered(self._now_ms))
 
+    def _may_run(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID) -> bool:
+        return self._speakers.may_run(resource_id, attempt_id, reconciling=self._reconciliation is not None)
+
     def _may_be_live(self, attempt_id: ExecutionAttemptID) -> bool:
         """What a former leader left may be, until it is adopted or ended."""
         if self._reconciliation is not None:
@@ -699,7 +702,7 @@ class JobMaster:
         if registered is not None:
             registered.metrics = response.metrics
             for counters in response.metrics:
-                if not self._speakers.runs_elsewhere(resource_id, counters.attempt_id):
+                if self._may_run(resource_id, counters.attempt_id):
                     self.metrics[counters.attempt_id.execution_vertex_id] = counters
         graph = self.scheduler.graph
         deployed = self.scheduler.deployed_on(resource_id)

@@ -26,10 +26,11 @@ class Speakers:
         execution = self._graph().find(attempt_id)
         return execution is not None and execution.resource_id == resource_id
 
-    def runs_elsewhere(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether this is a current attempt, and not of this TaskManager."""
+    def may_run(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID, *, reconciling: bool) -> bool:
+        """Whether this is a current attempt of this TaskManager, or may turn out to be one, because those of a former
+        leader are waited for."""
         execution = self._graph().find(attempt_id)
-        return execution is not None and execution.resource_id != resource_id
+        return reconciling if execution is None else execution.resource_id == resource_id
 
     def sift(
         self, resource_id: ResourceID, messages: Sequence[AcknowledgeCheckpoint]

@@ -19,6 +19,10 @@ LOOK_AGAIN_MS = 200
 """All reports of a group are looked through at the latest after this, and whenever the least one rises."""
 
 
+MAX_GROUPS = 1_000
+"""Groups of a job that are kept; a source of one more goes on alone."""
+
+
 @dataclass(slots=True)
 class _Group:
     watermarks: dict[ExecutionAttemptID, int] = field(default_factory=dict)
@@ -36,7 +40,9 @@ class WatermarkAlignment:
 
     def report(self, message: ReportWatermark, now_ms: int) -> AlignWatermarks:
         """A source subtask says how far it is; the answer goes back to it."""
-        group = self._groups.setdefault(message.group, _Group())
+        group = self._groups.get(message.group) or _Group()
+        if len(self._groups) < MAX_GROUPS:
+            self._groups[message.group] = group
         before = group.watermarks.get(message.attempt_id)
         group.watermarks[message.attempt_id] = message.watermark_ms
         if before == group.least_ms or now_ms >= group.computed_at_ms + LOOK_AGAIN_MS:

@@ -63,12 +63,13 @@ class _ProgramStream(ServedStream):
         self,
         streams: ServedStreams,
         identity: Identity,
+        peer: str,
         wake: asyncio.Event,
         find: FindForProgram,
         max_state_bytes: int,
         logger: Logger,
     ) -> None:
-        super().__init__(PeerKind.JOB_MASTER, streams.draw_id(), identity, wake.set)
+        super().__init__(PeerKind.JOB_MASTER, streams.draw_id(), identity, peer, wake.set)
         self.streams = streams
         self.find = find
         self.logger = logger
@@ -169,7 +170,8 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         wake = asyncio.Event()
         identity = self._streams.security.identify(context.invocation_metadata() or ())
         logger = self._logger.bind(gateway="external", peer=context.peer(), who=str(identity))
-        stream = _ProgramStream(self._streams, identity, wake, self._find, self._max_state_bytes, logger)
+        peer = context.peer()
+        stream = _ProgramStream(self._streams, identity, peer, wake, self._find, self._max_state_bytes, logger)
         self._streams.add(stream)
         tasks: list[asyncio.Task[None]] = []
         reason = "the program is gone"

@@ -28,11 +28,13 @@ from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.cores.permissions import refuse_message
+from snapline.runtime.cores.senders import MAX_STREAMS, StreamsBySender, host_of
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, MAX_QUEUED_MESSAGES, take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.sender_limits import RefusalLog
 
 Context = grpc.aio.ServicerContext[cluster_pb2.Envelope, bytes]
 
@@ -48,11 +50,26 @@ class StreamRefused(Exception):
 class ServedStream:
     """One served connection, on the loop."""
 
-    __slots__ = ("closed_by_core", "connection", "ending", "identity", "kind", "owner", "refusal", "waiting", "wake")
+    __slots__ = (
+        "closed_by_core",
+        "connection",
+        "ending",
+        "identity",
+        "kind",
+        "owner",
+        "refusal",
+        "sender",
+        "waiting",
+        "wake",
+    )
 
-    def __init__(self, kind: PeerKind, connection: ConnectionID, identity: Identity, wake: Callable[[], None]) -> None:
-        """`wake` is called when something waits to be written, or the stream is ending. `identity`: who dialed in."""
+    def __init__(
+        self, kind: PeerKind, connection: ConnectionID, identity: Identity, peer: str, wake: Callable[[], None]
+    ) -> None:
+        """`wake` is called when something waits to be written, or the stream is ending. `identity`: who dialed in, from
+        `peer`."""
         self.kind = kind
+        self.sender = f"{identity} at {host_of(peer)}"
         self.identity = identity
         self.connection = connection
         self.wake = wake
@@ -90,9 +107,13 @@ class ServedStreams:
     """All streams of the server, and what is to be told of them: what comes in one turn of the loop is told as one
     message."""
 
-    def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop, security: Security) -> None:
-        """`security` says who dials in."""
+    def __init__(
+        self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop, security: Security, refusals: RefusalLog
+    ) -> None:
+        """`security` says who dials in, `refusals` is told what is refused."""
         self.security = security
+        self.refusals = refusals
+        self._by_sender = StreamsBySender()
         self._switchboard = switchboard
         self._loop = loop
         self._streams: dict[ConnectionID, ServedStream] = {}
@@ -109,7 +130,11 @@ class ServedStreams:
         return self._switchboard.draw_served_id()
 
     def add(self, stream: ServedStream) -> None:
-        """Add a stream that was just opened."""
+        """Add a stream that was just opened; one more than its sender may have is refused."""
+        if not self._by_sender.open(stream.sender):
+            line = f"{stream.sender} has {MAX_STREAMS} streams already, which is the most"
+            stream.refuse(StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, line))
+            return
         self._streams[stream.connection] = stream
 
     def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
@@ -140,7 +165,10 @@ class ServedStreams:
 
     def tell_end(self, stream: ServedStream, reason: str) -> None:
         """The stream has ended: unless its actor closed it, that is told, too. Once."""
-        self._streams.pop(stream.connection, None)
+        if self._streams.pop(stream.connection, None) is not None:
+            self._by_sender.close(stream.sender)
+        if stream.refusal is not None:
+            self.refusals.write(stream.sender, reason, connection=stream.connection)
         if stream.owner is not None and not stream.closed_by_core:
             self._tell(stream.owner, ConnectionLost(stream.connection, reason))
         stream.owner = None
@@ -218,7 +246,7 @@ class _Gateway:
         """Serve one stream from its first message to its end."""
         wake = asyncio.Event()
         identity = self._streams.security.identify(context.invocation_metadata() or ())
-        stream = ServedStream(self._kind, self._streams.draw_id(), identity, wake.set)
+        stream = ServedStream(self._kind, self._streams.draw_id(), identity, context.peer(), wake.set)
         self._streams.add(stream)
         logger = self._logger.bind(
             connection=stream.connection, gateway=self._kind.value, peer=context.peer(), who=str(identity)
@@ -239,7 +267,8 @@ class _Gateway:
         finally:
             if reading is not None:
                 reading.cancel()
-            logger.info("stream ended", reason="closed by us" if stream.closed_by_core else reason)
+            if stream.refusal is None:
+                logger.info("stream ended", reason="closed by us" if stream.closed_by_core else reason)
             self._streams.tell_end(stream, reason)
 
     async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:

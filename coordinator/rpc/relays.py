@@ -54,10 +54,11 @@ class _RelayedStream(ServedStream):
         kind: PeerKind,
         connection: ConnectionID,
         identity: Identity,
+        peer: str,
         wake: Callable[[_RelayedStream], None],
     ) -> None:
-        """`number` is the one that the relay gave to the stream."""
-        super().__init__(kind, connection, identity, lambda: wake(self))
+        """`number` is the one that the relay gave to the stream, `peer` who the relay says has dialed in there."""
+        super().__init__(kind, connection, identity, peer, lambda: wake(self))
         self.number = number
 
 
@@ -105,7 +106,7 @@ class _RelayConnection:
             raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
         identity, refusal = self._identify(kind, opened.credential)
         stream = self._streams[number] = _RelayedStream(
-            number, kind, self._served.draw_id(), identity, self._mark_ready
+            number, kind, self._served.draw_id(), identity, opened.peer, self._mark_ready
         )
         self._served.add(stream)
         if refusal is not None:

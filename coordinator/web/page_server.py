@@ -9,12 +9,9 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.config import (
-    SECURITY_SSL_CA,
-    SECURITY_SSL_CERTIFICATE,
-    SECURITY_SSL_KEY,
     WEB_BIND_ADDRESS,
     WEB_PORT,
     Configuration,
@@ -28,6 +25,26 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 5.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class _CurrentContext(ssl.SSLContext):
+    """What each connection is shown and asked for: the certificates that lie in the files when it comes."""
+
+    _security: Security
+    _made: tuple[Security, ssl.SSLContext]
+
+    def __new__(cls, security: Security) -> _CurrentContext:
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context._security = security
+        context._made = (security, security.server_context())
+        return context
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        """Begin a connection, as asyncio asks of its context."""
+        now = self._security.current()
+        if now != self._made[0]:
+            self._made = (now, now.server_context())
+        return self._made[1].wrap_bio(*arguments, **named)
 
 
 class PageServer:
@@ -48,10 +65,8 @@ class PageServer:
         config = uvicorn.Config(app.application, log_config=None, access_log=False, lifespan="on", ws="none")
         config.timeout_graceful_shutdown = 1
         if security.tls:
-            config.ssl_certfile = configuration.get_option(SECURITY_SSL_CERTIFICATE)
-            config.ssl_keyfile = configuration.get_option(SECURITY_SSL_KEY)
-            config.ssl_ca_certs = configuration.get_option(SECURITY_SSL_CA)
-            config.ssl_cert_reqs = ssl.CERT_REQUIRED
+            config.load()
+            config.ssl = _CurrentContext(security)
         self._scheme = "https" if security.tls else "http"
         self._server: uvicorn.Server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None

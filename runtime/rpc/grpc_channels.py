@@ -23,6 +23,7 @@ import grpc.aio
 
 from snapline.runtime.cores.credentials import CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
+from snapline.runtime.cores.senders import host_of
 from snapline.runtime.rpc.security import Security
 
 LONGEST_SLEEP_SECONDS = 5.0
@@ -87,6 +88,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+MAX_STREAMS_PER_CONNECTION = 1_000
+"""Calls at a time on one connection: a TaskManager has one, and one more for each of its jobs."""
+
+IDLE_MS = 300_000
+"""How long a connection without a call is kept; who calls again connects again."""
+
 SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -101,6 +108,8 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
     *FLOW_CONTROL,
 )
 
@@ -153,9 +162,13 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
     `health` answers health checks that carry no credential; it is told nothing of their request.
     """
 
-    def __init__(self, security: Security, health: Any = None) -> None:
+    def __init__(
+        self, security: Security, health: Any = None, refused: Callable[[str, str], None] = lambda *_: None
+    ) -> None:
+        """`refused` is told of each refusal: who has sent what was refused, and why."""
         self._security = security
         self._health = health
+        self._refused = refused
 
     async def intercept_service(
         self,
@@ -171,15 +184,21 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         except CredentialRefused as error:
             if method.startswith(HEALTH_SERVICE) and self._health is not None:
                 return self._health
-            return refusal(grpc.StatusCode.UNAUTHENTICATED, str(error))
+            return refusal(grpc.StatusCode.UNAUTHENTICATED, str(error), self._refused)
         line = refuse_call(identity, method)
         if line:
-            return refusal(grpc.StatusCode.PERMISSION_DENIED, line)
-        return _limited(handler, identity) if identity.job and handler.request_streaming is False else handler
+            return refusal(grpc.StatusCode.PERMISSION_DENIED, line, self._refused)
+        return handler if handler.request_streaming else _limited(handler, identity, self._refused)
 
 
-def _limited(handler: Any, identity: Identity) -> Any:
-    """The handler of a call with one request, for somebody who may not send every one."""
+REFUSALS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED})
+"""How a call ends of which the log should say who has sent it."""
+
+
+def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
+    """The handler of a call with one request, for somebody who may not send every one; what is refused is told."""
+    if handler.response_streaming and not identity.job:
+        return handler
 
     async def check(request: Any, context: Any) -> None:
         line = refuse_request(identity, request)
@@ -187,8 +206,13 @@ def _limited(handler: Any, identity: Identity) -> Any:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
 
     async def answer(request: Any, context: Any) -> Any:
-        await check(request, context)
-        return await handler.unary_unary(request, context)
+        try:
+            await check(request, context)
+            return await handler.unary_unary(request, context)
+        except grpc.aio.AbortError:
+            if context.code() in REFUSALS:
+                refused(f"{identity} at {host_of(context.peer())}", context.details())
+            raise
 
     async def stream(request: Any, context: Any) -> Any:
         await check(request, context)
@@ -202,12 +226,13 @@ def _limited(handler: Any, identity: Identity) -> Any:
     return make(behavior, handler.request_deserializer, handler.response_serializer)
 
 
-def refusal(code: grpc.StatusCode, line: str) -> Any:
+def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None] = lambda *_: None) -> Any:
     """Return the handler that ends any call by its headers. A handler of a single request would read the request first,
     up to the largest message; one of a stream reads nothing that it does not ask for, and the answer is the same on the
     wire."""
 
     async def refuse(_requests: Any, context: Any) -> Any:
+        refused(host_of(context.peer()), line)
         await context.abort(code, line)
         yield None  # never reached: makes this a stream
 

@@ -7,6 +7,7 @@ there. The address is tried with a plain socket first, because the error of a ta
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,7 @@ from snapline.protos.message_classes import POOL
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, RoleInterceptor, add_port
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.sender_limits import ConnectionLimits, RefusalLog
 
 STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""
@@ -70,6 +72,8 @@ class RpcServer:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="snapline-rpc", daemon=True)
         self._server: grpc.aio.Server | None = None
+        self.refusals = RefusalLog(logger)
+        self._limits: ConnectionLimits | None = None
         self._health: Any = None
         self.address = ""
         """host:port that the server listens on, once it does."""
@@ -91,6 +95,8 @@ class RpcServer:
         except BaseException:
             self.stop()
             raise
+        self._limits = ConnectionLimits(int(self.address.rpartition(":")[2]), self._logger)
+        self._limits.start()
         return self.address
 
     def run(self, coroutine: Coroutine[Any, Any, ResultT], timeout: float = START_TIMEOUT_SECONDS) -> ResultT:
@@ -99,6 +105,9 @@ class RpcServer:
 
     def stop(self) -> None:
         """Stop serving, end the thread. Idempotent."""
+        limits, self._limits = self._limits, None
+        if limits is not None:
+            limits.stop()
         if self._thread.is_alive():
             if self._server is not None:
                 self.run(self._stop(self._server))
@@ -113,10 +122,9 @@ class RpcServer:
 
     async def _start(self, bind: str, host: str, add_servicers: AddServicers, leads: bool) -> str:
         self._health = health.aio.HealthServicer()
-        interceptors = []
-        if self._security.token:
-            interceptors = [RoleInterceptor(self._security, answer_health_of_all(self._health))]
-        server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
+        roles = RoleInterceptor(self._security, answer_health_of_all(self._health), self.refusals.write)
+        connections = ("grpc.max_allowed_incoming_connections", max_connections())
+        server = grpc.aio.server(options=(*SERVER_OPTIONS, connections), interceptors=[roles])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         ours = add_servicers(server)
         names = [health.SERVICE_NAME, reflection.SERVICE_NAME, *ours]
@@ -147,6 +155,12 @@ class RpcServer:
             task.cancel()
         await asyncio.gather(*remaining, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def max_connections() -> int:
+    """How many connections the server takes: three quarters of the files that this process may open, so that some are
+    left for storage."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
 
 
 def answer_health_of_all(servicer: Any) -> Any:

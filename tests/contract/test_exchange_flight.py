@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,12 +18,14 @@ import pytest
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
+from snapline.taskmanager.network.flight import flight_server
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.flight_server import ExchangeError
 from tests.contract.exchange_channels import EDGE, PATIENCE_SECONDS, PRODUCER, Room, TaskSide, batch
 from tests.contract.exchange_peer import PeerProcess
-from tests.services.certificates import Authority, why_not
+from tests.services.certificates import Authority, LiveFiles, why_not
+from tests.services.cluster import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUED, CREDITS = 4, 4
@@ -317,6 +320,48 @@ def test_who_has_no_certificate_of_the_cluster_reads_nothing(
                 task.open(producers.address)
                 assert producers.address in task.failure()[1]
                 task.release()
+
+
+def test_new_certificates_are_shown_while_streams_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream of before is not cut; who has only the new certificates reads, and who has only the old does not."""
+    if reason := why_not():
+        pytest.skip(reason)
+    monkeypatch.setattr(flight_server, "RENEW_SECONDS", 0.05)
+    files = LiveFiles(tmp_path)
+
+    def settings(given: dict[str, str]) -> ExchangeSettings:
+        configured = Configuration({"taskmanager.network.request-backoff.max": "700 ms", **given})
+        return ExchangeSettings.from_configuration(configured, bind_host="127.0.0.1")
+
+    def of_one(authority: Authority, token: str) -> ExchangeSettings:
+        return settings({**authority.settings, "security.auth.token": token})
+
+    first, second = files.authorities
+    with FlightExchange(settings(files.settings)) as producers, FlightExchange(of_one(first, "old")) as before:
+        subpartitions = producers.create_result_partition(PRODUCER, EDGE, 3)
+        subpartitions[0].add(batch(1))
+        streaming = TaskSide(before)
+        channel = streaming.open(producers.address)
+        assert streaming.read(channel, 1) == [1]
+
+        for step in range(3):
+            files.change(step)
+        host, _, port = producers.address.rpartition(":")
+        shown = (second.directory / "node.pem").read_text().split()
+        wait_until(lambda: ssl.get_server_certificate((host, int(port))).split() == shown, "the new certificate")
+        subpartitions[1].add(batch(2))
+        with FlightExchange(of_one(second, "new")) as newcomer:
+            task = TaskSide(newcomer)
+            assert task.read(task.open(producers.address, index=1), 1) == [2]
+            task.release()
+        subpartitions[0].add(batch(3))
+        assert streaming.read(channel, 1) == [3]
+        streaming.release()
+        with FlightExchange(of_one(first, "old")) as late:
+            task = TaskSide(late)
+            task.open(producers.address, index=2)
+            assert producers.address in task.failure()[1]
+            task.release()
 
 
 def test_the_token_does_not_leave_in_plaintext(authority: Authority) -> None:

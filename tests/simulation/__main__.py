@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.simulation.canary import CANARIES, planted_options
+from tests.simulation.canary import CANARIES, planted_options, with_stranger
 from tests.simulation.drawing import draw_options
 from tests.simulation.kept_runs import keep, read_run
 from tests.simulation.options import Options
@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", metavar="FOUND", help="write the options of this seed, and what it found, to kept/")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="replay a run that was kept")
     parser.add_argument("--no-faults", action="store_true", help="the same runs without faults")
+    parser.add_argument("--stranger", action="store_true", help="with a process that says anything, in each run")
     parser.add_argument("--quiet", action="store_true", help="no story")
     parser.add_argument("--canary", choices=sorted(CANARIES), help="plant a bug; at most --seeds seeds (40) are tried")
     chosen = parser.parse_args(arguments)
@@ -40,14 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.kept is not None:
         return _replay(read_run(chosen.kept), quiet=chosen.quiet)
     if chosen.seed is not None:
-        options = draw_options(chosen.seed, faults=not chosen.no_faults)
+        options = _draw(chosen.seed, faults=not chosen.no_faults, stranger=chosen.stranger)
         if chosen.keep is not None:
             print(keep(options, chosen.keep))
             return 0
         return _replay(options, quiet=chosen.quiet)
     if chosen.seeds is None:
         parser.error("give a seed, or --seeds")
-    return _many(chosen.start, chosen.seeds, chosen.jobs, faults=not chosen.no_faults)
+    return _many(chosen.start, chosen.seeds, chosen.jobs, faults=not chosen.no_faults, stranger=chosen.stranger)
 
 
 def _replay(options: Options, *, quiet: bool) -> int:
@@ -72,14 +73,19 @@ def _plant(name: str, start: int, seeds: int) -> int:
     return 1
 
 
-def _one(argument: tuple[int, bool]) -> Report:
-    seed, faults = argument
-    return run_seed(seed, options=draw_options(seed, faults=faults))
+def _draw(seed: int, *, faults: bool, stranger: bool) -> Options:
+    options = draw_options(seed, faults=faults)
+    return with_stranger(options) if stranger else options
 
 
-def _many(start: int, count: int, jobs: int, *, faults: bool) -> int:
+def _one(argument: tuple[int, bool, bool]) -> Report:
+    seed, faults, stranger = argument
+    return run_seed(seed, options=_draw(seed, faults=faults, stranger=stranger))
+
+
+def _many(start: int, count: int, jobs: int, *, faults: bool, stranger: bool) -> int:
     begun = time.perf_counter()
-    work = [(seed, faults) for seed in range(start, start + count)]
+    work = [(seed, faults, stranger) for seed in range(start, start + count)]
     failed: list[Report] = []
     totals: Counter[str] = Counter()
     digest = hashlib.blake2b(digest_size=8)
@@ -116,7 +122,10 @@ class _Here:
     def __exit__(self, *_: object) -> None: ...
 
     def map(
-        self, function: Callable[[tuple[int, bool]], Report], work: list[tuple[int, bool]], chunksize: int = 1
+        self,
+        function: Callable[[tuple[int, bool, bool]], Report],
+        work: list[tuple[int, bool, bool]],
+        chunksize: int = 1,
     ) -> Iterator[Report]:
         return map(function, work)
 

@@ -51,6 +51,7 @@ from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with
 from tests.simulation.job_plan import Stage
 from tests.simulation.liars import LIES
 from tests.simulation.options import RESIZING, SETTLED, Options
+from tests.simulation.strangers import STRANGER
 from tests.simulation.workload import FOR_EVER_MS
 
 
@@ -133,6 +134,12 @@ def with_liars(options: Options) -> Options:
     chosen = _exactly_once(options)
     enabled = chosen.faults.enabled | {LIES}
     return replace(chosen, task_managers=max(2, chosen.task_managers), faults=replace(chosen.faults, enabled=enabled))
+
+
+def with_stranger(options: Options) -> Options:
+    """A process that says anything, while TaskManagers die."""
+    chosen = _exactly_once(options)
+    return replace(chosen, faults=replace(chosen.faults, enabled=chosen.faults.enabled | {STRANGER}))
 
 
 @contextmanager
@@ -660,6 +667,9 @@ CANARIES: dict[str, Canary] = {
     "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
     "believe strangers": Canary(
         "a TaskManager acknowledges for tasks that run elsewhere", _believe_strangers, with_liars
+    ),
+    "believe a stranger": Canary(
+        "a process that runs no task acknowledges, declines and ends those of others", _believe_strangers, with_stranger
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

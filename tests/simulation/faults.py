@@ -12,6 +12,7 @@ from tests.simulation.coordinator_host import CoordinatorHost
 from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.liars import LIES, Liars
 from tests.simulation.options import RESIZING, Options
+from tests.simulation.strangers import STRANGER, Stranger
 from tests.simulation.workload import Ledger
 from tests.simulation.zookeeper import ENSEMBLE
 
@@ -29,6 +30,7 @@ class AllFaults(FaultInjector):
     ) -> None:
         super().__init__(world, cluster, disk, options.faults.enabled, options.faults.mean_pause_ms)
         self._ledgers = ledgers
+        self._stranger: Stranger | None = None
         self._events |= {
             "replace coordinator": self._replace_coordinator,
             "clocks": self._jump_clock,
@@ -45,6 +47,9 @@ class AllFaults(FaultInjector):
         on, rng = self._kinds, self._rng
         if LIES in on:
             self._cluster.lies = Liars(self._world.random("liars"), self._cluster.tasks, self._say).lies_of
+        if STRANGER in on:
+            self._stranger = Stranger(self._world, self._cluster, self._say)
+            self._stranger.start()
         if "user exception" in on:
             probability = rng.choice([0.001, 0.01])
             for ledger in self._ledgers:
@@ -56,6 +61,8 @@ class AllFaults(FaultInjector):
                 ledger.commit_fault = self._commit_fault
 
     def _stop_own_conditions(self) -> None:
+        if self._stranger is not None:
+            self._stranger.stop()
         for ledger in self._ledgers:
             ledger.user_fails = lambda where: False
             ledger.commit_fault = lambda transaction_id: ""

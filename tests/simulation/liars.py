@@ -13,7 +13,13 @@ from typing import Any
 
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import ExecutionAttemptID
-from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionState, TaskStateChanged
+from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    ExecutionState,
+    Fenced,
+    TaskStateChanged,
+)
 
 LIES = "lies"
 """The fault."""
@@ -36,8 +42,9 @@ class Liars:
         self._say = say
         self.count = 0
 
-    def lies_of(self, process: str, message: Any) -> list[Any]:
+    def lies_of(self, process: str, envelope: Fenced[Any]) -> list[Any]:
         """What the process says before this message."""
+        message = envelope.message
         if type(message) is not AcknowledgeCheckpoint or self._rng.random() >= LYING:
             return []
         graph_id = message.attempt_id.execution_graph_id

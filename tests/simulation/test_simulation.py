@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.canary import CANARIES, planted_options, with_liars
+from tests.simulation.canary import CANARIES, planted_options, with_liars, with_stranger
 from tests.simulation.drawing import draw_options
 from tests.simulation.kept_runs import keep, kept_runs, read_run
 from tests.simulation.simulation import run_seed
@@ -43,6 +43,14 @@ def test_seeds(seed: int) -> None:
 def test_nobody_believes_a_task_manager_that_lies(seed: int) -> None:
     """It acknowledges, declines and ends tasks of others, and the run is as honest ones are."""
     report = run_seed(seed, options=with_liars(draw_options(seed)))
+
+    assert report.ok, report.line()
+
+
+@pytest.mark.parametrize("seed", range(30_000, 30_004))
+def test_nobody_believes_a_stranger_that_says_anything(seed: int) -> None:
+    """No lie ends a coordinator, completes a checkpoint, deletes a file or changes what a job puts out."""
+    report = run_seed(seed, options=with_stranger(draw_options(seed)))
 
     assert report.ok, report.line()
 

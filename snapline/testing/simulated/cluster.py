@@ -105,7 +105,8 @@ class SimulatedCluster:
         self.io_slowness_ms: Callable[[], int] = lambda: 0
         self.stall_ms: Callable[[str], int] = lambda _: 0
         self.duplicate: Callable[[Any], bool] = lambda _: False
-        self.lies: Callable[[str, Any], list[Any]] = lambda *_: []
+        self.lies: Callable[[str, Fenced[Any]], list[Any]] = lambda *_: []
+        """What a process says besides, given what it says."""
         self.sessions: dict[str, str] = {}
         """The leader sessions of all coordinators so far."""
         self.on_forgotten: Callable[[JobID, JobStatus, SerializedFailure | None], None] = lambda *_: None
@@ -265,7 +266,7 @@ class SimulatedCluster:
             self._send(process, connection, each)
 
     def _send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None:
-        for lie in self.lies(process, envelope.message):
+        for lie in self.lies(process, envelope):
             self.world.network.send(process, connection, replace(envelope, message=lie))
         self.world.network.send(process, connection, envelope)
         if self.duplicate(envelope.message):

@@ -42,8 +42,7 @@ class ExchangeSecurity:
         return cls(security.exchange_secrets, security.ca, security.certificate, security.key, hostname, security)
 
     def current(self) -> ExchangeSecurity:
-        """Return this with what the files say now. A server that runs keeps its certificate: Flight has no way to
-        change it."""
+        """Return this with what the files say now."""
         return self if self.source is None else self._of(self.source.current(), self.hostname)
 
     def location(self, host: str, port: int) -> str:

@@ -13,14 +13,21 @@ import time
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.rpc.tcp_connections import (
+    is_free,
+    notice_lost_hosts,
+    reset_connections,
+    stop_listening,
+)
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
 from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
-from snapline.taskmanager.network.flight.tcp_connections import is_free, notice_lost_hosts, reset_connections
 
 GOODBYE_SECONDS = 0.5
 """How long peers have to hang up."""
 SHUTDOWN_SECONDS = 1.0
+RENEW_SECONDS = 5.0
+"""How often is looked for new certificates."""
 
 
 class ExchangeError(SnaplineError):
@@ -37,8 +44,38 @@ class ExchangeServer:
         self._closing = ""
         if port and not is_free(host, port):
             raise ExchangeError(f"cannot listen on {host}:{port}: the port is in use; free it or configure another one")
+        self._host = host
+        self._security = security.current()
         self._server = _start_server(self, security.location(host, port), security)
         self.port: int = self._server.port
+        self._renewing: threading.Thread | None = None
+        if security.ca and security.source is not None:
+            self._renewing = threading.Thread(target=self._renew, name="exchange-certificates", daemon=True)
+            self._renewing.start()
+
+    def _renew(self) -> None:
+        """Show new certificates when there are some. Flight cannot change those of a server, so that another one
+        listens on the port instead, and the one before serves its streams to their end. Who connects between the two
+        tries again, as it does while a TaskManager starts."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._closing), RENEW_SECONDS)
+                if self._closing:
+                    return
+                now = self._security.current()
+                if (now.ca, now.certificate, now.key) == (
+                    self._security.ca,
+                    self._security.certificate,
+                    self._security.key,
+                ):
+                    continue
+                stop_listening(self.port)
+                try:
+                    before, self._server = self._server, _start_server(self, now.location(self._host, self.port), now)
+                except ExchangeError:  # the next look finds the same
+                    continue
+                self._security = now
+            threading.Thread(target=before.shutdown, name="exchange-shutdown", daemon=True).start()
 
     def serve(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One stream, on Flight's thread for it."""
@@ -76,12 +113,15 @@ class ExchangeServer:
         """End all streams and the server. Returns whether everything has ended."""
         with self._changed:
             self._closing = cause
+            self._changed.notify_all()
             streams = list(self._streams)
         for stream in streams:
             stream.shut_down(cause)
         if not self._wait_for_streams(GOODBYE_SECONDS):
             reset_connections(self.port)
             self._wait_for_streams(SHUTDOWN_SECONDS)
+        if self._renewing is not None:
+            self._renewing.join()
         ending = threading.Thread(target=self._server.shutdown, name="exchange-shutdown", daemon=True)
         ending.start()
         ending.join(SHUTDOWN_SECONDS / 2)

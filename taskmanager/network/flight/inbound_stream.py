@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.runtime.rpc.tcp_connections import connect_error
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannelListener
 from snapline.taskmanager.network.flight import frames
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
-from snapline.taskmanager.network.flight.tcp_connections import connect_error
 
 CONNECT_TIMEOUT_MS = 1500
 """How long one attempt waits for the peer's greeting; closing waits for it, too."""

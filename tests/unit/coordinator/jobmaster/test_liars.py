@@ -19,6 +19,7 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
+    AlignWatermarks,
     DeclineCheckpoint,
     EndOfDataReached,
     ExecutionState,
@@ -26,6 +27,7 @@ from snapline.dataflow.wire.messages import (
     JobStatus,
     RegisterTaskExecutorAtJobMaster,
     RegistrationRejected,
+    ReportWatermark,
     TaskManagerInfo,
     TaskMetrics,
     TaskStateChanged,
@@ -105,8 +107,21 @@ def test_a_stranger_ends_no_task_and_counts_nothing() -> None:
     story.hears("b", HeartbeatResponse(metrics=(lie,)))
     story.hears("b", EndOfDataReached(ONE.job_id, attempt()))
 
+    for number in range(1, 50):
+        story.hears("b", HeartbeatResponse(metrics=(replace(lie, attempt_id=attempt(number)),)))
     assert (story.core.status, story.core.metrics) == (JobStatus.RUNNING, {})
     assert story.core.scheduler.graph.current(attempt().execution_vertex_id).state is ExecutionState.RUNNING
+
+
+def test_a_stranger_holds_no_source_back() -> None:
+    """Found by the simulator: a watermark for an attempt that nobody runs was kept, and counted in its group."""
+    story = Attacked()
+    invented = attempt(7)
+
+    assert story.hears("b", ReportWatermark(ONE.job_id, invented, "g", 0, 10)) == []
+    assert story.hears("b", ReportWatermark(ONE.job_id, attempt(), "g", 0, 10)) == []
+    (answered,) = story.hears("a", ReportWatermark(ONE.job_id, attempt(), "g", 500, 10))
+    assert answered == send("a", AlignWatermarks(ONE.job_id, attempt(), 510))
 
 
 def test_a_stranger_that_takes_the_name_of_a_task_manager_restarts_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapline.coordinator.jobmaster.watermark_alignment import LOOK_AGAIN_MS, WatermarkAlignment
+from snapline.coordinator.jobmaster.watermark_alignment import LOOK_AGAIN_MS, MAX_GROUPS, WatermarkAlignment
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID
 from snapline.dataflow.wire.messages import AlignWatermarks, ReportWatermark
@@ -61,3 +61,15 @@ def test_attempts_that_are_over_count_no_longer() -> None:
     assert story.says(attempt(1), 500, at_ms=LOOK_AGAIN_MS) == 510
     assert story.says(attempt(0, 1), 90, at_ms=LOOK_AGAIN_MS) == 100
     assert story.says(attempt(1), 500, at_ms=LOOK_AGAIN_MS) == 100
+
+
+def test_more_groups_than_a_job_has_are_not_kept() -> None:
+    """Their names come from tasks: a source of one more goes on alone, and the others as before."""
+    story = Story()
+    story.says(attempt(0), 100)
+    for number in range(MAX_GROUPS + 10):
+        story.says(attempt(1), 5, group=f"g{number}")
+
+    assert story.says(attempt(2), 900, group="one more") == 910
+    assert story.says(attempt(2), 900) == 110
+    assert len(story.alignment._groups) == MAX_GROUPS

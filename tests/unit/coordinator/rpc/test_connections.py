@@ -100,7 +100,7 @@ class Cluster:
         self.dialer = Dialer(self.security, self.timers, self.clock, logger, self.relay_address)
         self.switchboard = Switchboard(self.dialer)
         self.server = RpcServer(self.security, silent_logger())
-        self.streams = ServedStreams(self.switchboard, self.server.loop, self.security)
+        self.streams = ServedStreams(self.switchboard, self.server.loop, self.security, self.server.refusals)
         self.leaders = LeaderPublisher(self.server.loop)
         self.address = self.server.start("127.0.0.1:0", self.add)
         self.switchboard.serve_with(self.streams, [self.address])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
 
+from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.rpc_server import RpcServer
 from snapline.runtime.rpc.security import Security, SecurityError, check_secret
-from tests.services.certificates import LiveFiles, why_not
+from tests.services.certificates import Authority, LiveFiles, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -79,6 +83,40 @@ def test_everything_is_changed_while_a_stream_goes_on(files: LiveFiles, address:
     assert "new" == living.current().token
     with pytest.raises(grpc.RpcError):
         call(address, old)
+
+
+def test_the_page_shows_the_new_certificate_without_a_restart(files: LiveFiles) -> None:
+    """From the next connection on; who trusts the old authority alone, or shows its certificate, ends outside then."""
+
+    def shown(trusted: Authority, own: Authority) -> bytes:
+        context = ssl.create_default_context(cafile=str(trusted.directory / "ca.pem"))
+        context.load_cert_chain(trusted_file(own, "node.pem"), trusted_file(own, "node.key"))
+        with (
+            socket.create_connection(address, timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            connection.sendall(b"GET /none HTTP/1.0\r\n\r\n")
+            if not connection.recv(1):
+                raise ConnectionError("closed, without an answer")
+            return connection.getpeercert(binary_form=True) or b""
+
+    def trusted_file(authority: Authority, name: str) -> str:
+        return str(authority.directory / name)
+
+    first, second = files.authorities
+    server = PageServer(files.configuration, lambda: "127.0.0.1:1")
+    try:
+        url = urlsplit(server.start("127.0.0.1", 0))
+        address = (str(url.hostname), int(url.port or 0))
+        before = shown(first, first)
+        for step in range(3):
+            files.change(step)
+        assert before != shown(second, second)
+        for trusted, own in ((first, first), (second, first)):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                shown(trusted, own)
+    finally:
+        server.stop()
 
 
 def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,11 +15,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from snapline.runtime.logs import silent_logger
+from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.rpc import rpc_server
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, open_channel
 from snapline.runtime.rpc.rpc_server import RpcServer
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.sender_limits import ConnectionLimits
 
 TOKEN = "the-token"
 LARGE = 64 << 20
@@ -148,3 +153,95 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
         while silent.recv(1 << 10):
             pass
     server.stop()
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a connection of gRPC begins: who says this has ended its handshake."""
+
+
+def connected(host: str, port: str, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
+    """So many connections that say nothing more, each with the server's first answer."""
+    found = [socket.create_connection((host, int(port)), source_address=(source, 0)) for _ in range(count)]
+    for each in found:
+        each.sendall(PREFACE)
+        each.settimeout(20)
+    return found
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the server has answered, and not closed it."""
+    try:
+        return bool(connection.recv(1))
+    except ConnectionError:
+        return False
+
+
+def test_all_together_have_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some files of the process are left for its storage."""
+    assert rpc_server.max_connections() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
+    monkeypatch.setattr(rpc_server, "max_connections", lambda: 4)
+    server = RpcServer(Security(), silent_logger())
+    host, port = server.start("127.0.0.1:0", add_echo).rsplit(":", 1)
+
+    connections = connected(host, port, 6)
+    assert 4 == sum(map(is_open, connections))
+    for each in connections:
+        each.close()
+    server.stop()
+
+
+def test_one_host_has_so_many_connections_and_others_have_theirs() -> None:
+    """The newest are closed, with one line that names the host; a client of another host is answered."""
+    log = io.StringIO()
+    server = RpcServer(Security(), silent_logger())
+    host, port = server.start("127.0.0.1:0", add_echo).rsplit(":", 1)
+    limits = ConnectionLimits(int(port), make_logger("", stream=log), most=3)
+    before = connected(host, port, 2)
+    assert all(map(is_open, before))
+    limits.close_surplus()
+    greedy, other = connected(host, port, 5), connected(host, port, 2, source="127.0.0.2")
+    assert all(map(is_open, [*greedy, *other]))
+
+    limits.close_surplus()
+    for each in greedy:
+        each.settimeout(0.2)
+    closed = 0
+    for each in greedy:
+        with contextlib.suppress(TimeoutError):
+            while is_open(each):
+                pass
+            closed += 1
+    assert 4 == closed
+    (line,) = map(json.loads, log.getvalue().splitlines())
+    assert (["127.0.0.1"], 4) == (line["context"]["hosts"], line["context"]["closed"])
+    with open_channel(f"{host}:{port}", Security()) as channel:
+        unary: Any = channel
+        assert b"1" == unary.unary_unary("/Echo/Unary")(b"x", timeout=20)
+    for each in [*before, *greedy, *other]:
+        each.close()
+    server.stop()
+
+
+def test_what_is_refused_is_one_line_a_second_with_who_sent_it() -> None:
+    """A hundred calls without the token: each caller hears one line, and the log has one about them."""
+    log = io.StringIO()
+    server = RpcServer(Security(TOKEN), make_logger("", stream=log))
+    address = server.start("127.0.0.1:0", add_echo)
+    said = set()
+    channel: Any
+    with open_channel(address, Security()) as channel:
+        for _ in range(100):
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary("/Echo/Unary")(b"x", timeout=20)
+            error: Any = refused.value
+            said.add((error.code(), error.details()))
+    server.stop()
+
+    ((code, line),) = said
+    lines = [json.loads(each) for each in log.getvalue().splitlines()]
+    seconds = {each["ts"][:19] for each in lines}
+    assert code is grpc.StatusCode.UNAUTHENTICATED and "\n" not in line
+    assert {("refused", "127.0.0.1", line)} == {
+        (each["msg"], each["context"]["who"], each["context"]["reason"]) for each in lines
+    }
+    assert len(lines) <= len(seconds) + 1

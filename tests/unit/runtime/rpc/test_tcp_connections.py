@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snapline.taskmanager.network.flight.tcp_connections import (
+from snapline.runtime.rpc.tcp_connections import (
     connect_error,
     is_free,
     notice_lost_hosts,

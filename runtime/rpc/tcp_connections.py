@@ -7,6 +7,7 @@ thread, whatever state that peer is in.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -25,24 +26,38 @@ USER_TIMEOUT_MS = 40_000
 """A host that vanished without a word is noticed within about this time, idle or not."""
 
 
-def _connections(local_port: int) -> Iterator[socket.socket]:
-    """Own connected TCP sockets with this local port; each is closed again after its turn (a duplicate)."""
+def _sockets(local_port: int) -> Iterator[socket.socket]:
+    """Own TCP sockets with this local port; each is closed again after its turn (a duplicate)."""
     directory = next((name for name in _FD_DIRECTORIES if os.path.isdir(name)), None)  # noqa: PTH112 (one stat)
     for name in os.listdir(directory) if directory else ():  # noqa: PTH208 (names, not paths)
-        connection = _duplicate(int(name))
-        if connection is None:
+        found = _duplicate(int(name))
+        if found is None:
             continue
-        with connection:
+        with found:
             try:
-                is_ours = (
-                    connection.family in (socket.AF_INET, socket.AF_INET6)
-                    and connection.type == socket.SOCK_STREAM
-                    and connection.getsockname()[1] == local_port
-                )
-                if is_ours and connection.getpeername():
-                    yield connection
+                is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+                is_ours = is_tcp and found.getsockname()[1] == local_port
             except OSError:
-                continue  # listening, or not connected any more
+                continue
+            if is_ours:
+                yield found
+
+
+def connections(local_port: int) -> Iterator[socket.socket]:
+    """Yield those of them that are connected."""
+    for found in _sockets(local_port):
+        with contextlib.suppress(OSError):  # listening, or not connected any more
+            if found.getpeername():
+                yield found
+
+
+def stop_listening(local_port: int) -> None:
+    """Let another server listen on the port at once: who listens there now takes no more connections, and keeps those
+    that it has."""
+    for found in _sockets(local_port):
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
 
 
 def _duplicate(descriptor: int) -> socket.socket | None:
@@ -63,7 +78,7 @@ def _duplicate(descriptor: int) -> socket.socket | None:
 def reset_connections(local_port: int) -> int:
     """End all connections to a port that this process listens on. Returns how many there were."""
     count = 0
-    for connection in _connections(local_port):
+    for connection in connections(local_port):
         try:
             connection.shutdown(socket.SHUT_RDWR)
             count += 1
@@ -74,7 +89,7 @@ def reset_connections(local_port: int) -> int:
 
 def notice_lost_hosts(local_port: int, peer_port: int) -> None:
     """Have the kernel end the connection between these ports when its other end does not acknowledge any more."""
-    for connection in _connections(local_port):
+    for connection in connections(local_port):
         if connection.getpeername()[1] != peer_port:
             continue
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
