@@ -119,12 +119,6 @@ class IoExecutor:
         self._looks_again = False
         self._closed = False
 
-    @property
-    def thread_count(self) -> int:
-        """Return how many threads there are now."""
-        with self._changed:
-            return len(self._threads)
-
     def lane(self, owner: str) -> IoLane:
         """Return what performs the work of this owner."""
         return _OneLane(self, owner)

@@ -24,7 +24,7 @@ CALLED_BY_LIBRARIES = """
     on_receive on_stop on_failure use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
     disable_wal align typingctx pushFilters streamReader initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
-    timeout_graceful_shutdown ssl_certfile ssl_keyfile ssl_ca_certs ssl_cert_reqs should_exit ui submit_programs
+    timeout_graceful_shutdown should_exit ui submit_programs
     daemon_threads request_queue_size address_family handle_error log_message
 """
 """pykka, grpc, uvicorn, http.server, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or

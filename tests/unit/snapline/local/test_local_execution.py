@@ -169,9 +169,7 @@ def test_a_variable_that_is_no_number_is_named(tmp_path):
     ended = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, env={**_environment(), LOCAL_VARIABLE: "true"}
     )
-    assert ended.stderr.splitlines()[-1].endswith(
-        "SNAPLINE_LOCAL is the number of threads of a local run, got 'true'"
-    )
+    assert ended.stderr.splitlines()[-1].endswith("SNAPLINE_LOCAL is the number of threads of a local run, got 'true'")
 
 
 def test_the_command_runs_a_script_locally(tmp_path):
