@@ -34,16 +34,18 @@ def merge_rows(
 def rows_of_keys(keys: pa.Table) -> Any:
     """The expression that is true for rows with one of the keys. Where a key has several columns, keys are gathered by
     their first ones, so that there are fewer alternatives than keys."""
-    from pyiceberg.expressions import And, EqualTo, In, Or
+    from pyiceberg import expressions
 
+    built: Any = expressions  # the library's types say less than its constructors take
     *first, last = keys.column_names
     if not first:
-        return In(last, keys[last].to_pylist())
+        return built.In(last, keys[last].to_pylist())
     gathered = keys.group_by(first).aggregate([(last, "list")]).to_pylist()
     alternatives = [
-        And(*(EqualTo(name, row[name]) for name in first), In(last, row[f"{last}_list"])) for row in gathered
+        built.And(*(built.EqualTo(name, row[name]) for name in first), built.In(last, row[f"{last}_list"]))
+        for row in gathered
     ]
-    return balanced(Or, alternatives)
+    return balanced(built.Or, alternatives)
 
 
 def balanced(join: Any, expressions: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,8 +16,8 @@ from tests.e2e.programs import ROOT, python, run
 from tests.e2e.test_tutorial import PROGRAMS
 from tests.unit.examples.test_shopping import small_year
 
-LOCALLY = {LOCAL_VARIABLE: "1"}
-ON_SPARK = {"MASTER": "local-cluster[2,2,1024]"}
+LOCALLY: dict[str, Any] = {LOCAL_VARIABLE: "1"}
+ON_SPARK: dict[str, Any] = {"MASTER": "local-cluster[2,2,1024]"}
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.rare, pytest.mark.timeout(600)]
 
