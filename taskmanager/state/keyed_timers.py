@@ -24,7 +24,7 @@ PROCESSING_TIME: Final = "processing"
 class KeyedTimers:
     """Event-time and processing-time timers of all keys. `event` and `processing` are the queues, for whole batches."""
 
-    __slots__ = ("_pending", "_scope", "event", "name", "processing")
+    __slots__ = ("_noted", "_pending", "_scope", "event", "name", "processing")
 
     def __init__(
         self, name: str, scope: BatchScope, capacity: int, make_queue: Callable[[str], TimerQueue] | None = None
@@ -35,6 +35,9 @@ class KeyedTimers:
         self.processing = make_queue(PROCESSING_TIME) if make_queue else TimerQueue()
         self._scope = scope
         self._pending: dict[tuple[str, int, int, int], bool] = {}
+        """What rows have asked for, in an order that counts: a timer may be deleted and registered by one batch."""
+        self._noted: dict[str, tuple[list[int], list[int]]] = {EVENT_TIME: ([], []), PROCESSING_TIME: ([], [])}
+        """Numbers of keys and times, as long as rows have only registered timers."""
         self.grow(capacity)
 
     def register_event_time_timer(self, timestamp: int, namespace: int = VOID_NAMESPACE) -> None:
@@ -56,6 +59,12 @@ class KeyedTimers:
     def flush(self) -> None:
         """Carry out what rows have asked for."""
         if not self._pending:
+            for domain, queue in self.queues():
+                numbers, noted = self._noted[domain]
+                if numbers:
+                    self._noted[domain] = ([], [])
+                    slots = self._scope.slots[np.array(numbers, np.int32)]
+                    queue.register(slots, np.array(noted, np.int64))
             return
         pending, self._pending = self._pending, {}
         for domain, queue in self.queues():
@@ -83,7 +92,22 @@ class KeyedTimers:
             timestamp = _whole_milliseconds(timestamp)
         if not scope.is_open:
             scope.check_open(f"timers of {self.name}")
+        if register and namespace == VOID_NAMESPACE and not self._pending:
+            numbers, times = self._noted[domain]
+            numbers.append(scope.index)
+            times.append(timestamp)
+            return
+        if not self._pending:
+            self._keep_order()
         self._pending[domain, scope.index, timestamp, namespace] = register
+
+    def _keep_order(self) -> None:
+        """What was noted so far comes before what rows ask for from here on."""
+        for domain, (numbers, times) in self._noted.items():
+            for number, timestamp in zip(numbers, times, strict=True):
+                self._pending[domain, number, timestamp, VOID_NAMESPACE] = True
+            numbers.clear()
+            times.clear()
 
 
 def _whole_milliseconds(timestamp: Any) -> int:

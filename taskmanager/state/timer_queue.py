@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
-from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
+from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
 from snapline.taskmanager.state.index.key_index import KeyIndex
@@ -58,6 +58,18 @@ def _push(
             child = parent
 
 
+@kernel(I64(RO_I32s, BOOLs, I64s))
+def _note_registered(entries: Any, registered: Any, rows: Any) -> int:
+    """Note these entries as registered; the first row of each that was not."""
+    count = 0
+    for row in range(entries.shape[0]):
+        if not registered[entries[row]]:
+            registered[entries[row]] = True
+            rows[count] = row
+            count += 1
+    return count
+
+
 @kernel(I64(I64, I64, I64s, I64s, I32s, I64s, I64s, I32s))
 def _pop(
     until: int, size: int, times: Any, namespaces: Any, slots: Any, out_times: Any, out_namespaces: Any, out_slots: Any
@@ -94,10 +106,12 @@ class FiredTimers(NamedTuple):
 class TimerQueue:
     """The timers of one time domain, for all keys of a subtask."""
 
-    __slots__ = ("_counts", "_guard", "_index", "_namespaces", "_size", "_slots", "_times")
+    __slots__ = ("_counts", "_guard", "_index", "_namespaces", "_registered", "_size", "_slots", "_times")
 
     def __init__(self) -> None:
         self._index = _timer_index()
+        self._registered: BoolArray = np.zeros(64, np.bool_)
+        """Whether an entry of the index stands for a timer, by entry."""
         self._times: Int64Array = np.zeros(64, np.int64)
         self._namespaces: Int64Array = np.zeros(64, np.int64)
         self._slots: Slots = np.zeros(64, np.int32)
@@ -116,13 +130,13 @@ class TimerQueue:
     def register(self, slots: Slots, timestamps: Int64Array, namespaces: Int64Array | None = None) -> None:
         """Add timers; those that are there stay as they are."""
         names = _namespaces_or_void(namespaces, len(slots))
-        missing = self._index.lookup(_columns(slots, names, timestamps)) < 0
-        if not missing.any():
+        entries = self._index.lookup_or_insert(_columns(slots, names, timestamps))
+        self._registered = grown(self._registered, self._index.capacity)
+        rows = np.empty(len(slots), np.int64)
+        rows = rows[: _note_registered(entries, self._registered, rows)]
+        if not len(rows):
             return
-        slots, names, timestamps = slots[missing], names[missing], np.asarray(timestamps)[missing]
-        _, rows = np.unique(self._index.lookup_or_insert(_columns(slots, names, timestamps)), return_index=True)
-        rows.sort()
-        slots = slots[rows]
+        slots, timestamps = slots[rows], np.asarray(timestamps)
         self._guard.before_write(slots)
         np.add.at(self._counts, slots, 1)
         self._make_room(len(rows))
@@ -212,6 +226,7 @@ class TimerQueue:
 
     def _forget(self, entries: Slots, slots: Slots) -> None:
         self._index.remove(entries)
+        self._registered[entries] = False
         self._guard.before_write(slots)
         np.subtract.at(self._counts, slots, 1)
 

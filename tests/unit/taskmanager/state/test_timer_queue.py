@@ -118,6 +118,26 @@ def test_timers_of_the_current_key() -> None:
         keyed.register_event_time_timer(1)
 
 
+def test_what_rows_ask_for_counts_in_their_order() -> None:
+    """One that was registered, deleted and registered again is there; one that was deleted last is not; one that was
+    registered twice is there once."""
+    scope = BatchScope()
+    timers = KeyedTimers("t", scope, 4)
+    scope.open(np.array([3], np.int32), 4)
+    for at_ms in (10, 10, 20, 30):
+        timers.register_event_time_timer(at_ms)
+    timers.delete_event_time_timer(20)
+    timers.delete_event_time_timer(30)
+    timers.register_event_time_timer(20)
+
+    timers.flush()
+
+    assert [10, 20] == timers.event.advance(100, 10).timestamps.tolist()
+    timers.register_event_time_timer(10)
+    timers.flush()
+    assert [10] == timers.event.advance(100, 10).timestamps.tolist()
+
+
 def test_frozen_timers_are_lists_by_slot() -> None:
     """In the order in which they are due, with namespaces."""
     queue = TimerQueue()
