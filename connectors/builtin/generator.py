@@ -30,6 +30,7 @@ from snapline.dataflow.errors import ConnectorError
 MULTIPLIER = 2_654_435_761
 """Knuth's: spreads consecutive numbers over the keys."""
 VALUES = 1000
+_VALUES = np.uint64(VALUES)
 KEYS_MAX = 1 << 31
 DEFAULT_SPLITS = 16
 EMIT_INTERVAL_MS = 5
@@ -117,7 +118,8 @@ class GeneratedSplit:
         self.description = split.description
         self.position = int(split.position.get("next", 0))
         residue, of = int(split.description["residue"]), int(split.description["of"])
-        self._residue, self._of, self._keys = residue, of, source.keys
+        self._residue, self._of = residue, of
+        self._modulus, self._multiplier = np.uint64(source.keys), np.uint64(MULTIPLIER % source.keys)
         rows = source.rows
         self.end: int | None = None if rows is None else max(0, -(-(rows - residue) // of))
         self._full = source.batch_rows
@@ -139,13 +141,13 @@ class GeneratedSplit:
     def columns(self, count: int, scratch: UInt64Array) -> list[pa.Array]:
         """Keys and values of the next `count` events."""
         if count == self._full and self._ready_for == self.position:
-            key = _advance(self._key, self._key_step, np.uint64(self._keys), scratch)
-            value = _advance(self._value, self._value_step, np.uint64(VALUES), scratch)
+            key = _advance(self._key, self._key_step, self._modulus, scratch)
+            value = _advance(self._value, self._value_step, _VALUES, scratch)
         else:
-            numbers = np.arange(self.position, self.position + count, dtype=np.uint64)
-            index = numbers * np.uint64(self._of) + np.uint64(self._residue)
-            key = index % np.uint64(self._keys) * np.uint64(MULTIPLIER % self._keys) % np.uint64(self._keys)
-            value = index % np.uint64(VALUES)
+            first = self.position * self._of + self._residue
+            index = np.arange(first, first + count * self._of, self._of, dtype=np.uint64)
+            key = index % self._modulus * self._multiplier % self._modulus
+            value = index % _VALUES
         self.position += count
         if count == self._full:
             self._key, self._value, self._ready_for = key, value, self.position
