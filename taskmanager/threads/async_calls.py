@@ -28,6 +28,8 @@ class EventLoopCalls:
         self._is_called = False
         """The loop will look at them; calling it costs as much as beginning a call."""
         self._done: deque[tuple[int, Any, BaseException | None]] = deque()
+        self._is_told = False
+        """The task is going to be woken in this turn of the loop."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="async-function", daemon=True)
@@ -70,6 +72,14 @@ class EventLoopCalls:
         finally:
             self._tasks.pop(number, None)
         self._done.append((number, result, failure))
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Wake the task for all calls that have ended in this turn of the loop: woken for each of them, it would wait
+        for Python's lock as often."""
+        self._is_told = False
         self._wake_up()
 
     def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
