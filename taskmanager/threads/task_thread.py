@@ -7,6 +7,7 @@ of ours: the task is abandoned, which reports FAILED. Mirrors the executing thre
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from snapline.runtime.clock import Clock
@@ -14,6 +15,31 @@ from snapline.taskmanager.task.stream_task import WORKED, Progress, ProgressKind
 from snapline.taskmanager.threads.turns import QUANTUM_MS, Turn, Turns
 
 LONGEST_WAIT_SECONDS = 60.0
+
+
+class Bell:
+    """Rung by any thread, heard by one. A lock that is free while it rings: an Event makes a lock for each wait, and
+    takes one more for each ring."""
+
+    __slots__ = ("_silence",)
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        """Wake who waits, or who will."""
+        if self._silence.locked():
+            with contextlib.suppress(RuntimeError):  # another thread has rung just now
+                self._silence.release()
+
+    def clear(self) -> None:
+        """Forget that it was rung."""
+        self._silence.acquire(blocking=False)
+
+    def wait(self, seconds: float) -> None:
+        """Until it is rung, and no longer than this."""
+        self._silence.acquire(timeout=seconds)
 
 
 class TaskThread:
@@ -24,7 +50,7 @@ class TaskThread:
         self.task: StreamTask | None = None
         self._clock = clock
         self._turns = turns
-        self._bell = threading.Event()
+        self._bell = Bell()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -39,8 +65,7 @@ class TaskThread:
 
     def wake_up(self) -> None:
         """Something has come; from any thread, and often."""
-        if not self._bell.is_set():
-            self._bell.set()
+        self._bell.ring()
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the end; whether it has come."""
