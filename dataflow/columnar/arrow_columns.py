@@ -16,19 +16,31 @@ Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 BytesArray = np.ndarray[Any, np.dtype[np.uint8]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
-_INTEGERS = {
-    pa.int8(): np.int8,
-    pa.int16(): np.int16,
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-    pa.uint8(): np.uint8,
-    pa.uint16(): np.uint16,
-    pa.uint32(): np.uint32,
-    pa.uint64(): np.uint64,
-    pa.date32(): np.int32,
-    pa.date64(): np.int64,
+_DTYPES: dict[int, np.dtype[Any]] = {
+    data_type.id: np.dtype(dtype)
+    for data_type, dtype in (
+        (pa.int8(), np.int8),
+        (pa.int16(), np.int16),
+        (pa.int32(), np.int32),
+        (pa.int64(), np.int64),
+        (pa.uint8(), np.uint8),
+        (pa.uint16(), np.uint16),
+        (pa.uint32(), np.uint32),
+        (pa.uint64(), np.uint64),
+        (pa.float16(), np.float16),
+        (pa.float32(), np.float32),
+        (pa.float64(), np.float64),
+        (pa.bool_(), np.bool_),
+        (pa.date32(), np.int32),
+        (pa.date64(), np.int64),
+        (pa.time32("s"), np.int32),
+        (pa.time64("us"), np.int64),
+        (pa.timestamp("us"), np.int64),
+        (pa.duration("us"), np.int64),
+    )
 }
-_FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
+"""What the values of fixed columns are in numpy, by the number of their type; the hash of a type is that of its name,
+which costs more than all else that happens to a small column."""
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EMPTY_BYTES: BytesArray = np.zeros(0, np.uint8)
 
@@ -56,12 +68,7 @@ def is_temporal_with_unit(data_type: pa.DataType) -> bool:
 
 def is_fixed(data_type: pa.DataType) -> bool:
     """Whether a value is one int64 word (see `column_words`)."""
-    return bool(
-        data_type in _INTEGERS
-        or data_type in _FLOATS
-        or pa.types.is_boolean(data_type)
-        or is_temporal_with_unit(data_type)
-    )
+    return data_type.id in _DTYPES
 
 
 def units_per_second(data_type: pa.DataType) -> int:
@@ -93,7 +100,7 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array without dictionary, run-end encoding, views or extension type."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     data_type = array.type
-    if data_type in _INTEGERS or is_binary_like(data_type):
+    if is_fixed(data_type) or is_binary_like(data_type):
         return array
     target = plain_type(data_type)
     if isinstance(array, pa.ExtensionArray):
@@ -123,22 +130,27 @@ def numpy_values(array: pa.Array) -> np.ndarray[Any, Any]:
     open."""
     data_type, offset, length = array.type, array.offset, len(array)
     buffer = array.buffers()[1]
-    if buffer is None or length == 0:
-        return np.zeros(length, numpy_type(data_type))
-    if pa.types.is_boolean(data_type):
-        return _unpack_bits(buffer, offset, length)
     dtype = numpy_type(data_type)
+    if buffer is None or length == 0:
+        return np.zeros(length, dtype)
+    if dtype == np.bool_:
+        return _unpack_bits(buffer, offset, length)
     return np.frombuffer(buffer, dtype, length, offset * dtype.itemsize)
 
 
 def numpy_type(data_type: pa.DataType) -> np.dtype[Any]:
     """What a plain fixed column's values are in numpy; temporal types are the integers that count their unit."""
-    known = _INTEGERS.get(data_type) or _FLOATS.get(data_type)
-    if known is not None:
-        return np.dtype(known)
-    if pa.types.is_boolean(data_type):
-        return np.dtype(np.bool_)
-    return np.dtype(np.int32 if data_type.bit_width == 32 else np.int64)
+    known = _DTYPES.get(data_type.id)
+    return np.dtype(np.int32 if data_type.bit_width == 32 else np.int64) if known is None else known
+
+
+def column_named(batch: pa.RecordBatch, name: str, role: str = "column") -> pa.Array:
+    """The column of this name. Raises KeyError, which names those that there are. `role`: what the column is there
+    for."""
+    position = batch.schema.get_field_index(name)
+    if position < 0:
+        raise KeyError(f"no {role} {name!r} in the batch: its columns are {', '.join(map(repr, batch.schema.names))}")
+    return batch.column(position)
 
 
 def column_words(array: pa.Array) -> Int64Array:

@@ -37,6 +37,7 @@ from snapline.dataflow.columnar.kernel import (
 )
 from snapline.dataflow.columnar.large_arrays import empty_array
 
+_BOOLEAN = pa.bool_().id
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -89,7 +90,7 @@ def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> 
     """Return `array.take(rows)`, faster for the types that a kernel knows."""
     data_type = array.type
     if array.null_count == 0:
-        if is_fixed(data_type) and not pa.types.is_boolean(data_type):
+        if is_fixed(data_type) and data_type.id != _BOOLEAN:
             values = gather_values(numpy_values(array), rows)
             return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
         if is_binary_like(data_type) and not pa.types.is_fixed_size_binary(data_type):

@@ -7,12 +7,13 @@ result. Mirrors Flink's KeyGroupStreamPartitioner, for a batch at a time. It kno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.columnar.arrow_columns import is_fixed, plain_array
+from snapline.dataflow.columnar.arrow_columns import column_named, is_fixed, plain_array
 from snapline.dataflow.columnar.gather import gather_array
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
 from snapline.dataflow.columnar.key_hash import Column, fmix64, hash_columns, logical_words
@@ -121,21 +122,13 @@ def split_batch(
     if parallelism == 1:
         return [batch]
     length = batch.num_rows
-    order, bounds = partition_by_key([_column(batch, name) for name in key_columns], max_parallelism, parallelism)
-    sizes = np.diff(bounds)
-    if sizes.max() == length:
-        whole = int(sizes.argmax())
+    keys = [column_named(batch, name, "key column") for name in key_columns]
+    order, bounds = partition_by_key(keys, max_parallelism, parallelism)
+    starts = bounds.tolist()
+    sizes = [end - start for start, end in pairwise(starts)]
+    if length in sizes:
+        whole = sizes.index(length)
         return [batch if part == whole else batch.slice(0, 0) for part in range(parallelism)]
     columns = [gather_array(column, order) for column in batch.columns]
     gathered = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-    starts = bounds.tolist()
-    return [gathered.slice(starts[part], starts[part + 1] - starts[part]) for part in range(parallelism)]
-
-
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    position = batch.schema.get_field_index(name)
-    if position < 0:
-        raise KeyError(
-            f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, batch.schema.names))}"
-        )
-    return batch.column(position)
+    return [gathered.slice(start, size) for start, size in zip(starts, sizes, strict=False)]

@@ -467,6 +467,9 @@ class FreeSlot:
     reason: str
 
 
+_TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
+
+
 class ExecutionState(Enum):
     """Life of one attempt (Flink: ExecutionState)."""
 
@@ -483,7 +486,7 @@ class ExecutionState(Enum):
     @property
     def is_terminal(self) -> bool:
         """Whether the attempt is over."""
-        return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
+        return self._value_ in _TERMINAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ import pyarrow as pa
 from snapline.dataflow.api.aggregate_types import check_aggregate_type
 from snapline.dataflow.api.state import RunningAggregateDescriptor, StateError
 from snapline.dataflow.api.windows import Aggregate
-from snapline.dataflow.columnar.arrow_columns import bitmap_of
+from snapline.dataflow.columnar.arrow_columns import bitmap_of, column_named, fixed_array
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.snapshot.state_evolution import widens
 
 Numbers = np.ndarray[Any, Any]
+_COUNT = pa.int64()
 ROWS = "rows"
 """Name of the accumulator that counts rows. Those of columns are `column:<name>`; of aggregates that were added later
 `added-<n>:<name>`."""
@@ -71,7 +72,7 @@ class Accumulator:
         """What is folded for each row of the batch."""
         if not self.column:
             return np.zeros(batch.num_rows, np.int64)
-        array = batch.column(self.column)
+        array = column_named(batch, self.column)
         if not self.aggregates:  # only counted: any type will do
             zeros = np.zeros(batch.num_rows, np.int64)
             return zeros if array.null_count == 0 else pa.array(zeros, mask=np.asarray(array.is_null()))
@@ -203,11 +204,11 @@ class AggregatePlan:
         for aggregate, accumulator in zip(self.aggregates, self._sources[1], strict=True):
             counts = counts_of(accumulator.name)
             if aggregate.function == "count":
-                columns.append(pa.array(counts))
+                columns.append(fixed_array(counts, None, _COUNT))
                 continue
             if accumulator.name not in valid:
-                some = counts > 0
-                valid[accumulator.name] = None if some.all() else bitmap_of(some)
+                has_none = np.count_nonzero(counts) < len(counts)
+                valid[accumulator.name] = bitmap_of(counts > 0) if has_none else None
             columns.append(_result(aggregate.function, accumulator, counts, totals_of, valid[accumulator.name]))
         return columns
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.state import RunningAggregateDescriptor, descriptor_of
+from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec
 from snapline.dataflow.ids import CheckpointID
@@ -144,7 +145,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             folded[ROWS] = folded[self._counted_by]
         elif ROWS in self._states:
             folded[ROWS] = self._states[ROWS].fold_batch(slots, np.zeros(len(slots), np.int64))
-        columns = [batch.column(name) for name in (*self.key_columns, *self._passthrough)]
+        columns = [column_named(batch, name) for name in (*self.key_columns, *self._passthrough)]
         results = self._plan.results(self._accumulators, *counts_and_totals(folded))
         if self._held is not None:
             held = self._held.fold_batch(slots, batch)
