@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.batch_bytes import BatchBytes
 from snapline.dataflow.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -32,7 +33,8 @@ class CheckpointedInputGate:
         self.handler = handler
         self._listener = listener
         self.batch_bytes = 0
-        """Size of the last batch that was taken; working it out costs microseconds."""
+        """Size of the last batch that was taken."""
+        self._bytes = BatchBytes()
         #: Channels that wait at an EndOfChannelState for the others, and whether it is their last one.
         self._recovered: dict[InputChannelInfo, bool] = {}
 
@@ -41,7 +43,7 @@ class CheckpointedInputGate:
         checkpoints only, and is done with. Raises OperatorFailure for a snapshot that an operator does not manage."""
         element = polled.element
         if isinstance(element, pa.RecordBatch):
-            self.batch_bytes = element.nbytes
+            self.batch_bytes = self._bytes.of(element)
             self.handler.add_processed_bytes(self.batch_bytes)
             return polled
         match element:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.batch_bytes import BatchBytes
 from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
@@ -78,6 +79,7 @@ class RecordWriter:
         self.subpartitions = tuple(subpartitions)
         self.records_out = 0
         self.bytes_out = 0
+        self._bytes = BatchBytes()
         self._buffer_timeout_ms = buffer_timeout_ms
         self._target_rows = max(1, target_rows)
         self._large_rows = max(1, target_rows // 2) if buffer_timeout_ms > 0 else 1
@@ -125,7 +127,7 @@ class RecordWriter:
         demands = [subpartition.demand for subpartition in self.subpartitions]
         greatest = max(demand for demand in demands if demand is not None)
         check(greatest > 0, "splits are handed out only to who has asked for some")
-        self.bytes_out += batch.nbytes
+        self.bytes_out += self._bytes.of(batch)
         self.subpartitions[demands.index(greatest)].add(batch)
 
     def demand(self) -> tuple[int | None, ...]:
@@ -147,7 +149,7 @@ class RecordWriter:
             self._check_key_columns(batch.schema)  # now, while it is clear whose batch it is
         unsplit.batches.append(batch)
         unsplit.rows += batch.num_rows
-        unsplit.byte_count += batch.nbytes
+        unsplit.byte_count += self._bytes.of(batch)
         if unsplit.rows >= self._large_rows or unsplit.byte_count >= LARGE_BATCH_BYTES:
             self._split(unsplit.take())
         else:
@@ -171,7 +173,7 @@ class RecordWriter:
 
     def _offer(self, lane: _Lane, batch: pa.RecordBatch) -> None:
         rows = batch.num_rows
-        byte_count = batch.nbytes
+        byte_count = self._bytes.of(batch)
         self.bytes_out += byte_count
         if rows >= self._large_rows or byte_count >= LARGE_BATCH_BYTES:
             if lane.batches:

@@ -348,7 +348,7 @@ class StreamTask:
         limit, self._taken_from = self._batch_sizes[gate_index], None
         task_input = self._wired().input
         if limit.step_ends(now_ms) and task_input is not None:
-            task_input.union.gates[gate_index].max_batch_rows = limit.rows
+            task_input.union.gates[gate_index].limit_batches(limit.rows)
 
     def _process_watermarks(self, parts: TaskParts, outputs: list[Watermark | WatermarkStatus]) -> None:
         if parts.chain is None:

@@ -19,6 +19,7 @@ from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.cores.connections import ConnectionID
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannel, InputChannelListener
+from snapline.taskmanager.network.channels.gathering import GATHERED_ROWS
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
 from snapline.taskmanager.network.flight.frames import (
     AddCredit,
@@ -59,7 +60,7 @@ class SimulatedExchange:
         self._find = find
         self._credits = credits_per_channel
         self._backoff_ms = request_backoff_max_ms
-        self.local = LocalExchange(max_queued_batches=max_queued_batches)
+        self.local = LocalExchange(max_queued_batches=max_queued_batches, gathered_rows=GATHERED_ROWS)
         self._streams: dict[tuple[str, str, str], ConsumerStream] = {}
         self._released: set[tuple[str, str]] = set()
 
@@ -189,7 +190,9 @@ class ConsumerStream:
     ) -> RemoteInputChannel:
         channel_id = self._next_id
         self._next_id += 1
-        channel = RemoteInputChannel(channel_id, channel_index, listener, credits_per_channel, self._send)
+        channel = RemoteInputChannel(
+            channel_id, channel_index, listener, credits_per_channel, self._send, gathered_rows=GATHERED_ROWS
+        )
         self._channels[channel_id] = channel
         channel.open(producer, subpartition_index, consumer)
         return channel

@@ -17,6 +17,7 @@ PERIOD_MS = 200
 UNLIMITED = 1 << 62
 LEAST_BYTES = 32 << 10
 """As one of Flink's buffers: less would only cost messages."""
+LEAST_PIECE_BYTES = LEAST_BYTES // 2
 FIRST_BYTES = 256 << 10
 """Until a rate is known: what a slow consumer has been sent by then it must work through."""
 PIECES = 8
@@ -51,7 +52,7 @@ class BufferDebloater:
     @property
     def piece_bytes(self) -> int:
         """Return the size in bytes above which batches are cut."""
-        return UNLIMITED if self.limit_bytes == UNLIMITED else max(LEAST_BYTES // 2, self.limit_bytes // PIECES)
+        return UNLIMITED if self.limit_bytes == UNLIMITED else max(LEAST_PIECE_BYTES, self.limit_bytes // PIECES)
 
     def sample(self, consumption: Consumption, now_ms: int) -> bool:
         """What was counted so far; call it every PERIOD_MS. Returns whether the limit changed."""

@@ -149,6 +149,11 @@ class InputChannel(Protocol):
         """Ask the producer for so many batches more, on an edge of `Partitioning.DEMAND`."""
         ...
 
+    def gather_at_most(self, rows: int) -> None:
+        """Small batches that wait behind each other, and are handed out as one, have no more rows together from now
+        on."""
+        ...
+
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """An unaligned checkpoint was triggered. The gate remembers what it polls before the barrier; a remote channel
         needs to know which barrier `inflight_batches` is about, a local one nothing (what its barrier overtook is

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement
+from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EventAnnouncement, StreamElement
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
+from snapline.taskmanager.network.channels.gathering import gathered
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 
 
@@ -33,7 +34,9 @@ class Received:
 class InputChannelCore:
     """Receive queue of one channel. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gathered_rows: int = 0) -> None:
+        """`gathered_rows`: batches are handed out together with those behind them, up to so many rows."""
+        self._gathered_rows = self._most_gathered_rows = gathered_rows
         self._queue: PrioritizedDeque[ElementFrame] = PrioritizedDeque()
         self._next_sequence_number = 0
         self._queued_batches = 0
@@ -74,8 +77,10 @@ class InputChannelCore:
         arrived = self._queue.poll()
         if arrived is None:
             return None
-        if isinstance(arrived.element, pa.RecordBatch):
+        element = arrived.element
+        if isinstance(element, pa.RecordBatch):
             self._queued_batches -= 1
+            element = gathered(element, self._gathered_rows, self._peek, self._take_following)
         elif isinstance(arrived.element, CheckpointBarrier):
             self._last_barrier_at = arrived.sequence_number
             if arrived.element.options.needs_alignment:
@@ -83,13 +88,25 @@ class InputChannelCore:
         elif isinstance(arrived.element, EndOfChannelState):
             self._blocked_at = arrived.sequence_number
         return BufferAndBacklog(
-            arrived.element,
+            element,
             arrived.sequence_number,
             arrived.backlog,
             is_priority=is_priority,
             more_available=self.has_available_element,
             more_priority=self.has_priority_element,
         )
+
+    def _peek(self) -> StreamElement | None:
+        head = self._queue.peek() if self.has_available_element else None
+        return None if head is None else head.element
+
+    def _take_following(self) -> None:
+        self._queue.poll()
+        self._queued_batches -= 1
+
+    def gather_at_most(self, rows: int) -> None:
+        """Batches that are handed out together have no more rows from now on, however many were allowed at first."""
+        self._gathered_rows = min(self._most_gathered_rows, rows)
 
     def inflight_batches(self) -> tuple[pa.RecordBatch, ...]:
         """Received data, not yet polled, that stood before the last polled barrier and was overtaken by it."""

@@ -72,6 +72,12 @@ class InputGate:
         for index in range(len(self._channels)):
             self.notify_channel_non_empty(index, priority=False)
 
+    def limit_batches(self, rows: int) -> None:
+        """A batch with more rows is cut from now on, and channels put none with more together."""
+        self.max_batch_rows = rows
+        for channel in self._channels:
+            channel.gather_at_most(rows)
+
     def restore(self, channel_index: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Data that was in flight in the snapshot: polled before anything new of this channel. Before the first
         poll."""

@@ -134,6 +134,11 @@ class LocalSubpartition:
             listener()
         return polled
 
+    def gather_at_most(self, rows: int) -> None:
+        """Batches that are handed out together have no more rows from now on."""
+        with self._lock:
+            self._core.gather_at_most(rows)
+
     def set_listener(self, listener: Callable[[bool], None]) -> None:
         """Called with `has_priority` when something became available; at once when something is."""
         with self._lock:
@@ -191,13 +196,15 @@ class LocalInputChannel:
         self._released = False
         #: Batches that were asked for before the producer came; None: nothing was said.
         self._early_demand: int | None = None
+        #: Rows that batches may have together, told before the producer came; None: nothing was said.
+        self._most_rows: int | None = None
         #: Nothing more is expected: EndOfPartition was polled, or the failure told.
         self._over = False
 
     def connect(self, view: LocalSubpartition) -> None:
         """Connect the channel to its producer, which is there now."""
         with self._lock:
-            released, demand = self._released, self._early_demand
+            released, demand, most_rows = self._released, self._early_demand, self._most_rows
             if not released:
                 self._view = view
         if released:
@@ -205,6 +212,8 @@ class LocalInputChannel:
             return
         if demand is not None:
             view.request(demand)
+        if most_rows is not None:
+            view.gather_at_most(most_rows)
         index, listener = self.channel_index, self._listener
         view.set_listener(lambda priority: listener.notify_channel_non_empty(index, priority=priority))
 
@@ -243,6 +252,13 @@ class LocalInputChannel:
         if view is not None:
             view.request(count)
 
+    def gather_at_most(self, rows: int) -> None:
+        """Batches that are handed out together have no more rows from now on."""
+        with self._lock:
+            self._most_rows, view = rows, self._view
+        if view is not None:
+            view.gather_at_most(rows)
+
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: what a barrier overtakes here is output channel state of the producer."""
 
@@ -278,10 +294,13 @@ class LocalExchange:
         *,
         max_queued_batches: int = 8,
         max_queued_bytes: int = 16 << 20,
+        gathered_rows: int = 0,
         lock_factory: LockFactory = nullcontext,
     ) -> None:
+        """`gathered_rows`: batches are handed out together with those behind them, up to so many rows."""
         self._max_queued_batches = max_queued_batches
         self._max_queued_bytes = max_queued_bytes
+        self._gathered_rows = gathered_rows
         self._lock_factory = lock_factory
         self._lock = lock_factory()
         self._partitions: dict[tuple[str, str], tuple[LocalSubpartition, ...]] = {}
@@ -295,7 +314,9 @@ class LocalExchange:
         created = tuple(
             LocalSubpartition(
                 PipelinedSubpartition(
-                    max_queued_batches=self._max_queued_batches, max_queued_bytes=self._max_queued_bytes
+                    max_queued_batches=self._max_queued_batches,
+                    max_queued_bytes=self._max_queued_bytes,
+                    gathered_rows=self._gathered_rows,
                 ),
                 self._lock_factory(),
                 lambda index=index: self._subpartition_released(key, index),  # type: ignore[misc]

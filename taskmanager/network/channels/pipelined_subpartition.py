@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.batch_bytes import BatchBytes
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, EndOfPartition, StreamElement
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
-from snapline.taskmanager.network.channels.buffer_debloater import Consumption
+from snapline.taskmanager.network.channels.buffer_debloater import LEAST_PIECE_BYTES, PIECES, Consumption
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
+from snapline.taskmanager.network.channels.gathering import gathered
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 
 DEFAULT_MAX_QUEUED_BATCHES = 16
@@ -55,10 +57,16 @@ class PipelinedSubpartition:
         *,
         max_queued_batches: int = DEFAULT_MAX_QUEUED_BATCHES,
         max_queued_bytes: int = DEFAULT_MAX_QUEUED_BYTES,
+        gathered_rows: int = 0,
     ) -> None:
+        """`gathered_rows`: batches are handed out together with those behind them, up to so many rows."""
         check(max_queued_batches > 0 and max_queued_bytes > 0, "a subpartition must have room for at least one batch")
         self._max_queued_batches = max_queued_batches
         self._max_queued_bytes = self._limit_bytes = max_queued_bytes
+        self._gathered_rows = self._most_gathered_rows = gathered_rows
+        self._gather_bytes = 0
+        """Bytes that may still join the batch that is being handed out."""
+        self._bytes = BatchBytes()
         #: Restored data in flight with the marker behind it: goes first, whatever has priority.
         self._restored: deque[_Queued] = deque()
         self._queue: PrioritizedDeque[_Queued] = PrioritizedDeque()
@@ -86,7 +94,7 @@ class PipelinedSubpartition:
         is_data = isinstance(element, pa.RecordBatch)
         check(not (priority and is_data), "data never has priority")
         had_elements, had_priority = self.has_available_element, self.has_priority_element
-        size_bytes = element.nbytes if isinstance(element, pa.RecordBatch) else 0
+        size_bytes = self._bytes.of(element) if isinstance(element, pa.RecordBatch) else 0
         self._queue.add(_Queued(element, size_bytes), priority=priority)
         if is_data:
             self._demand = None if self._demand is None else self._demand - 1
@@ -160,23 +168,43 @@ class PipelinedSubpartition:
         entry = self._restored.popleft() if self._restored else self._queue.poll()
         if entry is None:
             return None
-        if isinstance(entry.element, pa.RecordBatch):
-            self._backlog -= 1
-            self._queued_bytes -= entry.size_bytes
-            self._taken_bytes += entry.size_bytes
-        self._blocked = isinstance(entry.element, EndOfChannelState) or (
-            isinstance(entry.element, CheckpointBarrier) and entry.element.options.needs_alignment
+        element = entry.element
+        if isinstance(element, pa.RecordBatch):
+            self._count_taken(entry)
+            if not self._restored:
+                self._gather_bytes = max(LEAST_PIECE_BYTES, self._limit_bytes // PIECES) - entry.size_bytes
+                element = gathered(element, self._gathered_rows, self._peek, self._take_following)
+        self._blocked = isinstance(element, EndOfChannelState) or (
+            isinstance(element, CheckpointBarrier) and element.options.needs_alignment
         )
         number = self._sequence_number
         self._sequence_number += 1
         return BufferAndBacklog(
-            entry.element,
+            element,
             number,
             self._backlog,
             is_priority=is_priority,
             more_available=self.has_available_element,
             more_priority=self.has_priority_element,
         )
+
+    def _count_taken(self, entry: _Queued) -> None:
+        self._backlog -= 1
+        self._queued_bytes -= entry.size_bytes
+        self._taken_bytes += entry.size_bytes
+
+    def _peek(self) -> StreamElement | None:
+        head = self._queue.peek()
+        return None if head is None or head.size_bytes > self._gather_bytes else head.element
+
+    def _take_following(self) -> None:
+        entry = check(self._queue.poll(), "a batch was seen, and cannot be taken")
+        self._count_taken(entry)
+        self._gather_bytes -= entry.size_bytes
+
+    def gather_at_most(self, rows: int) -> None:
+        """Batches that are handed out together have no more rows from now on, however many were allowed at first."""
+        self._gathered_rows = min(self._most_gathered_rows, rows)
 
     def resume_consumption(self) -> None:
         """The consumer has processed what it stopped behind. Raises InvariantViolation unless that was handed out."""

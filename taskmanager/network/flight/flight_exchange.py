@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from snapline.dataflow import config
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
+from snapline.taskmanager.network.channels.gathering import GATHERED_ROWS
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_server import ExchangeError, ExchangeServer
@@ -48,6 +49,8 @@ class ExchangeSettings:
     credits_per_channel: int = 8
     max_queued_batches: int = 8
     max_queued_bytes: int = 16 << 20
+    gathered_rows: int = 0
+    """Batches are handed out together with those behind them, up to so many rows; 0: one by one."""
     request_backoff_max_ms: int = 10_000
     local_shortcut: bool = True
     """Whether channels inside this process avoid the network. Only tests and benchmarks say no."""
@@ -64,6 +67,7 @@ class ExchangeSettings:
             credits_per_channel=configuration.get_option(config.TASKMANAGER_MEMORY_NETWORK_BATCHES),
             max_queued_batches=configuration.get_option(config.TASKMANAGER_QUEUE_BATCHES),
             max_queued_bytes=configuration.get_option(config.TASKMANAGER_QUEUE_BYTES),
+            gathered_rows=GATHERED_ROWS,
             request_backoff_max_ms=configuration.get_option(config.NETWORK_REQUEST_BACKOFF_MAX),
         )
 
@@ -88,6 +92,7 @@ class FlightExchange:
         self._local = LocalExchange(
             max_queued_batches=settings.max_queued_batches,
             max_queued_bytes=settings.max_queued_bytes,
+            gathered_rows=settings.gathered_rows,
             lock_factory=threading.Lock,
         )
         self._requests = PendingRequests(settings.request_backoff_max_ms)
@@ -147,6 +152,7 @@ class FlightExchange:
                 subpartition_index=subpartition_index,
                 channel_index=channel_index,
                 credits_per_channel=self._settings.credits_per_channel,
+                gathered_rows=self._settings.gathered_rows,
                 listener=listener,
             )
             if channel is not None:

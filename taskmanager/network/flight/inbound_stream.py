@@ -1,10 +1,10 @@
 """The consuming end of one DoExchange stream: the input channels of this TaskManager that read one peer on one edge.
 
 One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say
-is written by whoever says it; messages are small and their number is bounded by credit, so that a write does not wait
-for the peer. A stream connects once, with patience only until it is up: after a loss something may be missing, so all
-channels fail, and the tasks with them. Mirrors Flink's NettyPartitionRequestClient and
-CreditBasedPartitionRequestClientHandler.
+is written by whoever says it, credit mostly by the receiving thread; messages are small and their number is bounded by
+credit, so that a write does not wait for the peer. A stream connects once, with patience only until it is up: after a
+loss something may be missing, so all channels fail, and the tasks with them. Mirrors Flink's
+NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class InboundStream:
         subpartition_index: int,
         channel_index: int,
         credits_per_channel: int,
+        gathered_rows: int,
         listener: InputChannelListener,
     ) -> RemoteInputChannel | None:
         """A new channel, None when the stream is ending: open another stream."""
@@ -99,7 +100,9 @@ class InboundStream:
             def send(frame: frames.UpstreamFrame) -> None:
                 self._send(channel_id, frame)
 
-            channel = RemoteInputChannel(channel_id, channel_index, listener, credits_per_channel, send)
+            channel = RemoteInputChannel(
+                channel_id, channel_index, listener, credits_per_channel, send, gathered_rows=gathered_rows
+            )
             self._channels[channel_id] = channel
         channel.open(producer, subpartition_index, consumer)
         return channel

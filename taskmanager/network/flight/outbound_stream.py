@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.batch_bytes import BatchBytes
 from snapline.dataflow.elements import EndOfPartition
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
@@ -59,6 +60,7 @@ class OutboundStream:
         self._channels: dict[int, ServedChannel] = {}
         self._stopping = False
         self._schema: pa.Schema | None = None
+        self._bytes = BatchBytes()
 
     # --- from other threads -----------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class OutboundStream:
                 writer.begin(batch.schema)
                 self._schema = batch.schema
             if batch.schema.equals(self._schema, check_metadata=True):
-                writer.write_with_metadata(batch, frames.data_header(channel_id, polled, batch.nbytes))
+                writer.write_with_metadata(batch, frames.data_header(channel_id, polled, self._bytes.of(batch)))
             else:
                 writer.write_metadata(frames.foreign_data_frame(channel_id, polled, batch))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:

@@ -2,7 +2,9 @@
 
 The receive queue and its credit are cores; this puts one lock around both, because the stream's thread fills and the
 task's thread empties them, and says to the producer what the task's polling means: credit for consumed batches (several
-in one message, at half of the window), consumption resumed, channel released. Mirrors Flink's RemoteInputChannel.
+in one message, at half of the window), consumption resumed, channel released. Writing credit takes as long as a small
+batch takes to be processed, so it is the stream's thread that does it, behind the next batch; the task's thread only
+when the producer has no credit left, for then no batch comes. Mirrors Flink's RemoteInputChannel.
 """
 
 from __future__ import annotations
@@ -33,14 +35,22 @@ class RemoteInputChannel:
     """InputChannel over a stream. `poll` and what follows it are the task's, `on_…` the stream's."""
 
     def __init__(
-        self, channel_id: int, channel_index: int, listener: InputChannelListener, credits_per_channel: int, send: Send
+        self,
+        channel_id: int,
+        channel_index: int,
+        listener: InputChannelListener,
+        credits_per_channel: int,
+        send: Send,
+        *,
+        gathered_rows: int = 0,
     ) -> None:
+        """`gathered_rows`: as InputChannelCore's."""
         self.channel_id = channel_id
         self._channel_index = channel_index
         self._listener = listener
         self._send = send
         self._lock = threading.Lock()
-        self._core = InputChannelCore()
+        self._core = InputChannelCore(gathered_rows=gathered_rows)
         self._credit = ReceiverCredit(exclusive=credits_per_channel, maximum=credits_per_channel)
         self._announce_at = max(1, credits_per_channel // 2)
         self._unannounced = 0
@@ -62,6 +72,7 @@ class RemoteInputChannel:
             failure = failure or received.failure
             if isinstance(element, EndOfPartition) and not failure:
                 self._over = True
+            announced = self._take_unannounced()
         if failure:
             self.on_failed(failure)
             return False
@@ -69,6 +80,8 @@ class RemoteInputChannel:
             self._listener.notify_channel_non_empty(self._channel_index, priority=True)
         elif received.notify:
             self._listener.notify_channel_non_empty(self._channel_index, priority=False)
+        if announced:
+            self._send(AddCredit(self.channel_id, announced))
         return not isinstance(element, EndOfPartition)
 
     def on_failed(self, cause: str) -> None:
@@ -85,14 +98,23 @@ class RemoteInputChannel:
         """The next element, None when there is none."""
         announced = 0
         with self._lock:
+            waiting = self._core.queued_batches
             polled = self._core.poll()
             if polled is not None and isinstance(polled.element, pa.RecordBatch):
-                self._unannounced += self._credit.on_consumed()
-                if self._unannounced >= self._announce_at and not self._over:
-                    announced, self._unannounced = self._unannounced, 0
+                for _ in range(waiting - self._core.queued_batches):
+                    self._unannounced += self._credit.on_consumed()
+                if self._credit.outstanding == self._unannounced:
+                    announced = self._take_unannounced()
         if announced:
             self._send(AddCredit(self.channel_id, announced))
         return polled
+
+    def _take_unannounced(self) -> int:
+        """Credits that are to be announced now, 0 while there are few."""
+        if self._unannounced < self._announce_at or self._over:
+            return 0
+        announced, self._unannounced = self._unannounced, 0
+        return announced
 
     def resume_consumption(self) -> None:
         """The barrier behind which the producer stopped has been processed."""
@@ -103,6 +125,11 @@ class RemoteInputChannel:
     def request(self, count: int) -> None:
         """Ask the producer for so many batches more. The channel was opened when it was made."""
         self._send(RequestBatches(self.channel_id, count))
+
+    def gather_at_most(self, rows: int) -> None:
+        """Batches that are handed out together have no more rows from now on."""
+        with self._lock:
+            self._core.gather_at_most(rows)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: the core knows the last polled barrier."""

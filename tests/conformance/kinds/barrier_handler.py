@@ -82,6 +82,8 @@ class Channel:
     def resume_consumption(self) -> None:
         self.core.resume_consumption()
 
+    def gather_at_most(self, rows: int) -> None: ...
+
     def convert_to_priority(self, sequence_number: int) -> None:
         if self.core.convert_to_priority(sequence_number):
             self.harness.converted(self.index, sequence_number)

@@ -118,6 +118,8 @@ class Link:
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
         return () if self.core is None else self.core.inflight_batches()
 
+    def gather_at_most(self, rows: int) -> None: ...
+
     def convert_to_priority(self, sequence_number: int) -> None:
         assert self.core is not None, "only remote channels announce"
         self.core.convert_to_priority(sequence_number)

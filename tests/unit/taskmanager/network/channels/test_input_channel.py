@@ -115,3 +115,16 @@ def test_released_channel_drops_what_still_arrives() -> None:
 
     assert core.on_element(ElementFrame(0, TWO, 1, 0)) == Received()
     assert (drain(core), core.queued_batches) == ([], 0)
+
+
+def test_received_batches_are_gathered_as_far_as_they_may_be_polled() -> None:
+    """What stands behind an aligned barrier that is not resumed stays, also where the barrier has come to the front."""
+    core = InputChannelCore(gathered_rows=100)
+    receive(core, ONE, TWO, TIMEOUTABLE, THREE)
+    core.convert_to_priority(2)
+
+    assert [EventAnnouncement(TIMEOUTABLE, 2), TIMEOUTABLE] == [polled.element for polled in (core.poll(), core.poll())]
+    assert [[1, 2]] == [batch.column("n").to_pylist() for batch in drain(core)]
+    assert 1 == core.queued_batches
+    core.resume_consumption()
+    assert [THREE] == drain(core)

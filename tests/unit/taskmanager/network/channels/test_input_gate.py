@@ -62,6 +62,8 @@ class Channel:
     def inflight_batches(self) -> Sequence[pa.RecordBatch]:
         return self.core.inflight_batches()
 
+    def gather_at_most(self, rows: int) -> None: ...
+
     def convert_to_priority(self, sequence_number: int) -> None:
         self.core.convert_to_priority(sequence_number)
 

@@ -186,3 +186,49 @@ def test_data_never_has_priority() -> None:
     """It would break the order of the channel."""
     with pytest.raises(InvariantViolation, match="never has priority"):
         PipelinedSubpartition().add(ONE, priority=True)
+
+
+def test_small_batches_that_wait_behind_each_other_leave_as_one() -> None:
+    """Up to so many rows, never across an event, with one number; what was queued of them is taken."""
+    subpartition = PipelinedSubpartition(gathered_rows=3)
+    for element in (ONE, TWO, Watermark(1), THREE, ONE, TWO, THREE):
+        subpartition.add(element)
+
+    first = subpartition.poll()
+
+    assert first is not None
+    assert ([1, 2], 0, 4) == (first.element.column("n").to_pylist(), first.sequence_number, first.backlog)
+    rest = drain(subpartition)
+    assert Watermark(1) == rest[0]
+    assert [[3, 1, 2], [3]] == [batch.column("n").to_pylist() for batch in rest[1:]]
+    assert (0, 0) == (subpartition.backlog, subpartition.queued_bytes)
+
+
+def test_batches_of_another_schema_and_restored_ones_are_not_gathered() -> None:
+    """What was restored ends before what is new begins."""
+    other = pa.record_batch({"m": pa.array([1], pa.int64())})
+    subpartition = PipelinedSubpartition(gathered_rows=100)
+    for element in (ONE, TWO, EndOfChannelState(), ONE, other, TWO):
+        subpartition.add(element)
+
+    restored = drain(subpartition)
+    subpartition.resume_consumption()
+
+    assert [ONE, TWO, EndOfChannelState()] == restored
+    assert [ONE, other, TWO] == drain(subpartition)
+
+
+def test_no_more_is_gathered_than_a_slow_consumer_takes_at_once() -> None:
+    """Neither more rows than its gate lets through, nor more bytes than the pieces that batches are cut into."""
+    subpartition = PipelinedSubpartition(gathered_rows=1 << 20, max_queued_batches=100)
+    subpartition.gather_at_most(2)
+    for _ in range(3):
+        subpartition.add(ONE)
+    assert [2, 1] == [batch.num_rows for batch in drain(subpartition)]
+
+    subpartition.gather_at_most(1 << 20)
+    subpartition.limit_bytes(1)
+    large = pa.record_batch({"n": pa.array([0] * 1000, pa.int64())})
+    for _ in range(3):
+        subpartition.add(large)
+    assert [2000, 1000] == [batch.num_rows for batch in drain(subpartition)]

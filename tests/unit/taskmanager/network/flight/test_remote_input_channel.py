@@ -26,10 +26,10 @@ from tests.contract.exchange_channels import batch, number_of
 class Said:
     """A channel with 4 credits, and everything that it said."""
 
-    def __init__(self) -> None:
+    def __init__(self, gathered_rows: int = 0) -> None:
         self.upstream: list[UpstreamFrame] = []
         self.task: list[tuple[object, ...]] = []
-        self.channel = RemoteInputChannel(7, 2, self, 4, self.upstream.append)
+        self.channel = RemoteInputChannel(7, 2, self, 4, self.upstream.append, gathered_rows=gathered_rows)
         self.channel.open("producer", 1, "consumer")
         self._number = 0
 
@@ -72,14 +72,26 @@ def test_the_task_is_woken_once_for_what_waits() -> None:
 
 
 def test_credit_goes_back_in_halves_of_the_window() -> None:
-    """For batches only, and only once the task has them."""
+    """For batches only, and only once the task has them: by the task at once when the producer has none left, else
+    behind the next element that arrives."""
     said = Said()
     said.arrive(batch(0), Watermark(1), batch(1), batch(2), batch(3))
     assert said.upstream[1:] == []
 
     assert said.polled() == [0, Watermark(1), 1, 2, 3]
+    assert said.upstream[1:] == [AddCredit(7, 2)]
+    said.arrive(batch(4))
 
     assert said.upstream[1:] == [AddCredit(7, 2), AddCredit(7, 2)]
+
+
+def test_batches_that_are_gathered_give_back_a_credit_each() -> None:
+    """The producer has sent so many."""
+    said = Said(gathered_rows=100)
+    said.arrive(batch(0), batch(1), batch(2), batch(3))
+
+    assert [0] == said.polled()
+    assert [AddCredit(7, 4)] == said.upstream[1:]
 
 
 def test_more_than_the_credit_is_a_failure() -> None:
