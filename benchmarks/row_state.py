@@ -1,12 +1,13 @@
 """What a row costs in a row-wise function over keyed state: one operator, one thread, no exchange, CPU time.
 
-    python -m benchmarks.row_state [--cases value map-small list list-timers] [--rows 400000] [--batch-rows 8192]
+    python -m benchmarks.row_state [--cases value map-small list timers] [--rows 400000] [--batch-rows 8192]
 
 `value`: two ValueStates read and written per row (the function of `benchmarks.keyed_sum --rows`). `map-small`: 80 pairs
 per key, one of them read and written per row. `map-large`: 100 keys of 10,000 pairs each. `list`: one row in a hundred
-reads the list of its key, all others append to it. `list-timers`: each row appends a struct of four fields to the list
-of its key, of some 100 elements, and sets a timer, which reads the list and drops what is too old; a watermark comes
-with each batch, so that timers fire a few at a time. States are full before anything is measured.
+reads the list of its key, all others append to it. `timers`: each row sets a timer, which does nothing. `list-timers`:
+each row appends a struct of four fields to the list of its key, of some 100 elements, and sets a timer, which reads the
+list and drops what is too old; a watermark comes with each batch, so that timers fire a few at a time. States are full
+before anything is measured.
 """
 
 from __future__ import annotations
@@ -101,6 +102,22 @@ class Span(KeyedProcessFunction):
         return ({"key": context.current_key, "total": total, "n": len(kept)},)
 
 
+class Alarm(KeyedProcessFunction):
+    """A timer for each row."""
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+        context.timer_service.register_event_time_timer(row["pair"] + SPAN_MS)
+        return ()
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:
+        return ()
+
+
+TIMER_CASES: dict[str, tuple[Callable[[], KeyedProcessFunction], int]] = {
+    "timers": (Alarm, 8_192),
+    "list-timers": (Span, 1_024),
+}
+"""Function, and rows of a batch at most."""
 CASES: dict[str, tuple[Callable[[], KeyedProcessFunction], int, int]] = {
     "value": (RunningSum, 100_000, 1),
     "map-small": (SumsOfPairs, 2_000, 80),
@@ -168,10 +185,11 @@ def measure(case: str, rows: int, batch_rows: int) -> dict[str, Any]:
     }
 
 
-def measure_timers(rows: int, batch_rows: int) -> dict[str, Any]:
+def measure_timers(case: str, rows: int, batch_rows: int) -> dict[str, Any]:
     """CPU microseconds for a row and its timer, over 1,000 keys with about 100 rows each."""
-    keys, per_ms = 1_000, 10
-    operator = _operator(Span())
+    make, most_rows = TIMER_CASES[case]
+    keys, per_ms, batch_rows = 1_000, 10, min(batch_rows, most_rows)
+    operator = _operator(make())
     random = np.random.default_rng(7)
 
     def run(first: int, count: int) -> float:
@@ -189,7 +207,7 @@ def measure_timers(rows: int, batch_rows: int) -> dict[str, Any]:
     spent = run(full, rows)
     operator.close()
     return {
-        "case": "list-timers",
+        "case": case,
         "keys": keys,
         "pairs per key": full // keys,
         "us per row": round(spent * 1e6 / rows, 2),
@@ -200,15 +218,15 @@ def measure_timers(rows: int, batch_rows: int) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure the cases and print a line for each."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--cases", nargs="+", choices=[*CASES, "list-timers"], default=[*CASES, "list-timers"])
+    cli.add_argument("--cases", nargs="+", choices=[*CASES, *TIMER_CASES], default=[*CASES, *TIMER_CASES])
     cli.add_argument("--rows", type=int, default=400_000)
     cli.add_argument("--batch-rows", type=int, default=8_192)
     cli.add_argument("--json", action="store_true")
     options = cli.parse_args(arguments)
     figures = []
     for case in options.cases:
-        if case == "list-timers":
-            figures.append(measure_timers(options.rows, min(options.batch_rows, 1_024)))
+        if case in TIMER_CASES:
+            figures.append(measure_timers(case, options.rows, options.batch_rows))
         else:
             figures.append(measure(case, options.rows, options.batch_rows))
         if not options.json:
