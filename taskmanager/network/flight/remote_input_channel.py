@@ -44,7 +44,7 @@ class RemoteInputChannel:
         *,
         gathered_rows: int = 0,
     ) -> None:
-        """`gathered_rows`: as InputChannelCore's."""
+        """`gathered_rows`: batches are handed out together with those behind them, up to so many rows."""
         self.channel_id = channel_id
         self._channel_index = channel_index
         self._listener = listener
