@@ -19,7 +19,9 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,25 @@ from snapline.runtime.rpc.security import Security
 
 TOKEN = "flooded"  # noqa: S105 - of a coordinator that ends with this program
 LARGE = 64 << 20
-JOBS_DIRECTORY = "memory:///flood"
 
 
-def large_messages_without_the_token(address: str, _metrics_port: int) -> None:
+@dataclass(frozen=True)
+class Target:
+    """What is flooded."""
+
+    address: str
+    metrics_port: int
+    directory: str
+    """For the checkpoints of jobs."""
+
+
+def large_messages_without_the_token(target: Target) -> None:
     """Twelve calls of 64 MB at a time, which are refused by their headers."""
     from snapline.runtime.rpc.grpc_channels import open_channel
 
     message = b"x" * LARGE
     channel: Any
-    with open_channel(address, Security()) as channel:
+    with open_channel(target.address, Security()) as channel:
         calls = [
             channel.unary_unary("/snapline.v1.ClientService/SubmitJob").future(message, timeout=5) for _ in range(12)
         ]
@@ -49,7 +60,7 @@ def large_messages_without_the_token(address: str, _metrics_port: int) -> None:
             call.exception()
 
 
-def tiny_messages(address: str, _metrics_port: int) -> None:
+def tiny_messages(target: Target) -> None:
     """Heartbeats on streams that never registered, a thousand in each envelope."""
     from snapline.runtime.rpc.grpc_channels import open_channel
 
@@ -61,38 +72,40 @@ def tiny_messages(address: str, _metrics_port: int) -> None:
         for _ in range(800):
             yield envelope
 
-    with open_channel(address, security) as channel:
+    with open_channel(target.address, security) as channel:
         stub = cluster_pb2_grpc.ResourceManagerGatewayStub(channel)
         for _ in stub.Connect(envelopes(), metadata=security.metadata, timeout=10):
             pass
 
 
-def jobs(address: str, _metrics_port: int) -> None:
+def jobs(target: Target) -> None:
     """As many as are taken, and the refusals of the rest."""
-    with ClusterClient(address, Security(TOKEN)) as client:
+    with ClusterClient(target.address, Security(TOKEN)) as client:
         for _ in range(50):
             with contextlib.suppress(SnaplineError):
-                client.submit(no_op_job(1, JOBS_DIRECTORY))
+                client.submit(replace(no_op_job(1, target.directory), name=f"flood-{uuid.uuid4().hex}"))
 
 
-def silent_connections(address: str, metrics_port: int) -> None:
+def silent_connections(target: Target) -> None:
     """Five hundred to each port, half of which have begun to say something."""
-    host, port = address.rsplit(":", 1)
+    host, port = target.address.rsplit(":", 1)
     opened = []
     try:
         for number in range(500):
-            for to in (int(port), metrics_port):
+            for to in (int(port), target.metrics_port):
                 connection = socket.create_connection((host, to), timeout=5)
                 opened.append(connection)
                 if number % 2:
-                    connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" if to == metrics_port else b"PRI * HT")
+                    connection.sendall(
+                        b"GET /metrics HTTP/1.1\r\nHost: x\r\n" if to == target.metrics_port else b"PRI * HT"
+                    )
         time.sleep(2)
     finally:
         for connection in opened:
             connection.close()
 
 
-ATTACKS: tuple[Callable[[str, int], None], ...] = (
+ATTACKS: tuple[Callable[[Target], None], ...] = (
     large_messages_without_the_token,
     tiny_messages,
     jobs,
@@ -100,13 +113,13 @@ ATTACKS: tuple[Callable[[str, int], None], ...] = (
 )
 
 
-def flood(address: str, metrics_port: int) -> None:
+def flood(target: Target) -> None:
     """All attacks, over and over, until this process is ended."""
 
-    def over_and_over(attack: Callable[[str, int], None]) -> None:
+    def over_and_over(attack: Callable[[Target], None]) -> None:
         while True:
             with contextlib.suppress(Exception):
-                attack(address, metrics_port)
+                attack(target)
 
     for attack in ATTACKS:
         threading.Thread(target=over_and_over, args=(attack,), daemon=True).start()
@@ -155,7 +168,7 @@ def measure(seconds: float) -> dict[str, Any]:
     metrics_port = free_port()
     with tempfile.TemporaryDirectory() as directory, running_coordinator(directory, metrics_port) as (address, pid):
         quiet = answers(address, seconds / 4)
-        command = [sys.executable, "-m", "benchmarks.flood", "--flood", address, str(metrics_port)]
+        command = [sys.executable, "-m", "benchmarks.flood", "--flood", address, str(metrics_port), directory]
         flooding = subprocess.Popen(command, stdin=subprocess.PIPE)
         try:
             time.sleep(2)
@@ -164,6 +177,8 @@ def measure(seconds: float) -> dict[str, Any]:
             flooding.kill()
             flooding.wait()
         memory = most_memory_bytes(pid)
+        with ClusterClient(address, Security(TOKEN)) as client:
+            taken = len(client.list_jobs())
     return {
         "answers in quiet": len(quiet),
         "answers under flood": len(flooded),
@@ -171,6 +186,7 @@ def measure(seconds: float) -> dict[str, Any]:
         "p99 ms": round(sorted(flooded)[len(flooded) * 99 // 100] * 1000, 1),
         "longest ms": round(max(flooded) * 1000, 1),
         "longest in quiet ms": round(max(quiet) * 1000, 1),
+        "jobs taken": taken,
         "memory MiB": memory >> 20,
     }
 
@@ -193,10 +209,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flood", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--flood", nargs=2, metavar=("ADDRESS", "METRICS_PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--flood", nargs=3, metavar=("ADDRESS", "METRICS_PORT", "DIRECTORY"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.flood:
-        flood(chosen.flood[0], int(chosen.flood[1]))
+        flood(Target(chosen.flood[0], int(chosen.flood[1]), chosen.flood[2]))
         return 0
     report("A coordinator under flood", {**versions(), **measure(chosen.seconds)}, as_json=chosen.json)
     return 0

@@ -50,19 +50,20 @@ def run(benchmark: str, arguments: list[str], settings: Path | None) -> dict[str
 
 def main() -> int:
     """Print the ratios of all pairs."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.secured", description=__doc__)
+    usage = "python -m benchmarks.secured BENCHMARK [--pairs N] [--json] [-- OPTIONS OF THE BENCHMARK]"
+    parser = argparse.ArgumentParser(usage=usage, description=__doc__)
     parser.add_argument("benchmark", choices=sorted(FIGURES))
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("arguments", nargs="*", help="of the benchmark, after --")
-    chosen = parser.parse_args()
+    chosen, others = parser.parse_known_args()
+    arguments = [each for each in others if each != "--"]
     ratios: dict[str, list[float]] = {name: [] for name in FIGURES[chosen.benchmark]}
     try:
         with tempfile.TemporaryDirectory() as directory:
             secure = settings_of_a_secure_cluster(Path(directory))
             for pair in range(chosen.pairs):
                 order = [secure, None] if pair % 2 else [None, secure]
-                runs = {settings: run(chosen.benchmark, chosen.arguments, settings) for settings in order}
+                runs = {settings: run(chosen.benchmark, arguments, settings) for settings in order}
                 for name, found in ratios.items():
                     found.append(runs[secure][name] / runs[None][name])
     except (SnaplineError, subprocess.CalledProcessError) as error:

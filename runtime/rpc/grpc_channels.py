@@ -23,7 +23,7 @@ import grpc.aio
 
 from snapline.runtime.cores.credentials import CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
-from snapline.runtime.cores.senders import host_of
+from snapline.runtime.cores.senders import MAX_STREAMS, host_of
 from snapline.runtime.rpc.security import Security
 
 LONGEST_SLEEP_SECONDS = 5.0
@@ -88,9 +88,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-MAX_STREAMS_PER_CONNECTION = 1_000
-"""Calls at a time on one connection: a TaskManager has one, and one more for each of its jobs."""
-
 IDLE_MS = 300_000
 """How long a connection without a call is kept; who calls again connects again."""
 
@@ -108,7 +105,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.max_connection_idle_ms", IDLE_MS),
     *FLOW_CONTROL,
 )
