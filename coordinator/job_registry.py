@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pykka
 
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsSnapshot
+from snapline.coordinator.external.places import addresses_of
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID
@@ -60,7 +61,9 @@ class LiveJob:
     """Completed checkpoints whose files are there."""
     name: str = ""
     external_tasks: frozenset[str] = frozenset()
-    """Names of the job's external tasks; they never change."""
+    """Names of the job's external tasks without rows; they never change."""
+    tasks_with_rows: frozenset[str] = frozenset()
+    """Names of those whose programs go to TaskManagers."""
 
     def last_view(self, now_ms: int) -> EndedJob:
         """Everything about the job that will be shown after its end."""
@@ -158,11 +161,27 @@ class JobRegistry:
             detail = f"no job {job!r} runs here: submit it (snapline external submit), or look at snapline list"
             reason = external_pb2.REJECTION_REASON_UNKNOWN_JOB
             return external_pb2.Rejected(reason=reason, detail=detail, try_again=True)
-        if task not in found.external_tasks:
-            known = ", ".join(repr(name) for name in sorted(found.external_tasks)) or "none"
+        if task not in found.external_tasks | found.tasks_with_rows:
+            names = sorted(found.external_tasks | found.tasks_with_rows)
+            known = ", ".join(repr(name) for name in names) or "none"
             detail = f"job {found.name!r} has no external task {task!r}; it has {known}"
             return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_NO_PLACE, detail=detail)
         return found.master.job_id
+
+    async def addresses_for_program(self, job_id: JobID, task: str) -> Sequence[str] | None:
+        """Where the programs of an external task with rows go, as host:port; None: it has no rows, or the job is gone."""
+        job = self._live.get(job_id)
+        if job is None or task not in job.tasks_with_rows:
+            return None
+
+        def read(_: object) -> Sequence[str]:
+            managed = {each.info.resource_id: each.info.exchange_address for each in job.master.task_managers}
+            return addresses_of(job.master.scheduler.graph, task, managed)
+
+        try:
+            return await read_actor(job.actor, read)
+        except pykka.ActorDeadError:
+            return None
 
     def live(self) -> list[LiveJob]:
         """Return the jobs that have a JobMaster here."""

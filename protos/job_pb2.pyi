@@ -84,7 +84,7 @@ BLAME_EXTERNAL: Blame
 BLAME_INTERNAL: Blame
 
 class OperatorNode(_message.Message):
-    __slots__ = ("operator_id", "uid", "name", "payload", "stateful", "is_source", "commits", "chained_input", "chained_side_output_tag", "chained_input_index", "uid_given", "state_schema")
+    __slots__ = ("operator_id", "uid", "name", "payload", "stateful", "is_source", "commits", "chained_input", "chained_side_output_tag", "chained_input_index", "uid_given", "state_schema", "external_task")
     OPERATOR_ID_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class OperatorNode(_message.Message):
     CHAINED_INPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     UID_GIVEN_FIELD_NUMBER: _ClassVar[int]
     STATE_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_TASK_FIELD_NUMBER: _ClassVar[int]
     operator_id: str
     uid: str
     name: str
@@ -109,7 +110,8 @@ class OperatorNode(_message.Message):
     chained_input_index: int
     uid_given: bool
     state_schema: bytes
-    def __init__(self, operator_id: _Optional[str] = ..., uid: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[bytes] = ..., stateful: _Optional[bool] = ..., is_source: _Optional[bool] = ..., commits: _Optional[bool] = ..., chained_input: _Optional[int] = ..., chained_side_output_tag: _Optional[str] = ..., chained_input_index: _Optional[int] = ..., uid_given: _Optional[bool] = ..., state_schema: _Optional[bytes] = ...) -> None: ...
+    external_task: str
+    def __init__(self, operator_id: _Optional[str] = ..., uid: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[bytes] = ..., stateful: _Optional[bool] = ..., is_source: _Optional[bool] = ..., commits: _Optional[bool] = ..., chained_input: _Optional[int] = ..., chained_side_output_tag: _Optional[str] = ..., chained_input_index: _Optional[int] = ..., uid_given: _Optional[bool] = ..., state_schema: _Optional[bytes] = ..., external_task: _Optional[str] = ...) -> None: ...
 
 class JobVertex(_message.Message):
     __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operators", "slot_sharing_group", "max_parallelism_explicit", "submitted_parallelism", "is_external")

@@ -32,6 +32,7 @@ from snapline.dataflow.config import (
     check_key,
 )
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.external_tasks import external_spec
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, add_fed_source, order_splits
@@ -276,6 +277,30 @@ class StreamExecutionEnvironment:
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
         node.uid = uid
         return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)
+
+    def from_external(
+        self,
+        task: str,
+        schema: pa.Schema,
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        uid: str = "",
+        name: str = "",
+    ) -> DataStream:
+        """Read the rows of programs outside, in any language, which register at the coordinator as this external task;
+        as many as the parallelism of the source. Their state is part of every checkpoint, between the rows before and
+        after it. `schema` is that of their rows; others fail the program's attempt. Raises JobDefinitionError for a
+        task without a name. docs/external.md tells how to write the program.
+
+        >>> env.from_external("prices", pa.schema([("cents", pa.int64())]), uid="prices").schema.names
+        ['cents']
+        """
+        label = name or f"external {task}"
+        spec = external_spec(task, "source", output_schema=schema)
+        node = self.graph.add(label, spec, stateful=True, commits=True)
+        node.uid, node.chainable = uid or task, False
+        stream = DataStream(self, (StreamEdge(node.node_id),), schema)
+        return stream if watermark_strategy is None else stream.assign_timestamps_and_watermarks(watermark_strategy)
 
     def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
         """Rows given here, dictionaries with equal names and types; for tests and first steps. Raises ConnectorError

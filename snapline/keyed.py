@@ -42,6 +42,17 @@ class KeyedStream:
     stream: DataStream
     key_columns: tuple[str, ...]
 
+    def via_external(self, task: str, schema: pa.Schema, *, uid: str = "", name: str = "") -> DataStream:
+        """Send the rows through programs outside, as `DataStream.via_external` does; those with equal keys go to the same
+        program, which can keep a state for each key that goes where its rows go (redistribution `by_key`). Raises
+        JobDefinitionError for a task without a name.
+
+        >>> totals = pa.schema([("shop", pa.string()), ("cents", pa.int64())])
+        >>> orders.key_by("shop").via_external("totals", totals, uid="totals").schema.names
+        ['shop', 'cents']
+        """
+        return self.stream.via_external(task, schema, uid=uid, name=name, key_columns=self.key_columns)
+
     def process(
         self, function: KeyedProcessFunction, *, uid: str = "", name: str = "process", schema: pa.Schema | None = None
     ) -> DataStream:

@@ -26,6 +26,7 @@ from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.external_tasks import external_spec
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     BatchFunction,
@@ -437,6 +438,42 @@ class DataStream(StreamResults):
             schema = function.result_schema(self.schema)
         spec = AsyncSpec(function, capacity, timeout_ms, ordered, schema, retry)
         return self.add_operator(name, spec, uid, schema=schema, stateful=True)
+
+    def via_external(
+        self, task: str, schema: pa.Schema, *, uid: str = "", name: str = "", key_columns: tuple[str, ...] = ()
+    ) -> DataStream:
+        """Send the rows through programs outside, in any language, which register at the coordinator as this external
+        task; as many as the parallelism of the operator. Barriers and watermarks keep their place among the rows, and
+        the programs' state is part of every checkpoint. `schema` is that of the rows that they answer with; others fail
+        the program's attempt. Raises JobDefinitionError for a task without a name.
+
+        >>> scores = orders.via_external("scorer", pa.schema([("score", pa.float64())]), uid="scorer")
+        >>> scores.schema.names
+        ['score']
+        """
+        spec = external_spec(
+            task, "operator", input_schema=self.schema, output_schema=schema, key_columns=tuple(key_columns)
+        )
+        label = name or f"external {task}"
+        stream = self.add_operator(
+            label, spec, uid or task, schema=schema, stateful=True, commits=True, key_columns=tuple(key_columns)
+        )
+        self.environment.graph.nodes[-1].chainable = False
+        return stream
+
+    def to_external(self, task: str, *, uid: str = "", name: str = "") -> DataStreamSink:
+        """End in programs outside, in any language, which register at the coordinator as this external task; as many as
+        the parallelism of the sink. They hear of each complete checkpoint, and make visible what it covers. Raises
+        JobDefinitionError for a task without a name.
+
+        >>> orders.to_external("ledger", uid="ledger").stream.node.uid
+        'ledger'
+        """
+        spec = external_spec(task, "sink", input_schema=self.schema)
+        label = name or f"external {task}"
+        stream = self.add_operator(label, spec, uid or task, schema=None, stateful=True, commits=True)
+        self.environment.graph.nodes[-1].chainable = False
+        return DataStreamSink(stream)
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
         """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known

@@ -160,6 +160,7 @@ class TaskManager:
             self._clock,
             events.add,
             logger,
+            self._exchange.programs.offer,
         )
         self._dumper = ThreadDumper(
             ResourceID(config.resource_id), self._tasks.threads, lambda dump: self._tell(ThreadsDumped(dump))

@@ -13,21 +13,47 @@ export interface TaskContext {
   restoredCheckpointId: number;
   /** The elements of each state, by its name. */
   state: Map<string, Buffer[]>;
+  /** The key group of each element of a state that is redistributed `by_key`, by the state's name. */
+  keyGroups: Map<string, number[]>;
   configuration: Record<string, string>;
-  /** Say that the task has done all that it ever had to. */
+  /** `alone`: a task without rows. */
+  shape: 'alone' | 'source' | 'operator' | 'sink';
+  /** Arrow IPC streams without batches: the columns of the rows that come and go. */
+  inputSchema: Buffer;
+  outputSchema: Buffer;
+  /** Put rows out: an Arrow IPC stream of one batch. The promise settles when more may be put out. */
+  emit(arrow: Uint8Array): Promise<void> | undefined;
+  /** Say that the task has done all that it ever had to: a source has no more rows. */
   finish(): void;
   /** Say that the attempt cannot go on; the job's restart strategy decides what follows. */
   fail(error: Error): void;
 }
 
+/** A batch of rows that came in. */
+export interface Rows {
+  /** An Arrow IPC stream of one batch; `tableFromIPC` of apache-arrow reads it. */
+  arrow: Buffer;
+  /** The key group of each row, where the input is keyed. */
+  keyGroups: number[];
+}
+
+/** An element of a state; with its key group where the state is redistributed `by_key`. */
+export type Element = Uint8Array | [number, Uint8Array];
+
 /** One task of a job. */
 export interface ExternalTask {
   /** What becomes of the elements of a state when the number of tasks changes; `split` where nothing is said. */
-  redistribution?: Record<string, 'split' | 'union' | 'broadcast'>;
+  redistribution?: Record<string, 'split' | 'union' | 'broadcast' | 'by_key'>;
   /** Begin an attempt with this state, whatever was before. */
   begin(context: TaskContext): void | Promise<void>;
   /** The state as it is now: elements by the name of a state. May throw CheckpointDeclined. */
-  snapshot(checkpointId: number): Record<string, Uint8Array[]> | Promise<Record<string, Uint8Array[]>>;
+  snapshot(checkpointId: number): Record<string, Element[]> | Promise<Record<string, Element[]>>;
+  /** In a task with rows: take a batch, and emit all that follows from it before the promise settles. */
+  process?(rows: Rows): void | Promise<void>;
+  /** No row with an earlier event time will come. */
+  watermark?(timestampMs: number): void | Promise<void>;
+  /** No row will come; emit what is left. Checkpoints may follow. */
+  endInput?(): void | Promise<void>;
   /** The checkpoint is durable: make visible what it covers. May be called twice, or only for a later one. */
   complete(checkpointId: number): void | Promise<void>;
   /** The checkpoint will never be durable. */

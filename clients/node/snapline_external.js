@@ -2,16 +2,19 @@
 // Programs outside as tasks of a Snapline job: the reference client for Node. It speaks protos/external.proto; docs/external.md of
 // the project tells what the messages mean. It needs @grpc/grpc-js and @grpc/proto-loader.
 
+const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const os = require('node:os');
 const path = require('node:path');
 const grpc = require('@grpc/grpc-js');
 const protoLoader = require('@grpc/proto-loader');
+const protobuf = require('protobufjs'); // which proto-loader brings
 
 const PROTOCOL_VERSION = 1;
 const PROTO = [path.join(__dirname, 'external.proto'), path.join(__dirname, '..', '..', 'protos', 'external.proto')];
 const OPTIONS = { longs: Number, enums: String, oneofs: true, defaults: true, keepCase: false };
 const MAX_MESSAGE_BYTES = 256 << 20;
+const EXCHANGE = '/arrow.flight.protocol.FlightService/DoExchange';
 const LEADER = 'snapline-leader';
 // The same stream would end with these again: no or another token, and a coordinator without external tasks.
 const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.UNIMPLEMENTED];
@@ -57,7 +60,21 @@ class Conversation {
   }
 
   say(message) {
-    if (this.call.writable) this.call.write(message);
+    // What is put out waits here while nobody takes it: then the next message is handled later, and a source is told to wait.
+    if (this.call.writable && !this.call.write(message)) this.drained = this.drained || new Promise((resolve) => {
+      const go = () => {
+        this.drained = undefined;
+        resolve();
+      };
+      this.call.once('drain', go);
+      this.call.once('close', go);
+      this.call.once('error', go);
+    });
+  }
+
+  emit(attemptId, arrow) {
+    if (this.attempt === attemptId) this.say({ rows: { attemptId, arrow } });
+    return this.drained;
   }
 
   async handle(kind, said) {
@@ -84,10 +101,15 @@ class Conversation {
         if (said.attemptId === this.attempt) await this.snapshot(said);
         break;
       case 'notifyCheckpointComplete':
-        if (said.attemptId === this.attempt) await this.tried(() => this.task.complete(said.checkpointId));
+        if (said.attemptId === this.attempt) await this.complete(said);
         break;
       case 'notifyCheckpointAborted':
         if (said.attemptId === this.attempt) await this.tried(() => this.task.aborted(said.checkpointId));
+        break;
+      case 'rows':
+      case 'watermark':
+      case 'endOfInput':
+        if (said.attemptId === this.attempt) await this.input(kind, said);
         break;
       default: // of a later version
     }
@@ -95,14 +117,37 @@ class Conversation {
 
   async runTask(run) {
     const attemptId = (this.attempt = run.attemptId);
+    this.hasRows = run.shape !== 'TASK_SHAPE_ALONE';
+    const shape = run.shape.replace('TASK_SHAPE_', '').toLowerCase();
     const state = new Map(run.state.map((each) => [each.name, each.elements]));
+    const keyGroups = new Map(run.state.map((each) => [each.name, each.keyGroups]));
     const finish = () => {
       if (this.attempt !== attemptId) return;
+      if (shape === 'source') {
+        this.say({ endOfInput: { attemptId } }); // it still answers checkpoints
+        return;
+      }
       this.attempt = '';
       this.say({ taskFinished: { attemptId } });
     };
     const fail = (error) => this.fail(error, attemptId);
-    if (await this.tried(() => this.task.begin({ ...run, state, finish, fail }))) this.say({ taskRunning: { attemptId } });
+    const emit = (arrow) => this.emit(attemptId, arrow);
+    const context = { ...run, shape, state, keyGroups, emit, finish, fail };
+    if (await this.tried(() => this.task.begin(context))) this.say({ taskRunning: { attemptId } });
+  }
+
+  /** What comes in, in order: all that follows from it is put out before the answer. */
+  async input(kind, said) {
+    const { attemptId } = said;
+    const { task } = this;
+    const taken = await this.tried(() => {
+      if (kind === 'rows') return task.process({ arrow: said.arrow, keyGroups: said.keyGroups });
+      if (kind === 'watermark') return said.isIdle || !task.watermark ? undefined : task.watermark(said.timestampMs);
+      return task.endInput ? task.endInput() : undefined;
+    });
+    if (!taken) return;
+    this.say(kind === 'rows' ? { rowsProcessed: { attemptId, number: said.number } } : { [kind]: said });
+    await this.drained;
   }
 
   async cancel({ attemptId, reason }) {
@@ -111,14 +156,24 @@ class Conversation {
     this.say({ taskCanceled: { attemptId } });
   }
 
+  async complete({ attemptId, checkpointId }) {
+    const done = await this.tried(() => this.task.complete(checkpointId));
+    if (done && this.hasRows) this.say({ notificationHandled: { attemptId, checkpointId } });
+  }
+
   async snapshot({ attemptId, checkpointId }) {
     try {
       const taken = Object.entries(await this.task.snapshot(checkpointId));
-      const state = taken.map(([name, elements]) => ({
-        name,
-        elements,
-        redistribution: `REDISTRIBUTION_${((this.task.redistribution || {})[name] || 'split').toUpperCase()}`,
-      }));
+      const state = taken.map(([name, elements]) => {
+        const redistribution = (this.task.redistribution || {})[name] || 'split';
+        const byKey = redistribution === 'by_key';
+        return {
+          name,
+          elements: byKey ? elements.map(([, bytes]) => bytes) : elements,
+          keyGroups: byKey ? elements.map(([group]) => group) : [],
+          redistribution: `REDISTRIBUTION_${redistribution.toUpperCase()}`,
+        };
+      });
       this.say({ acknowledgeCheckpoint: { attemptId, checkpointId, state } });
     } catch (error) {
       if (error instanceof CheckpointDeclined) {
@@ -149,6 +204,33 @@ class Conversation {
   }
 }
 
+/** The same conversation with a TaskManager, within a stream of Arrow Flight: looks like the stream of ExternalTasks. */
+class FlightStream extends EventEmitter {
+  constructor(client, method, { FlightFrame, FromProgram, ToProgram }, ticket) {
+    super();
+    this.types = { FlightFrame, FromProgram };
+    const metadata = new grpc.Metadata();
+    metadata.set('authorization', `Ticket ${ticket}`);
+    const encode = (frame) => Buffer.from(FlightFrame.serialize(frame));
+    const decode = (data) => ToProgram.deserialize(Buffer.from(FlightFrame.deserialize(data).appMetadata));
+    this.call = client.makeBidiStreamRequest(method, encode, decode, metadata, {});
+    this.call.write({ flightDescriptor: { type: 2, cmd: Buffer.from('snapline.external/1') } });
+    for (const event of ['data', 'error', 'drain', 'close']) this.call.on(event, (...given) => this.emit(event, ...given));
+    this.call.on('end', () => {
+      this.call.end();
+      this.emit('end');
+    });
+  }
+
+  get writable() {
+    return this.call.writable;
+  }
+
+  write(message) {
+    return this.call.write({ appMetadata: this.types.FromProgram.serialize(message) });
+  }
+}
+
 function credentialsOf({ ca, key, certificate }) {
   if (!ca) return grpc.credentials.createInsecure();
   return grpc.credentials.createSsl(fs.readFileSync(ca), fs.readFileSync(key), fs.readFileSync(certificate));
@@ -156,19 +238,33 @@ function credentialsOf({ ca, key, certificate }) {
 
 /** Take part until the job is over; resolves with the coordinator's last word. */
 async function participate(task, { job, taskName, coordinator, program = '', token = '', tls = {}, retryPauseMs = 1000, log = console.warn }) {
-  const definition = protoLoader.loadSync(PROTO.find((file) => fs.existsSync(file)), OPTIONS);
+  const proto = PROTO.find((file) => fs.existsSync(file));
+  const definition = protoLoader.loadSync(proto, OPTIONS);
   const { ExternalTasks } = grpc.loadPackageDefinition(definition).snapline.external.v1;
+  const { requestSerialize, responseDeserialize } = definition['snapline.external.v1.ExternalTasks'].Participate;
+  const FlightFrame = protobuf.loadSync(proto).lookupType('snapline.external.v1.FlightFrame');
+  const types = {
+    FlightFrame: { serialize: (frame) => FlightFrame.encode(frame).finish(), deserialize: (data) => FlightFrame.decode(data) },
+    FromProgram: { serialize: requestSerialize },
+    ToProgram: { deserialize: responseDeserialize },
+  };
   const credentials = credentialsOf(tls);
   const limits = { 'grpc.max_receive_message_length': MAX_MESSAGE_BYTES, 'grpc.max_send_message_length': MAX_MESSAGE_BYTES };
   const metadata = new grpc.Metadata();
   if (token) metadata.set('snapline-token', token);
   const addresses = coordinator.split(',').map((each) => each.trim());
   const register = { protocolVersion: PROTOCOL_VERSION, job, task: taskName, program, host: os.hostname(), pid: process.pid };
-  for (let turn = 0, address = addresses[0]; ; ) {
+  for (let turn = 0, address = addresses[0], ticket = ''; ; ) {
     const client = new ExternalTasks(address, credentials, limits);
-    const ended = await new Conversation(task, client.participate(metadata), register, log).run();
+    const call = ticket ? new FlightStream(client, EXCHANGE, types, ticket) : client.participate(metadata);
+    const ended = await new Conversation(task, call, { ...register, ticket }, log).run();
     client.close();
     const { rejected } = ended;
+    ticket = (rejected && rejected.ticket) || '';
+    if (ticket) {
+      address = rejected.address;
+      continue;
+    }
     if (rejected && rejected.reason === 'REJECTION_REASON_JOB_IS_OVER') return rejected.detail;
     if (rejected && !rejected.tryAgain) throw new ParticipationRefused(rejected.detail);
     if (FOR_GOOD.includes(ended.code)) throw new ParticipationRefused(`${address} refuses the stream: ${ended.why}`);

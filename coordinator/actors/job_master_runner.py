@@ -25,6 +25,7 @@ from snapline.coordinator.checkpoint.statistics.stats_persistence import Statist
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from snapline.coordinator.event_logs import JobLog
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
+from snapline.coordinator.external.places import tasks_with_rows
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
 from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.ha.start_marks import StartMarks
@@ -273,6 +274,7 @@ class JobMasterRunner:
             lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
             graph.name,
             frozenset(vertex.name for vertex in graph.vertices if vertex.is_external),
+            tasks_with_rows(graph),
         )
         resource_manager = services.resource_manager()
         first = [

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from snapline.coordinator.external.program_state import StateRefused, named_states, task_state
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, OperatorID, ResourceID
 from snapline.dataflow.snapshot.handles import OperatorSubtaskState
+from snapline.dataflow.snapshot.program_state import StateRefused, named_states, task_state
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
@@ -45,7 +45,7 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.machine import CollectedEffects, InvariantViolation, check
+from snapline.runtime.cores.machine import CollectedEffects, check
 
 PROTOCOL_VERSION = 1
 MAX_LINE = 1_000
@@ -416,7 +416,7 @@ class ExternalProgram:
             case pb.TaskCanceled():
                 self._canceled(said)
             case _:
-                raise InvariantViolation(f"{type(said).__name__} is no message of an attempt")
+                self._complain(f"{type(said).__name__} is for tasks with rows, and this one has none: nothing was done")
 
     def _present_is(self) -> str:
         return "and there is none" if self._attempt is None else f"and the present one is {self._attempt.attempt_id}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from snapline.coordinator.external.external_program import (
     TellJobMaster,
     TellProgram,
 )
+from snapline.coordinator.external.places import ProgramTurns
 from snapline.coordinator.job_registry import JobRegistry
 from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams, StreamRefused
 from snapline.coordinator.rpc.leaders import LeaderPublisher
@@ -39,7 +40,7 @@ from snapline.dataflow.wire.messages import Fenced, ForTasks
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.cores.connections import PeerKind
-from snapline.runtime.cores.credentials import Identity
+from snapline.runtime.cores.credentials import Identity, sign_ticket
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
@@ -51,13 +52,13 @@ END_SECONDS = 5.0
 """How long a program may take to read what was said last."""
 
 Context = grpc.aio.ServicerContext[pb.FromProgram, pb.ToProgram]
-FindForProgram = Callable[[str, str], "tuple[JobID, LeaderSessionID] | pb.Rejected"]
+FindForProgram = Callable[[str, str], Awaitable["tuple[JobID, LeaderSessionID] | pb.Rejected"]]
 
 
 class _ProgramStream(ServedStream):
     """The stream of one program; the JobMaster takes it for that of a TaskManager."""
 
-    __slots__ = ("ended", "find", "logger", "out", "program", "session", "streams")
+    __slots__ = ("ended", "find", "finding", "logger", "out", "program", "session", "streams")
 
     def __init__(
         self,
@@ -72,6 +73,8 @@ class _ProgramStream(ServedStream):
         super().__init__(PeerKind.JOB_MASTER, streams.draw_id(), identity, peer, wake.set)
         self.streams = streams
         self.find = find
+        self.finding: asyncio.Future[None] | None = None
+        """The look for the program's job."""
         self.logger = logger
         self.out: deque[pb.ToProgram] = deque()
         self.ended = asyncio.Event()
@@ -109,7 +112,7 @@ class _ProgramStream(ServedStream):
                 case TellJobMaster(message):
                     self._tell_job_master(message)
                 case FindJob(job, task):
-                    self._find(job, task)
+                    self.finding = asyncio.ensure_future(self._find(job, task))
                 case EndProgram(reason, is_fault):
                     if is_fault:
                         self.refuse(StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, reason))
@@ -135,8 +138,8 @@ class _ProgramStream(ServedStream):
         except StreamRefused as refusal:
             self.refuse(refusal)
 
-    def _find(self, job: str, task: str) -> None:
-        found = self.find(job, task)
+    async def _find(self, job: str, task: str) -> None:
+        found = await self.find(job, task)
         if isinstance(found, pb.Rejected):
             self.take(JobNotFound(found))
         else:
@@ -162,6 +165,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         self._registry = registry
         self._leaders = leaders
         self._max_state_bytes = max_state_bytes
+        self._turns = ProgramTurns()
         self._logger = logger
 
     async def Participate(  # type: ignore[override]  # noqa: N802
@@ -195,12 +199,12 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
                 await context.abort(stream.refusal.code, reason)
             reason = "closed"
         finally:
-            for task in tasks:
+            for task in (*tasks, *([stream.finding] if stream.finding is not None else ())):
                 task.cancel()
             logger.info("external program's stream ended", resource_id=stream.program.resource_id, reason=reason)
             self._streams.tell_end(stream, reason)
 
-    def _find(self, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
+    async def _find(self, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
         found = self._registry.find_for_program(job, task)
         job_id = found if isinstance(found, str) else JobID(job)
         leader = self._leaders.job_master(job_id)
@@ -214,7 +218,22 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         if leader is None:
             detail = f"job {job!r} is just beginning, or ending"
             return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
-        return job_id, leader.session
+        addresses = await self._registry.addresses_for_program(job_id, task)
+        return (job_id, leader.session) if addresses is None else self._send_on(job_id, task, addresses)
+
+    def _send_on(self, job_id: JobID, task: str, addresses: Sequence[str]) -> pb.Rejected:
+        """To a TaskManager, where the rows are."""
+        address = self._turns.next_of(job_id, task, addresses)
+        if not address:
+            detail = f"external task {task!r} of job {job_id} is on no TaskManager just now: try again"
+            return pb.Rejected(reason=pb.REJECTION_REASON_NO_PLACE, detail=detail, try_again=True)
+        secrets = self._streams.security.exchange_secrets
+        return pb.Rejected(
+            reason=pb.REJECTION_REASON_AT_TASK_MANAGER,
+            detail=f"external task {task!r} has rows: take part by Arrow Flight at {address}, with the ticket",
+            address=address,
+            ticket=sign_ticket(secrets[0] if secrets else "", job_id, task),
+        )
 
     @staticmethod
     async def _read(stream: _ProgramStream, requests: AsyncIterator[pb.FromProgram]) -> None:

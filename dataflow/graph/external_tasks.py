@@ -1,4 +1,4 @@
-"""A job whose tasks are programs outside: a JobGraph without code, rows and edges.
+"""External tasks: those of a job that has no others, a JobGraph without code, rows and edges; and operators of any job.
 
 Decides what such a job needs: a vertex for each external task, by name, with a uid of its own, so that its state is
 found again. The programs register for their task and do the work (protos/external.proto).
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from snapline.dataflow.errors import SnaplineError
+import pyarrow as pa
+
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
+from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 
 MAX_PARALLELISM = 128
@@ -39,6 +42,23 @@ def external_job(
         configuration=dict(configuration),
         savepoint_restore=savepoint_restore or SavepointRestoreSettings(),
     ).without_secrets()
+
+
+def external_spec(
+    task: str,
+    shape: str,
+    *,
+    input_schema: pa.Schema | None = None,
+    output_schema: pa.Schema | None = None,
+    key_columns: tuple[str, ...] = (),
+) -> ExternalSpec:
+    """An external task with rows, in a job of other operators. Raises JobDefinitionError for one without a name."""
+    if not isinstance(task, str) or not task.strip():
+        raise JobDefinitionError(f"external task {task!r}: give it a name, under which its programs register")
+    for schema in (input_schema, output_schema):
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise JobDefinitionError(f"external task {task!r}: {schema!r} is no pyarrow.Schema")
+    return ExternalSpec(task, shape, input_schema, output_schema, key_columns)
 
 
 def _vertex(task: str, programs: int) -> JobVertex:

@@ -42,6 +42,8 @@ class OperatorNode:
     state_schema: bytes = b""
     """An Arrow schema message: key and states as the job declares them, marked as in a file of keyed state, as far as
     they are known before it runs (see `snapline.dataflow.snapshot.declared_states`). Empty: nothing is."""
+    external_task: str = ""
+    """The external task whose programs its rows go to or come from; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

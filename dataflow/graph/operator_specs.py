@@ -305,6 +305,18 @@ class SinkFunctionSpec:
 
 
 @dataclass(frozen=True)
+class ExternalSpec:
+    """Rows go to programs outside, or come from them. `shape`: 'source', 'operator' or 'sink'."""
+
+    task: str
+    shape: str
+    input_schema: pa.Schema | None = None
+    """None: not known before the first batch."""
+    output_schema: pa.Schema | None = None
+    key_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class CustomOperatorSpec:
     """A runtime operator that the user brings, built by a callable in the task."""
 
@@ -338,5 +350,6 @@ OperatorSpec = (
     | SinkWriterSpec
     | GlobalCommitterSpec
     | SinkFunctionSpec
+    | ExternalSpec
     | CustomOperatorSpec
 )

@@ -28,6 +28,7 @@ from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, Opera
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     CustomOperatorSpec,
+    ExternalSpec,
     GlobalCommitterSpec,
     KeyedBatchProcessSpec,
     KeyedProcessSpec,
@@ -151,6 +152,7 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
     checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
     resolved: list[_Resolved] = []
     uids: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     generated = GeneratedUids()
     without_uid: list[tuple[str, str]] = []
     readers = {
@@ -189,6 +191,13 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
                 f"uid {uid!r} is used twice, by {uids[uid]!r} and {node.name!r}: uids must be unique"
             )
         uids[uid] = node.name
+        if isinstance(node.spec, ExternalSpec):
+            if node.spec.task in tasks:
+                raise JobDefinitionError(
+                    f"external task {node.spec.task!r} is used twice, by {tasks[node.spec.task]!r} and {node.name!r}: "
+                    "programs could not tell them apart"
+                )
+            tasks[node.spec.task] = node.name
         resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
     return resolved, without_uid
 
@@ -238,6 +247,7 @@ def _vertex(
                 chained_input_index=chained.target_input if chained else 0,
                 uid_given=item.uid_given,
                 state_schema=_state_schema(item.node),
+                external_task=item.node.spec.task if isinstance(item.node.spec, ExternalSpec) else "",
             )
         )
     head = members[0]

@@ -75,11 +75,14 @@ def _duplicate(descriptor: int) -> socket.socket | None:
         return None
 
 
-def reset_connections(local_port: int) -> int:
-    """End all connections to a port that this process listens on. Returns how many there were."""
+def reset_connections(local_port: int, peer_port: int = 0) -> int:
+    """End all connections to a port that this process listens on, or those from a port of a peer alone. Returns how
+    many there were."""
     count = 0
     for connection in connections(local_port):
         try:
+            if peer_port and connection.getpeername()[1] != peer_port:
+                continue
             connection.shutdown(socket.SHUT_RDWR)
             count += 1
         except OSError:

@@ -5,7 +5,7 @@ not have Spark or Arrow. What travels is in protos/external.proto; docs/external
 this and in other languages.
 """
 
-from snapline.external.conversation import CheckpointDeclined, ExternalTask, TaskContext
+from snapline.external.conversation import CheckpointDeclined, ExternalTask, Rows, TaskContext
 from snapline.external.participation import ParticipationRefused, participate
 
-__all__ = ["CheckpointDeclined", "ExternalTask", "ParticipationRefused", "TaskContext", "participate"]
+__all__ = ["CheckpointDeclined", "ExternalTask", "ParticipationRefused", "Rows", "TaskContext", "participate"]

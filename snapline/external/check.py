@@ -6,7 +6,8 @@ does: checkpoints that complete, are aborted, follow closely; cancellations, res
 messages of a later version, the end of the job. What the program says is judged by the core that judges it in a
 coordinator. One line for each rule; exit code 0 when all hold.
 
-With `--run "COMMAND"` it starts the program itself; `{address}` in the command stands for the address.
+With `--run "COMMAND"` it starts the program itself; `{address}` in the command stands for the address. With `--shape` the
+task is a source, an operator or a sink of a dataflow (`check_rows`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from snapline.coordinator.external.external_program import (
     EndProgram,
@@ -65,6 +67,7 @@ from snapline.dataflow.wire.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
+from snapline.external.check_rows import RowsRuleBroken, RowsScript
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, STREAM_IS_OPEN
@@ -257,6 +260,17 @@ class Script:
 
     def _job_is_over(self) -> None:
         self._say(Disconnect("the job is FINISHED"))
+        self.end_job()
+
+    # --- the coordinator of a task with rows --------------------------------------------------------------------------
+
+    def answer_registration(self, rejected: pb.Rejected) -> None:
+        """Wait until the program registers, and send it on."""
+        self._new_stream()
+        self._stream.take(JobNotFound(rejected))
+
+    def end_job(self) -> None:
+        """Tell the program, when it registers again, that its job is over."""
         self._new_stream()
         self._stream.take(
             JobNotFound(pb.Rejected(reason=pb.REJECTION_REASON_JOB_IS_OVER, detail="the job is FINISHED"))
@@ -358,7 +372,45 @@ class Script:
         return True
 
 
-def check(address: str, timeout: float, command: str = "", say: Callable[[str], object] = print) -> bool:
+class _WithRows:
+    """The script of a program with rows, and the coordinator that sends it on and ends the job."""
+
+    def __init__(self, coordinator: Script, shape: str, columns: str, timeout: float) -> None:
+        fields = [each.split(":") for each in columns.split(",")]
+        schema = pa.schema([(name.strip(), pa.type_for_alias(kind.strip())) for name, kind in fields])
+        self._coordinator = coordinator
+        self._script = RowsScript(shape, JOB_ID, TASK, schema, timeout)
+        self._script.send_on = self._send_on
+
+    def rules(self) -> Sequence[tuple[str, Callable[[], None]]]:
+        """Those of rows, between the registration and the end of the job."""
+        return (
+            ("it registers first, and for its task", self._send_on),
+            *self._script.rules(),
+            ("it hears that the job is over, and leaves", self._job_is_over),
+        )
+
+    def close(self) -> None:
+        """End the exchange."""
+        self._script.close()
+
+    def _send_on(self) -> None:
+        self._coordinator.answer_registration(self._script.rejected)
+
+    def _job_is_over(self) -> None:
+        self._script.leave()
+        self._coordinator.end_job()
+
+
+def check(
+    address: str,
+    timeout: float,
+    command: str = "",
+    say: Callable[[str], object] = print,
+    *,
+    shape: str = "alone",
+    columns: str = "key:int64,number:int64",
+) -> bool:
     """Listen, lead a program through all rules, and say a line for each; whether all hold. The first one that is broken
     ends it, because the others build on it."""
     listener = _Listener()
@@ -369,17 +421,21 @@ def check(address: str, timeout: float, command: str = "", say: Callable[[str], 
     server.start()
     say(f"waiting at {address} for a program that registers as task {TASK!r} of job {JOB!r}")
     program = subprocess.Popen(shlex.split(command.replace("{address}", address))) if command else None
-    script = Script(listener, timeout)
+    coordinator = Script(listener, timeout)
+    with_rows = None if shape == "alone" else _WithRows(coordinator, shape, columns, timeout)
+    script = with_rows or coordinator
     try:
         for rule, trial in script.rules():
             try:
                 trial()
-            except RuleBroken as broken:
+            except (RuleBroken, RowsRuleBroken) as broken:
                 say(f"FAILED  {rule}: {broken}")
                 return False
             say(f"ok      {rule}")
         return True
     finally:
+        if with_rows is not None:
+            with_rows.close()
         stopping = server.stop(0.2)
         listener.close()
         stopping.wait()
@@ -396,8 +452,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--run", default="", metavar="COMMAND", help="start the program; {address} stands for the address"
     )
+    parser.add_argument(
+        "--shape", default="alone", choices=["alone", "source", "operator", "sink"], help="what the task is to its job"
+    )
+    parser.add_argument(
+        "--columns",
+        default="key:int64,number:int64",
+        metavar="NAME:TYPE,...",
+        help="the rows that an operator or a sink is given: Arrow types that hold whole numbers",
+    )
     given = parser.parse_args(arguments)
-    return 0 if check(given.address, given.timeout, given.run) else 1
+    held = check(given.address, given.timeout, given.run, shape=given.shape, columns=given.columns)
+    return 0 if held else 1
 
 
 if __name__ == "__main__":

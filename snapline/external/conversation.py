@@ -8,8 +8,8 @@ checkpoint.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from snapline.protos import external_pb2 as pb
 
@@ -19,7 +19,34 @@ _REDISTRIBUTIONS = {
     "split": pb.REDISTRIBUTION_SPLIT,
     "union": pb.REDISTRIBUTION_UNION,
     "broadcast": pb.REDISTRIBUTION_BROADCAST,
+    "by_key": pb.REDISTRIBUTION_BY_KEY,
 }
+_SHAPES = {
+    pb.TASK_SHAPE_ALONE: "alone",
+    pb.TASK_SHAPE_SOURCE: "source",
+    pb.TASK_SHAPE_OPERATOR: "operator",
+    pb.TASK_SHAPE_SINK: "sink",
+}
+
+
+def _emits_nothing(arrow: bytes) -> None:
+    raise ValueError(f"this task puts no rows out, and {len(arrow)} bytes were emitted")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of rows that came in.
+
+    >>> rows = sl_external.Rows(b"...", key_groups=[3, 3, 17])
+    >>> rows.key_groups[0]
+    3
+    """
+
+    arrow: bytes
+    """An Arrow IPC stream of one batch: `pyarrow.ipc.open_stream(rows.arrow).read_all()`, where there is pyarrow."""
+    key_groups: Sequence[int] = ()
+    """The key group of each row, where the input is keyed: what a state that is redistributed `by_key` is marked
+    with."""
 
 
 class CheckpointDeclined(Exception):
@@ -52,6 +79,18 @@ class TaskContext:
     """The elements of each state, by its name."""
     configuration: Mapping[str, str]
     """The settings of the job, by key."""
+    shape: str = "alone"
+    """`alone`: a task without rows; `source`, `operator` or `sink`: one with rows."""
+    input_schema: bytes = b""
+    """The columns of the rows that come, as an Arrow IPC stream without batches; empty: not known before, or none
+    come."""
+    output_schema: bytes = b""
+    """The columns of the rows that are to be emitted, likewise."""
+    emit: Callable[[bytes], None] = _emits_nothing
+    """Put rows out: an Arrow IPC stream of one batch, with the columns of `output_schema`. Only within a method of the
+    task."""
+    key_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The key group of each element of a state that is redistributed `by_key`, by the state's name."""
 
 
 class ExternalTask:
@@ -63,6 +102,12 @@ class ExternalTask:
     ...     def work(self):
     ...         self.count += 1
     ...         return 0.1
+    ...     def process(self, rows):
+    ...         self.count += len(rows.key_groups)
+    ...     def watermark(self, timestamp_ms):
+    ...         print("up to:", timestamp_ms)
+    ...     def end_input(self):
+    ...         print("all have come")
     ...     def snapshot(self, checkpoint_id):
     ...         return {"count": [self.count.to_bytes(8)]}
     ...     def complete(self, checkpoint_id):
@@ -81,18 +126,29 @@ class ExternalTask:
 
     redistribution: Mapping[str, str] = {}
     """What becomes of the elements of a state when the number of tasks changes: `split` (also where nothing is said),
-    `union` or `broadcast`, by the state's name."""
+    `union`, `broadcast` or, where rows have keys, `by_key`, by the state's name."""
 
     def begin(self, context: TaskContext) -> None:
         """Begin an attempt with the state in `context`, whatever was before."""
 
     def work(self) -> float | None:
-        """Do a step, and return how many seconds there is nothing to do; None: the task has finished. A step has to be
-        shorter than `heartbeat.timeout`, or the task is taken for dead."""
+        """Do a step, and return how many seconds there is nothing to do; None: the task has finished (a source has no
+        more rows). A step has to be shorter than `heartbeat.timeout`, or the task is taken for dead."""
         return 3600.0
 
-    def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[bytes]]:
-        """Return the state as it is now: elements by the name of a state. May raise CheckpointDeclined."""
+    def process(self, rows: Rows) -> None:
+        """Take a batch of rows, and emit all that follows from them (`context.emit`), in a task with rows."""
+        raise NotImplementedError(f"{type(self).__name__} has no method process, and rows have come")
+
+    def watermark(self, timestamp_ms: int) -> None:
+        """No row with an earlier event time will come; emit what waited for that."""
+
+    def end_input(self) -> None:
+        """No row will come; emit what is left. Checkpoints may follow."""
+
+    def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[bytes | tuple[int, bytes]]]:
+        """Return the state as it is now: elements by the name of a state, each with its key group where that is
+        redistributed `by_key`. May raise CheckpointDeclined."""
         return {}
 
     def complete(self, checkpoint_id: int) -> None:
@@ -111,6 +167,10 @@ class Conversation:
     def __init__(self, task: ExternalTask) -> None:
         self._task = task
         self._attempt = ""
+        self._shape = "alone"
+        self._has_ended = False
+        """The source has no more rows; it still answers checkpoints."""
+        self._emitted: list[pb.FromProgram] = []
         self.registered = pb.Registered()
         """What the coordinator answered to the registration; empty until it has."""
         self.ended: pb.Rejected | pb.Goodbye | None = None
@@ -146,17 +206,52 @@ class Conversation:
             return self._notify(self._task.complete, message.notify_checkpoint_complete)
         elif kind == "notify_checkpoint_aborted":
             return self._notify(self._task.aborted, message.notify_checkpoint_aborted)
+        elif kind in ("rows", "watermark", "end_of_input") and getattr(message, kind).attempt_id == self._attempt:
+            return self._input(getattr(message, kind))
         return []
+
+    def _input(self, said: pb.Rows | pb.Watermark | pb.EndOfInput) -> list[pb.FromProgram]:
+        """The task's output that follows, and then the answer."""
+        task = self._task
+        try:
+            match said:
+                case pb.Rows():
+                    task.process(Rows(said.arrow, said.key_groups))
+                    done = pb.RowsProcessed(attempt_id=self._attempt, number=said.number)
+                    answer = pb.FromProgram(rows_processed=done)
+                case pb.Watermark():
+                    if not said.is_idle:
+                        task.watermark(said.timestamp_ms)
+                    answer = pb.FromProgram(watermark=said)
+                case _:
+                    task.end_input()
+                    answer = pb.FromProgram(end_of_input=said)
+        except Exception as error:
+            return self._fail(error)
+        return [*self._take_emitted(), answer]
+
+    def _take_emitted(self) -> list[pb.FromProgram]:
+        emitted, self._emitted = self._emitted, []
+        return emitted
+
+    def _emit(self, arrow: bytes) -> None:
+        self._emitted.append(pb.FromProgram(rows=pb.Rows(attempt_id=self._attempt, arrow=arrow)))
 
     def work(self) -> tuple[float | None, list[pb.FromProgram]]:
         """Let the task do a step. Returns after how many seconds it wants the next one (None: no more), and what there
         is to say."""
+        if self._has_ended:
+            return 3600.0, []
         try:
             pause = self._task.work()
         except Exception as error:
             return None, self._fail(error)
         if pause is not None:
-            return pause, []
+            return pause, self._take_emitted()
+        if self._shape == "source":
+            self._has_ended = True
+            ended = pb.FromProgram(end_of_input=pb.EndOfInput(attempt_id=self._attempt))
+            return 3600.0, [*self._take_emitted(), ended]
         attempt, self._attempt = self._attempt, ""
         return None, [pb.FromProgram(task_finished=pb.TaskFinished(attempt_id=attempt))]
 
@@ -167,7 +262,8 @@ class Conversation:
             self._task.end(reason)
 
     def _run(self, run: pb.RunTask) -> list[pb.FromProgram]:
-        self._attempt = run.attempt_id
+        self._attempt, self._shape = run.attempt_id, _SHAPES.get(run.shape, "alone")
+        self._has_ended, self._emitted = False, []
         context = TaskContext(
             attempt_id=run.attempt_id,
             subtask_index=run.subtask_index,
@@ -178,12 +274,17 @@ class Conversation:
             restored_checkpoint_id=run.restored_checkpoint_id,
             state={state.name: list(state.elements) for state in run.state},
             configuration=dict(run.configuration),
+            shape=self._shape,
+            input_schema=run.input_schema,
+            output_schema=run.output_schema,
+            emit=_emits_nothing if self._shape in ("alone", "sink") else self._emit,
+            key_groups={state.name: list(state.key_groups) for state in run.state if state.key_groups},
         )
         try:
             self._task.begin(context)
         except Exception as error:
             return self._fail(error)
-        return [pb.FromProgram(task_running=pb.TaskRunning(attempt_id=self._attempt))]
+        return [pb.FromProgram(task_running=pb.TaskRunning(attempt_id=self._attempt)), *self._take_emitted()]
 
     def _cancel(self, reason: str) -> list[pb.FromProgram]:
         attempt = self._attempt
@@ -193,21 +294,28 @@ class Conversation:
     def _snapshot(self, checkpoint_id: int) -> list[pb.FromProgram]:
         attempt = self._attempt
         try:
-            state = [
-                pb.NamedState(
-                    name=name,
-                    elements=elements,
-                    redistribution=_REDISTRIBUTIONS[self._task.redistribution.get(name, "split")],
-                )
-                for name, elements in self._task.snapshot(checkpoint_id).items()
-            ]
+            state = [self._named(name, elements) for name, elements in self._task.snapshot(checkpoint_id).items()]
         except CheckpointDeclined as reason:
             declined = pb.DeclineCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, reason=str(reason))
             return [pb.FromProgram(decline_checkpoint=declined)]
         except Exception as error:
             return self._fail(error)
         acknowledged = pb.AcknowledgeCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, state=state)
-        return [pb.FromProgram(acknowledge_checkpoint=acknowledged)]
+        return [*self._take_emitted(), pb.FromProgram(acknowledge_checkpoint=acknowledged)]
+
+    def _named(self, name: str, elements: Sequence[bytes | tuple[int, bytes]]) -> pb.NamedState:
+        redistribution = self._task.redistribution.get(name, "split")
+        marked = [each for each in elements if isinstance(each, tuple)]
+        if (redistribution == "by_key") != (len(marked) > 0) and elements:
+            raise ValueError(
+                f"state {name!r}: elements have a key group, (group, bytes), where it is redistributed by_key"
+            )
+        return pb.NamedState(
+            name=name,
+            elements=[each[1] for each in marked] or [each for each in elements if isinstance(each, bytes)],
+            redistribution=_REDISTRIBUTIONS[redistribution],
+            key_groups=[each[0] for each in marked],
+        )
 
     def _notify(
         self, method: object, notification: pb.NotifyCheckpointComplete | pb.NotifyCheckpointAborted
@@ -218,7 +326,10 @@ class Conversation:
             method(notification.checkpoint_id)
         except Exception as error:
             return self._fail(error)
-        return []
+        if self._shape == "alone" or isinstance(notification, pb.NotifyCheckpointAborted):
+            return self._take_emitted()
+        handled = pb.NotificationHandled(attempt_id=self._attempt, checkpoint_id=notification.checkpoint_id)
+        return [*self._take_emitted(), pb.FromProgram(notification_handled=handled)]
 
     def _fail(self, error: Exception) -> list[pb.FromProgram]:
         attempt = self._attempt

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -22,12 +22,18 @@ from snapline.external.conversation import PROTOCOL_VERSION, Conversation, Exter
 from snapline.protos import external_pb2 as pb
 
 if TYPE_CHECKING:
+    import grpc
+
     from snapline.runtime.rpc.security import Security
 
 log = logging.getLogger("snapline.external")
 FOR_GOOD = ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
 """Statuses that the same stream would end with again: no or another token, one for something else, and a coordinator
 without external tasks."""
+MAX_UNSENT = 16
+"""A task that has put out so much that nobody has taken yet does no step."""
+UNSENT_PAUSE = 0.01
+"""After so many seconds it is looked at again."""
 MAX_QUEUED = 1_000
 """So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
 
@@ -76,19 +82,22 @@ def participate(
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    address = coordinator
+    address, ticket = coordinator, ""
     outside_since = time.monotonic()
     while True:
         conversation = Conversation(task)
+        register.ticket = ticket
         why, leader = _one_stream(conversation, register, address, security)
         conversation.lost(why)
-        address = leader or coordinator
+        address, ticket = leader or coordinator, ""
         if conversation.registered.resource_id:
             outside_since = time.monotonic()
             log.info("the stream ended, registering again: %s", why)
         ended = conversation.ended
         if isinstance(ended, pb.Rejected):
-            address = ended.address or address
+            address, ticket = ended.address or address, ended.ticket
+            if ticket:
+                continue
             if ended.reason == pb.REJECTION_REASON_JOB_IS_OVER:
                 return ended.detail
             if not ended.try_again:
@@ -127,7 +136,10 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
             heard.put(reason_of(error))
 
     channel = open_channel(address, security)
-    call = ExternalTasksStub(channel).Participate(outgoing(), metadata=security.metadata)
+    if register.ticket:
+        call = _exchange(channel, register.ticket, outgoing())
+    else:
+        call = ExternalTasksStub(channel).Participate(outgoing(), metadata=security.metadata)
     reader = threading.Thread(target=read, name="external-reader", daemon=True)
     reader.start()
     try:
@@ -145,6 +157,22 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
     return why, "".join(leaders[:1])
 
 
+def _exchange(channel: grpc.Channel, ticket: str, outgoing: Iterator[pb.FromProgram]) -> Any:
+    """The same conversation with a TaskManager, within a stream of Arrow Flight."""
+    target = pb.FlightTarget(type=2, cmd=b"snapline.external/1")
+
+    def frames() -> Iterator[pb.FlightFrame]:
+        yield pb.FlightFrame(flight_descriptor=target)
+        for message in outgoing:
+            yield pb.FlightFrame(app_metadata=message.SerializeToString())
+
+    return channel.stream_stream(
+        "/arrow.flight.protocol.FlightService/DoExchange",
+        request_serializer=pb.FlightFrame.SerializeToString,
+        response_deserializer=lambda data: pb.ToProgram.FromString(pb.FlightFrame.FromString(data).app_metadata),
+    )(frames(), metadata=(("authorization", f"Ticket {ticket}"),))
+
+
 def _converse(
     conversation: Conversation,
     heard: queue.Queue[pb.ToProgram | str],
@@ -153,9 +181,13 @@ def _converse(
     next_step: float | None = None
     while True:
         wait = None if next_step is None else max(0.0, next_step - time.monotonic())
+        if next_step is not None and said.qsize() >= MAX_UNSENT:
+            wait = max(wait or 0.0, UNSENT_PAUSE)  # what is put out is not taken: no step now
         try:
             message = heard.get(timeout=wait)
         except queue.Empty:
+            if said.qsize() >= MAX_UNSENT:
+                continue
             pause, answers = conversation.work()
             next_step = None if pause is None else time.monotonic() + pause
         else:

@@ -30,6 +30,7 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.actors.task_environment import TaskEnvironment
 from snapline.taskmanager.executor.events import TaskEnteredState
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
+from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
@@ -74,6 +75,7 @@ class RunningTasks:
         clock: Clock,
         tell_executor: Callable[[Any], None],
         logger: Logger,
+        offer_place: OfferPlace = offer_no_place,
     ) -> None:
         """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have
         it. `make_runner`: for the task of this name."""
@@ -86,6 +88,7 @@ class RunningTasks:
         self._clock = clock
         self._tell = tell_executor
         self._logger = logger
+        self._offer_place = offer_place
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskRunner] = {}
         self._cancelled: set[ExecutionAttemptID] = set()
@@ -111,6 +114,7 @@ class RunningTasks:
                 lambda: self._ended(attempt_id),
                 self._logger,
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
+                self._offer_place,
             )
             task = StreamTask(descriptor, environment)
         except Exception as error:

@@ -27,6 +27,7 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.executor.events import TaskEnteredState, TaskSaid
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
+from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
 from snapline.taskmanager.snapshots.restore import BytesRead, SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
@@ -52,10 +53,12 @@ class TaskEnvironment:
         on_terminal_state: Callable[[], None],
         logger: Logger,
         local: JobLocalRecovery | None = None,
+        offer_place: OfferPlace = offer_no_place,
     ) -> None:
         """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
         self._descriptor = descriptor
         self._exchange = exchange
+        self.offer_place = offer_place
         threshold = descriptor.configuration.get(FILE_THRESHOLD.key)
         self._snapshot_sink = uploader.for_task(
             descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)

@@ -15,6 +15,7 @@ from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     CoProcessSpec,
     CustomOperatorSpec,
+    ExternalSpec,
     FilterRowsSpec,
     FilterSpec,
     FlatMapRowsSpec,
@@ -120,6 +121,13 @@ def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourc
             return GlobalCommitterOperator(spec)
         case SinkFunctionSpec():
             return SinkFunctionOperator(spec)
+        case ExternalSpec():
+            from snapline.taskmanager.operators.external.external_operators import (
+                ExternalOperator,
+                ExternalSourceOperator,
+            )
+
+            return ExternalSourceOperator(spec) if spec.shape == "source" else ExternalOperator(spec)
         case CustomOperatorSpec():
             return _create_custom_operator(spec)
     raise JobDefinitionError(f"no operator for a {type(spec).__name__}: driver and TaskManager run different versions")

@@ -20,6 +20,7 @@ from snapline.dataflow.wire.messages import (
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.operators.base.operator_contract import SnapshotSink
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
+from snapline.taskmanager.programs.program_place import OfferPlace
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 
 
@@ -63,6 +64,11 @@ class Environment(Protocol):
 
     def create_push_source_runner(self) -> PushSourceRunner:
         """What runs a SourceFunction beside the task."""
+        ...
+
+    @property
+    def offer_place(self) -> OfferPlace:
+        """What offers the place of a program outside, for a task whose rows go there."""
         ...
 
     def clock_ms(self) -> int:

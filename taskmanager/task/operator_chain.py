@@ -350,6 +350,11 @@ class OperatorChain:
         return self._outputs[0].records_out
 
     @property
+    def is_ready(self) -> bool:
+        """Whether all operators may begin."""
+        return all(item.operator.is_ready for item in self.operators)
+
+    @property
     def has_pending_work(self) -> bool:
         """Whether some operator has more to do before the next element. What is upstream of a blocked one waits."""
         for operator in self._pending_possible:

@@ -149,20 +149,19 @@ class StreamTask:
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
-        self._interrupt_source()
+        self._interrupt_operators()
         self._mailbox.put(CancelMail())
 
     def fail_externally(self, failure: SerializedFailure) -> None:
         """End as FAILED with this failure."""
-        self._interrupt_source()
+        self._interrupt_operators()
         self._mailbox.put(FailMail(failure))
 
-    def _interrupt_source(self) -> None:
-        """A function on a thread of its own is told at once; the task may be waiting for it."""
+    def _interrupt_operators(self) -> None:
+        """A function on a thread of its own is told at once, and who waits for a program; the task may wait for it."""
         parts = self._parts
-        source = parts.chain.source if parts is not None and parts.chain is not None else None
-        if source is not None:
-            source.cancel()
+        for item in parts.chain.operators if parts is not None and parts.chain is not None else ():
+            item.operator.cancel()
 
     # --- seen from outside --------------------------------------------------------------------------------------------
 
@@ -210,6 +209,8 @@ class StreamTask:
     def _step(self, now_ms: int) -> Progress:
         parts = self._wired()
         worked = self._handle_mail(now_ms)
+        if self._state is ExecutionState.INITIALIZING:
+            return self._run_when_ready(parts)
         while (key := parts.timers.take_due(now_ms)) is not None:
             if parts.input is not None:
                 parts.input.gate.handler.timer_fired(key, now_ms)
@@ -455,6 +456,12 @@ class StreamTask:
         restore = TaskRestore(self.descriptor, self._environment)
         if self._parts.chain is not None:
             self._parts.chain.initialize_and_open(lambda operator: restore.state_of(operator.operator_id))
+        return self._run_when_ready(self._parts)
+
+    def _run_when_ready(self, parts: TaskParts) -> Progress:
+        """RUNNING, unless an operator waits for a program outside: then there is no checkpoint of the job yet."""
+        if parts.chain is not None and not parts.chain.is_ready:
+            return Progress(ProgressKind.BLOCKED)
         self._become(ExecutionState.RUNNING)
         if self._reads_rows:
             self._mark_later()

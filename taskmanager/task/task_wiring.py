@@ -33,6 +33,7 @@ from snapline.dataflow.wire.messages import (
     ReportWatermark,
     TaskDeploymentDescriptor,
 )
+from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.handler_factory import create_barrier_handler
@@ -42,6 +43,7 @@ from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInp
 from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, no_demand
 from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.programs.program_place import PlaceForProgram
 from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
 from snapline.taskmanager.task.environment_contract import Environment
 from snapline.taskmanager.task.mailbox import ChannelFailedMail, ChannelNonEmptyMail, Mail
@@ -142,6 +144,10 @@ def create_chain(
     def request_splits(count: int) -> None:
         channels[0].request(count)  # there are none yet when the chain is made
 
+    def offer_place(run: pb.RunTask, key_groups: range, wake_up: Callable[[], None]) -> PlaceForProgram:
+        run.job_name = descriptor.job_name
+        return environment.offer_place(run, key_groups, wake_up)
+
     metric_limit = MetricLimit()
 
     def context_of(operator: OperatorDescriptor) -> OperatorContext:
@@ -161,6 +167,7 @@ def create_chain(
             configuration=descriptor.configuration,
             wake_up=environment.wake_up,
             open_key_value_store=environment.open_key_value_store,
+            offer_place=offer_place,
             report_watermark=report_watermark,
             split_demand=writers[0].demand if writers else no_demand,
             request_splits=request_splits,

@@ -44,6 +44,7 @@ CORES = (
     "snapline.taskmanager.task",
     "snapline.taskmanager.state",
     "snapline.taskmanager.operators",
+    "snapline.taskmanager.programs.program_place",
     "snapline.taskmanager.snapshots.planning",
 )
 """Rooms and wings whose code has no thread, lock, clock, socket, file, random number or log."""

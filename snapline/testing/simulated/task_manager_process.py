@@ -50,6 +50,7 @@ from snapline.taskmanager.executor.effects import (
 )
 from snapline.taskmanager.executor.events import JobMasterLeaderChanged, TaskEnteredState, TaskExecutorStarted
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.taskmanager.programs.program_place import offer_no_place
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
@@ -164,6 +165,8 @@ class SimulatedTaskEnvironment(TaskEnvironment):
 
     def unpickle(self, payload: bytes) -> Any:
         return self.world.arrived(payload)
+
+    offer_place = staticmethod(offer_no_place)
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         source = AbandonedSource("push source")

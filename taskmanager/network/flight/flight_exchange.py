@@ -29,6 +29,7 @@ from snapline.taskmanager.network.flight.flight_server import ExchangeError, Exc
 from snapline.taskmanager.network.flight.frames import OpenChannel
 from snapline.taskmanager.network.flight.inbound_stream import ExchangePeer, InboundStream
 from snapline.taskmanager.network.flight.pending_requests import PendingRequests
+from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSettings
 
 CLOSE_SECONDS = 2.0
 MAX_RELEASED_REMEMBERED = 4096
@@ -52,6 +53,7 @@ class ExchangeSettings:
     gathered_rows: int = 0
     """Batches are handed out together with those behind them, up to so many rows; 0: one by one."""
     request_backoff_max_ms: int = 10_000
+    programs: PlaceSettings = field(default_factory=PlaceSettings)
     local_shortcut: bool = True
     """Whether channels inside this process avoid the network. Only tests and benchmarks say no."""
 
@@ -69,6 +71,7 @@ class ExchangeSettings:
             max_queued_bytes=configuration.get_option(config.TASKMANAGER_QUEUE_BYTES),
             gathered_rows=GATHERED_ROWS,
             request_backoff_max_ms=configuration.get_option(config.NETWORK_REQUEST_BACKOFF_MAX),
+            programs=PlaceSettings.from_configuration(configuration),
         )
 
 
@@ -104,7 +107,11 @@ class FlightExchange:
         #: All streams whose thread may run, or has until lately.
         self._running: list[InboundStream] = []
         self._released: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._server = ExchangeServer(settings.bind_host, settings.port, settings.security, self._serve_channel)
+        self.programs = OfferedPlaces(settings.programs)
+        """The places for programs outside, which come to the same server."""
+        self._server = ExchangeServer(
+            settings.bind_host, settings.port, settings.security, self._serve_channel, self.programs
+        )
         # A thread that comes back from Flight while the interpreter ends would abort the process.
         atexit.register(self.close)
         self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"

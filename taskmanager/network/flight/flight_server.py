@@ -1,6 +1,8 @@
-"""The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge.
+"""The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge, and one
+for each program outside that takes part in a task with rows.
 
-Decides who may connect (with the cluster's token, and with its certificates, when there are such) and how the server
+Decides who may connect (with the cluster's token, and with its certificates, when there are such; a program with the
+ticket that the coordinator gave it, which opens nothing else) and how the server
 ends: streams say goodbye, whoever does not hang up is cut off, so that ending takes a bounded time whatever the peers
 do. It decides nothing about data. Flight is imported when a server starts, never before: the process may still fork.
 """
@@ -13,6 +15,7 @@ import time
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
 from snapline.runtime.rpc.tcp_connections import (
     is_free,
     notice_lost_hosts,
@@ -22,7 +25,11 @@ from snapline.runtime.rpc.tcp_connections import (
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
 from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
+from snapline.taskmanager.network.flight.program_stream import COMMAND, ProgramStream
+from snapline.taskmanager.programs.offered_places import OfferedPlaces
 
+TICKET = "Ticket "
+"""How the header `authorization` of a program begins; its ticket follows."""
 GOODBYE_SECONDS = 0.5
 """How long peers have to hang up."""
 SHUTDOWN_SECONDS = 1.0
@@ -37,10 +44,19 @@ class ExchangeError(SnaplineError):
 class ExchangeServer:
     """The Flight server of one process while it runs."""
 
-    def __init__(self, host: str, port: int, security: ExchangeSecurity, open_channel: OpenServedChannel) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        security: ExchangeSecurity,
+        open_channel: OpenServedChannel,
+        programs: OfferedPlaces | None = None,
+    ) -> None:
         self._open_channel = open_channel
+        self._programs = programs or OfferedPlaces()
+        self._security = security
         self._changed = threading.Condition()
-        self._streams: set[OutboundStream] = set()
+        self._streams: set[OutboundStream | ProgramStream] = set()
         self._closing = ""
         if port and not is_free(host, port):
             raise ExchangeError(f"cannot listen on {host}:{port}: the port is in use; free it or configure another one")
@@ -81,18 +97,23 @@ class ExchangeServer:
         """One stream, on Flight's thread for it."""
         from pyarrow import flight
 
-        try:
-            edge_id = edge_of_descriptor(descriptor.command)
-        except ProtocolError as error:
-            raise flight.FlightServerError(str(error)) from None
-        stream = OutboundStream(edge_id, self._open_channel)
+        peer_port = context.peer().rpartition(":")[2]
+        stream: OutboundStream | ProgramStream
+        if descriptor.command == COMMAND:
+            stream = self._stream_of_program(int(peer_port) if peer_port.isdecimal() else 0)
+        elif shows_ticket(context):
+            raise flight.FlightUnauthorizedError("a ticket opens the stream of its program alone")
+        else:
+            try:
+                stream = OutboundStream(edge_of_descriptor(descriptor.command), self._open_channel)
+            except ProtocolError as error:
+                raise flight.FlightServerError(str(error)) from None
         with self._changed:
             self._streams.add(stream)
             closing = self._closing
         if closing:
             stream.shut_down(closing)
         try:
-            peer_port = context.peer().rpartition(":")[2]
             if peer_port.isdecimal():
                 notice_lost_hosts(self.port, int(peer_port))
             stream.serve(reader, writer)
@@ -102,6 +123,13 @@ class ExchangeServer:
             with self._changed:
                 self._streams.discard(stream)
                 self._changed.notify_all()
+
+    def _stream_of_program(self, peer_port: int) -> ProgramStream:
+        return ProgramStream(
+            self._programs,
+            lambda: self._security.current().tokens,
+            lambda: reset_connections(self.port, peer_port) if peer_port else 0,
+        )
 
     @property
     def number_of_streams(self) -> int:
@@ -138,11 +166,20 @@ class ExchangeServer:
             return not self._streams
 
 
+def shows_ticket(context: Any) -> bool:
+    """Whether the caller was let in with a ticket, and not with the cluster's token."""
+    middleware = context.get_middleware("token")
+    return middleware is not None and middleware.is_program
+
+
 def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSecurity) -> Any:
     from pyarrow import flight
 
     class NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
-        """Middleware of Flight that adds nothing to answers."""
+        """Middleware of Flight that adds nothing to answers, and knows who calls."""
+
+        def __init__(self, *, is_program: bool) -> None:
+            self.is_program = is_program
 
     class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """Looks at the headers of a call before anything else happens."""
@@ -151,10 +188,17 @@ def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSec
             given = next(iter(headers.get("authorization", ())), "")
             if isinstance(given, bytes):
                 given = given.decode(errors="replace")
-            accepted = [f"Bearer {token}".encode() for token in security.current().tokens]
+            current = security.current().tokens
+            if given.startswith(TICKET):
+                try:
+                    read_ticket(current, given.removeprefix(TICKET))
+                except CredentialRefused as refusal:
+                    raise flight.FlightUnauthenticatedError(str(refusal)) from None
+                return NoMiddleware(is_program=True)
+            accepted = [f"Bearer {token}".encode() for token in current]
             if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
                 raise flight.FlightUnauthenticatedError("wrong or missing token: see security.auth.token")
-            return NoMiddleware()
+            return NoMiddleware(is_program=False)
 
     class Server(flight.FlightServerBase):  # type: ignore[misc]
         """Only streams; every other Flight call is not implemented."""

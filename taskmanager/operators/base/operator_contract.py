@@ -21,6 +21,7 @@ from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
+from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
 from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
 
 
@@ -104,6 +105,8 @@ class OperatorContext:
     """Thread-safe: makes the task loop run again soon (used by push-style sources)."""
     open_key_value_store: Callable[[str, str, int], KeyValueStore]
     """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
+    offer_place: OfferPlace = offer_no_place
+    """For an external task: (what the program is told, key groups of its rows, wake-up) -> its place."""
     report_watermark: Callable[[str, int, int], None] = no_report
     """Tell the JobMaster how far a source of an alignment group is, and how far ahead it may be."""
     split_demand: Callable[[], Sequence[int | None]] = no_demand
@@ -225,6 +228,11 @@ class StreamOperator(ABC):
     def open(self) -> None:
         """Ready to process after this. Tail to head, so that outputs are open before inputs."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the task may begin. Until then it is INITIALIZING; whoever ends that calls `context.wake_up`."""
+        return True
+
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         """Process one batch of the input with this index."""
         raise TypeError(f"{type(self).__name__} takes no batches")
@@ -279,6 +287,9 @@ class StreamOperator(ABC):
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
         """The checkpoint will never complete. Tail to head."""
 
+    def cancel(self) -> None:
+        """The task is cancelled; stop threads soon, and wait for nobody. Called from any thread."""
+
     def close(self) -> None:
         """Release what the operator holds; nothing is called afterwards."""
 
@@ -303,9 +314,6 @@ class SourceOperatorContract(StreamOperator):
     def align_watermarks(self, max_watermark_ms: int) -> None:
         """The JobMaster lets the watermark rise up to here, because of other sources; only a source that reports hears
         of it."""
-
-    def cancel(self) -> None:
-        """The task is cancelled; stop threads soon. Called from any thread."""
 
 
 class SnapshotSink(Protocol):

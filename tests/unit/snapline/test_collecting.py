@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.collecting import alone
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 
@@ -154,3 +157,18 @@ def test_a_job_can_be_awaited(tmp_path):
         return [(await job).rows_read for job in jobs]
 
     assert asyncio.run(both()) == [30, 30]
+
+
+def test_a_stream_alone_keeps_the_query_that_fills_it_and_no_other() -> None:
+    """What is collected, or handed over as a DataFrame, may come from a streaming DataFrame: without its query the job
+    would wait for rows that nobody stages."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    wanted = env.from_source(sl.GeneratorSource(rows=1), uid="wanted")
+    other = env.from_source(sl.GeneratorSource(rows=1), uid="other")
+    specs: list[Any] = [wanted.node.spec, other.node.spec]
+    queries: list[Any] = [SimpleNamespace(source=spec.source) for spec in specs]
+    env.streamed_frames = queries
+
+    environment, _ = alone(wanted)
+
+    assert queries[:1] == environment.streamed_frames

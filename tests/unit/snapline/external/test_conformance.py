@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from examples.external_rows import Files, Numbers, Totals
 from snapline.external import ExternalTask, ParticipationRefused, participate, participation
 from snapline.external.check import check
 from snapline.external.conversation import Conversation
@@ -20,7 +21,7 @@ class Plain(ExternalTask):
         return {"n": [b"1", b"2"]}
 
 
-def tried(timeout, command="", patience=20.0):
+def tried(timeout, command="", patience=20.0, task=None, shape="alone"):
     """What the suite says of a Python program in this process, or of the command."""
     said: list[str] = []
     programs: list[threading.Thread] = []
@@ -35,11 +36,11 @@ def tried(timeout, command="", patience=20.0):
     def program(address):
         try:
             options = {"coordinator": address, "retry_pause": 0.01, "give_up_after": patience}
-            participate(Plain(), job="conformance", task_name="task", **options)
+            participate(task or Plain(), job="conformance", task_name="task", **options)
         except ParticipationRefused as refused:
             said.append(f"refused: {refused}")
 
-    holds = check("127.0.0.1:0", timeout, command, say)
+    holds = check("127.0.0.1:0", timeout, command, say, shape=shape)
     for thread in programs:
         thread.join()
     return holds, said[1:]
@@ -58,6 +59,63 @@ def test_the_client_for_node_conforms(tmp_path, monkeypatch):
     command = node_program("external_counter.js", "--job", "conformance", "--output", str(tmp_path))
     holds, said = tried(20, f"{command} --coordinator {{address}}")
     assert holds, said
+
+
+@pytest.mark.parametrize(
+    ("shape", "task", "rules"), [("source", Numbers(10**6, 0.01), 8), ("operator", Totals(), 10), ("sink", Files, 10)]
+)
+def test_the_python_client_conforms_with_rows(tmp_path, shape, task, rules):
+    """As a source, an operator and a sink, with the programs of the example."""
+    holds, said = tried(20, task=task(tmp_path) if shape == "sink" else task, shape=shape)
+    assert holds, said
+    assert [line[:8] for line in said] == ["ok      "] * rules
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_the_client_for_node_conforms_as_an_operator():
+    """Its rows are read and written with apache-arrow."""
+    command = node_program("external_totals.js", "--job", "conformance", "--task", "task")
+    holds, said = tried(20, f"{command} --coordinator {{address}}", shape="operator")
+    assert holds, said
+
+
+class AnswersUnasked(Conversation):
+    def handle(self, message):
+        unasked = pb.AcknowledgeCheckpoint(attempt_id=message.run_task.attempt_id, checkpoint_id=70)
+        extra = [pb.FromProgram(acknowledge_checkpoint=unasked)] if message.HasField("run_task") else []
+        return super().handle(message) + extra
+
+
+class SaysNothingOfRows(Conversation):
+    def handle(self, message):
+        return [each for each in super().handle(message) if not each.HasField("rows_processed")]
+
+
+class ChangesWatermarks(Conversation):
+    def handle(self, message):
+        answers = super().handle(message)
+        for answer in answers:
+            if answer.HasField("watermark"):
+                answer.watermark.timestamp_ms += 1
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule", "why"),
+    [
+        (SaysNothingOfRows, "it processes rows in their order", "it has not said RowsProcessed of all rows within 1 s"),
+        (ChangesWatermarks, "it says a watermark back", "watermark 1001 answers none"),
+        (AnswersUnasked, "it registers at the TaskManager", "checkpoint 70, which the program was not asked for"),
+    ],
+)
+def test_a_program_that_is_wrong_about_rows_does_not_pass(monkeypatch, wrong, rule, why):
+    """The suite names the rule and what was wrong."""
+    monkeypatch.setattr(participation, "Conversation", wrong)
+    holds, said = tried(1.0 if "within" in why else 20.0, patience=0.0, task=Totals(), shape="operator")
+    last = next(line for line in said if line.startswith("FAILED"))
+    assert not holds
+    assert last.startswith(f"FAILED  {rule}"), last
+    assert why in last
 
 
 class AnswersTwice(Conversation):
@@ -88,13 +146,6 @@ class LivesInThePast(Conversation):
             if answer.HasField("task_running"):
                 answer.task_running.attempt_id = self.first
         return answers
-
-
-class AnswersUnasked(Conversation):
-    def handle(self, message):
-        unasked = pb.AcknowledgeCheckpoint(attempt_id=message.run_task.attempt_id, checkpoint_id=70)
-        extra = [pb.FromProgram(acknowledge_checkpoint=unasked)] if message.HasField("run_task") else []
-        return super().handle(message) + extra
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
+from snapline.taskmanager.programs.program_place import offer_no_place
 from snapline.taskmanager.snapshots.blobs import assemble, plan_blobs
 from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
@@ -140,6 +141,8 @@ class TaskWorld:
 
     def unpickle(self, payload: bytes) -> Any:
         return cloudpickle.loads(payload)
+
+    offer_place = staticmethod(offer_no_place)
 
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push-source")

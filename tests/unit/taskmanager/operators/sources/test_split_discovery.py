@@ -304,3 +304,34 @@ def test_a_local_job_reads_each_discovered_split_once(at_once: int | None) -> No
     stream = environment.from_source(Numbered(range(40), at_once), uid="numbered")
     rows = [row["t"] for row in stream.execute_and_collect(local=True, threads=3)]
     assert list(range(40)) == sorted(rows)
+
+
+class Publishing(Reader):
+    """Notes which checkpoints it may publish its positions for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.final: list[int] = []
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.final.append(checkpoint_id)
+
+
+def test_a_savepoint_makes_no_position_final_unless_the_job_stops_with_it() -> None:
+    """After a failure the job starts from the checkpoint before a savepoint, and reads again what was read since then:
+    what a reader freed by then would be missing."""
+    source = Numbered([None])
+    reader = Publishing()
+    source.create_reader = lambda context: reader  # type: ignore[method-assign]
+    operator = SplitReaderOperator(SourceSpec(source, (), is_fed=True))
+    harness = Harness(operator)
+    operator.setup(replace(harness.context, request_splits=lambda count: None), harness)
+    harness.start(None)
+    kinds = [SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_SUSPEND]
+    for checkpoint_id, kind in enumerate(kinds, 1):
+        operator.announce_snapshot(kind)
+        operator.snapshot_state(CheckpointID(checkpoint_id), 0)
+    for checkpoint_id in range(1, 5):
+        operator.notify_checkpoint_complete(CheckpointID(checkpoint_id))
+
+    assert [1, 3, 4] == reader.final

@@ -1,0 +1,153 @@
+"""The state of a program outside, as operator state: named lists of elements.
+
+Decides which states a program may have; how they are dealt out when the number of tasks changes is the business of any
+operator state. An element that goes where its rows go is written with its key group before it, in a list that every
+task gets whole, and of which each keeps the key groups that are its own. The bytes of an element mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.handles import (
+    ByteStreamStateHandle,
+    OperatorStateEntry,
+    OperatorStateHandle,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    TaskStateSnapshot,
+)
+from snapline.protos import external_pb2 as pb
+
+BY_KEY_PREFIX = "by-key:"
+"""How the names of lists begin whose elements have a key group."""
+_KEY_GROUP_BYTES = 4
+ELEMENT_OVERHEAD_BYTES = 16
+"""What an element counts for besides its bytes, so that a million empty ones are not free."""
+
+_MODES = {
+    pb.REDISTRIBUTION_SPLIT: OperatorStateMode.SPLIT_DISTRIBUTE,
+    pb.REDISTRIBUTION_UNION: OperatorStateMode.UNION,
+    pb.REDISTRIBUTION_BROADCAST: OperatorStateMode.BROADCAST,
+}
+_REDISTRIBUTIONS = {mode: number for number, mode in _MODES.items()}
+
+
+class StateRefused(Exception):
+    """The state is none that a program may have; one line."""
+
+
+def size_of(states: Iterable[pb.NamedState]) -> int:
+    """How many bytes the states count for."""
+    return sum(
+        len(state.name) + sum(len(element) + ELEMENT_OVERHEAD_BYTES for element in state.elements) for state in states
+    )
+
+
+def check_states(states: Sequence[pb.NamedState], max_bytes: int, key_groups: range = range(0)) -> None:
+    """Raises StateRefused for states that a program may not have; `key_groups`: those of its rows, if they have
+    keys."""
+    size = size_of(states)
+    if size > max_bytes:
+        raise StateRefused(
+            f"its state has {size} bytes, and {max_bytes} are allowed (external.state.max-bytes of the coordinator): keep less, or "
+            "keep it in a store of your own, and its version here"
+        )
+    names = [state.name for state in states]
+    for state in states:
+        if not state.name or names.count(state.name) > 1:
+            raise StateRefused(f"a state has no name of its own: {state.name!r}")
+        if state.redistribution == pb.REDISTRIBUTION_BY_KEY:
+            _check_key_groups(state, key_groups)
+        elif state.redistribution not in _MODES:
+            raise StateRefused(f"state {state.name!r} has the unknown redistribution {state.redistribution}")
+
+
+def _check_key_groups(state: pb.NamedState, key_groups: range) -> None:
+    if not key_groups:
+        raise StateRefused(f"state {state.name!r} is redistributed by key, and the rows of this task have no keys")
+    if len(state.key_groups) != len(state.elements):
+        raise StateRefused(
+            f"state {state.name!r} has {len(state.elements)} elements and {len(state.key_groups)} key groups"
+        )
+    foreign = next((each for each in state.key_groups if each not in key_groups), None)
+    if foreign is not None:
+        raise StateRefused(
+            f"state {state.name!r} has an element of key group {foreign}, and this task has "
+            f"{key_groups.start} to {key_groups.stop - 1}: use the key groups that came with its rows"
+        )
+
+
+def task_state(operator_id: OperatorID, states: Sequence[pb.NamedState], max_bytes: int) -> TaskStateSnapshot:
+    """What is acknowledged for a program without rows. Raises StateRefused."""
+    check_states(states, max_bytes)
+    if not states:
+        return TaskStateSnapshot()
+    entries, blob, offset = [], [], 0
+    for state in states:
+        places = []
+        for element in state.elements:
+            places.append((offset, len(element)))
+            blob.append(element)
+            offset += len(element)
+        entries.append(OperatorStateEntry(state.name, _MODES[state.redistribution], tuple(places)))
+    handle = OperatorStateHandle(ByteStreamStateHandle(b"".join(blob)), tuple(entries))
+    return TaskStateSnapshot({operator_id: OperatorSubtaskState(managed_operator=(handle,))})
+
+
+def operator_lists(states: Iterable[pb.NamedState]) -> dict[str, tuple[OperatorStateMode, tuple[bytes, ...]]]:
+    r"""The lists that hold these states, which were checked, by their names.
+
+    >>> counts = pb.NamedState(name="n", elements=[b"7"], redistribution=pb.REDISTRIBUTION_BY_KEY, key_groups=[3])
+    >>> operator_lists([counts])["by-key:n"][1]
+    (b'\x00\x00\x00\x037',)
+    """
+    lists: dict[str, tuple[OperatorStateMode, tuple[bytes, ...]]] = {}
+    for state in states:
+        if state.redistribution == pb.REDISTRIBUTION_BY_KEY:
+            marked = (
+                group.to_bytes(_KEY_GROUP_BYTES) + element
+                for group, element in zip(state.key_groups, state.elements, strict=True)
+            )
+            lists[BY_KEY_PREFIX + state.name] = (OperatorStateMode.UNION, tuple(marked))
+        else:
+            lists[state.name] = (_MODES[state.redistribution], tuple(state.elements))
+    return lists
+
+
+def states_of_lists(lists: Mapping[str, Sequence[bytes]], key_groups: range) -> list[pb.NamedState]:
+    """What `operator_lists` has written, as far as it is this task's. How a list without key groups was redistributed
+    is not known any more, and not said."""
+    states = []
+    for name, elements in lists.items():
+        if name.startswith(BY_KEY_PREFIX):
+            own = [each for each in elements if int.from_bytes(each[:_KEY_GROUP_BYTES]) in key_groups]
+            states.append(
+                pb.NamedState(
+                    name=name.removeprefix(BY_KEY_PREFIX),
+                    elements=[each[_KEY_GROUP_BYTES:] for each in own],
+                    redistribution=pb.REDISTRIBUTION_BY_KEY,
+                    key_groups=[int.from_bytes(each[:_KEY_GROUP_BYTES]) for each in own],
+                )
+            )
+        else:
+            states.append(pb.NamedState(name=name, elements=elements))
+    return states
+
+
+def named_states(state: OperatorSubtaskState) -> list[pb.NamedState]:
+    """What a program is given to begin with. Raises StateRefused for state that no program has written."""
+    found: dict[str, pb.NamedState] = {}
+    if state.managed_keyed or state.input_channel or state.output_channel:
+        raise StateRefused("the snapshot holds state under this uid that no external task has written")
+    for part in state.managed_operator:
+        if not isinstance(part.handle, ByteStreamStateHandle):
+            raise StateRefused("the snapshot holds state in files under this uid, and that of external tasks is inline")
+        data = part.handle.data
+        for entry in part.entries:
+            states = found.setdefault(
+                entry.name, pb.NamedState(name=entry.name, redistribution=_REDISTRIBUTIONS[entry.mode])
+            )
+            states.elements.extend(data[offset : offset + size] for offset, size in entry.offsets)
+    return list(found.values())

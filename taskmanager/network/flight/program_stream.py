@@ -1,0 +1,179 @@
+"""The stream of a program outside in a task with rows: DoExchange with messages of protos/external.proto.
+
+Three threads while it lives: Flight's own, which reads, one that sends, and one that asks for heartbeats and finds out
+that none is answered. A program that is silent, does not read, or does not leave when it is told goodbye loses its
+connection: a read or write that waits for it could not be ended otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from snapline.protos import external_pb2 as pb
+from snapline.taskmanager.programs.offered_places import OfferedPlace, OfferedPlaces, no_place
+from snapline.taskmanager.programs.program_place import PROTOCOL_VERSION
+
+COMMAND = b"snapline.external/1"
+"""What the descriptor of such a stream says."""
+MAX_NAME = 60
+"""Letters of what a program calls itself."""
+END_SECONDS = 5.0
+"""How long a program may take to leave when it was told goodbye."""
+
+
+class ProgramStream:
+    """One stream, from its registration to its end (StreamOfProgram)."""
+
+    def __init__(
+        self, places: OfferedPlaces, secrets: Callable[[], Sequence[str]], end_connection: Callable[[], object]
+    ) -> None:
+        self._places = places
+        self._secrets = secrets
+        self._end_connection = end_connection
+        self._changed = threading.Condition()
+        self._to_program: deque[pb.ToProgram] = deque()
+        self._goodbye = ""
+        """Why the stream ends; empty: it does not."""
+        self._is_over = False
+        self._heard_at = time.monotonic()
+        self._is_read = True
+        """False: what the program has said waits for the task, so that its silence means nothing."""
+
+    # --- from other threads -------------------------------------------------------------------------------------------
+
+    def say(self, message: pb.ToProgram) -> None:
+        """Send it, after what was said before."""
+        with self._changed:
+            self._to_program.append(message)
+            self._changed.notify_all()
+
+    def end(self, reason: str) -> None:
+        """Say goodbye after what was said before, and end the stream."""
+        with self._changed:
+            self._goodbye = self._goodbye or reason
+            self._changed.notify_all()
+
+    shut_down = end
+
+    # --- the thread of the call ---------------------------------------------------------------------------------------
+
+    def serve(self, reader: Any, writer: Any) -> None:
+        """Until the program has ended the stream, or nobody wants it any more."""
+        place = self._register(self._read(reader))
+        sender = threading.Thread(target=self._send, args=(writer,), name="program-send", daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(place,), name="program-watch", daemon=True)
+        sender.start()
+        watcher.start()
+        try:
+            while place is not None and not self._goodbye and (message := self._read(reader)) is not None:
+                self._hear(place, message)
+        finally:
+            if place is not None:
+                place.left(self, self._goodbye or "its stream ended")
+            self.end("the stream is over")
+            sender.join()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+            watcher.join()
+
+    def _register(self, first: pb.FromProgram | None) -> OfferedPlace | None:
+        """The place that the program has from now on; None: it was told why it has none, or is gone."""
+        if first is None or first.WhichOneof("message") != "register":
+            self.end("the first message has to be Register")
+            return None
+        settings = self._places.settings
+        named = "".join(letter for letter in first.register.program if letter.isalnum() or letter in "-_.")[:MAX_NAME]
+        registered = pb.Registered(
+            protocol_version=PROTOCOL_VERSION,
+            job_id=first.register.ticket.partition(":")[0],
+            resource_id=f"external-{uuid.uuid4().hex[:12]}" + (f"-{named}" if named else ""),
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
+            max_state_bytes=settings.max_state_bytes,
+        )
+        found = self._places.find(first.register, self._secrets())
+        if not isinstance(found, pb.Rejected):
+            self.say(pb.ToProgram(registered=registered))
+            for place in found:
+                if place.join(self):
+                    return place
+            self._to_program.clear()
+            found = no_place(first.register.task, "all programs that it needs here")
+        self.say(pb.ToProgram(rejected=found))
+        self.end(found.detail)
+        return None
+
+    def _read(self, reader: Any) -> pb.FromProgram | None:
+        from pyarrow import flight
+
+        try:
+            chunk = reader.read_chunk()
+            return pb.FromProgram.FromString(b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes())
+        except DecodeError:
+            self.end("a message is none of external.proto")
+        except (StopIteration, flight.FlightError, pa.ArrowException):
+            pass  # the program has ended the stream, or its connection is lost
+        return None
+
+    def _hear(self, place: OfferedPlace, message: pb.FromProgram) -> None:
+        self._heard_at = time.monotonic()
+        kind = message.WhichOneof("message")
+        if kind == "register":
+            self.end("Register was said already: one stream is one program, open another one")
+        elif kind != "heartbeat":
+            self._is_read = False
+            place.said(self, message)
+            self._heard_at = time.monotonic()
+            self._is_read = True
+
+    # --- the sender's thread ------------------------------------------------------------------------------------------
+
+    def _send(self, writer: Any) -> None:
+        from pyarrow import flight
+
+        was_rejected = False
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: bool(self._to_program) or bool(self._goodbye))
+                    message = self._to_program.popleft() if self._to_program else None
+                if message is None:
+                    break
+                was_rejected = message.HasField("rejected")
+                writer.write_metadata(message.SerializeToString())
+            if not was_rejected:
+                writer.write_metadata(pb.ToProgram(goodbye=pb.Goodbye(reason=self._goodbye)).SerializeToString())
+        except (flight.FlightError, pa.ArrowException):
+            return  # the program is gone: the thread of the call learns it from its own end
+
+    # --- the watcher's thread -----------------------------------------------------------------------------------------
+
+    def _watch(self, place: OfferedPlace | None) -> None:
+        settings = self._places.settings
+        while not self._is_over:
+            with self._changed:
+                ends = bool(self._goodbye)
+                seconds = END_SECONDS if ends else settings.heartbeat_interval_ms / 1000
+                self._changed.wait_for(lambda ends=ends: self._is_over or bool(self._goodbye) != ends, seconds)  # type: ignore[misc]
+                if self._is_over or bool(self._goodbye) != ends:
+                    continue
+            if ends:
+                self._end_connection()
+                continue
+            silent_ms = (time.monotonic() - self._heard_at) * 1000
+            if self._is_read and silent_ms >= settings.heartbeat_timeout_ms and place is not None:
+                why = f"no heartbeat for {settings.heartbeat_timeout_ms} ms"
+                place.left(self, why)
+                self.end(why)
+                self._end_connection()
+            else:
+                self.say(pb.ToProgram(heartbeat=pb.Heartbeat()))

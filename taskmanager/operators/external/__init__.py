@@ -1,0 +1,1 @@
+"""Operators whose work is done by programs outside."""
