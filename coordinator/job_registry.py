@@ -169,7 +169,8 @@ class JobRegistry:
         return found.master.job_id
 
     async def addresses_for_program(self, job_id: JobID, task: str) -> Sequence[str] | None:
-        """Where the programs of an external task with rows go, as host:port; None: it has no rows, or the job is gone."""
+        """Where the programs of an external task with rows go, as host:port; None: it has no rows, or the job is
+        gone."""
         job = self._live.get(job_id)
         if job is None or task not in job.tasks_with_rows:
             return None

@@ -106,8 +106,8 @@ class Totals(ExternalTask):
 
 
 class Files(ExternalTask):
-    """The sink: what came before a checkpoint becomes a file when that is complete. Its name is part of the state, so that
-    it can be written again after a failure."""
+    """The sink: what came before a checkpoint becomes a file when that is complete. Its name is part of the state, so
+    that it can be written again after a failure."""
 
     def __init__(self, output: Path) -> None:
         self._output = output

@@ -43,8 +43,8 @@ class KeyedStream:
     key_columns: tuple[str, ...]
 
     def via_external(self, task: str, schema: pa.Schema, *, uid: str = "", name: str = "") -> DataStream:
-        """Send the rows through programs outside, as `DataStream.via_external` does; those with equal keys go to the same
-        program, which can keep a state for each key that goes where its rows go (redistribution `by_key`). Raises
+        """Send the rows through programs outside, as `DataStream.via_external` does; those with equal keys go to the
+        same program, which can keep a state for each key that goes where its rows go (redistribution `by_key`). Raises
         JobDefinitionError for a task without a name.
 
         >>> totals = pa.schema([("shop", pa.string()), ("cents", pa.int64())])

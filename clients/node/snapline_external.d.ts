@@ -74,7 +74,7 @@ export interface Participation {
   /** The cluster's security.auth.token. */
   token?: string;
   /** Files, as the settings security.ssl.* name them. */
-  tls?: { ca?: string; key?: string; certificate?: string };
+  tls?: { ca?: string; key?: string; certificate?: string; exchangeHostname?: string };
   retryPauseMs?: number;
   log?: (line: string) => void;
 }

@@ -255,7 +255,8 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
   const addresses = coordinator.split(',').map((each) => each.trim());
   const register = { protocolVersion: PROTOCOL_VERSION, job, task: taskName, program, host: os.hostname(), pid: process.pid };
   for (let turn = 0, address = addresses[0], ticket = ''; ; ) {
-    const client = new ExternalTasks(address, credentials, limits);
+    const name = ticket && tls.exchangeHostname ? { 'grpc.ssl_target_name_override': tls.exchangeHostname } : {};
+    const client = new ExternalTasks(address, credentials, { ...limits, ...name });
     const call = ticket ? new FlightStream(client, EXCHANGE, types, ticket) : client.participate(metadata);
     const ended = await new Conversation(task, call, { ...register, ticket }, log).run();
     client.close();

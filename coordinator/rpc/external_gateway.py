@@ -242,6 +242,8 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
                 if stream.ending:
                     return
                 stream.take(ProgramSaid(message))
+            if stream.finding is not None:
+                await stream.finding  # a program that says no more is still told where to go
         finally:
             stream.end()
 

@@ -111,14 +111,16 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def open_channel(address: str, security: Security) -> grpc.Channel:
-    """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call."""
+def open_channel(address: str, security: Security, hostname: str = "") -> grpc.Channel:
+    """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call.
+    `hostname`: the name that the other side's certificate carries, where that is not its address."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
-        return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+        name = [("grpc.ssl_target_name_override", hostname)] if hostname else []
+        return grpc.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, *name])
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 

@@ -6,8 +6,8 @@ does: checkpoints that complete, are aborted, follow closely; cancellations, res
 messages of a later version, the end of the job. What the program says is judged by the core that judges it in a
 coordinator. One line for each rule; exit code 0 when all hold.
 
-With `--run "COMMAND"` it starts the program itself; `{address}` in the command stands for the address. With `--shape` the
-task is a source, an operator or a sink of a dataflow (`check_rows`).
+With `--run "COMMAND"` it starts the program itself; `{address}` in the command stands for the address. With `--shape`
+the task is a source, an operator or a sink of a dataflow (`check_rows`).
 """
 
 from __future__ import annotations
@@ -391,7 +391,7 @@ class _WithRows:
         )
 
     def close(self) -> None:
-        """End the exchange."""
+        """End the exchange that the program was sent to."""
         self._script.close()
 
     def _send_on(self) -> None:

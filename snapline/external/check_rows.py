@@ -72,7 +72,7 @@ class RowsScript:
         self._offer()
 
     def close(self) -> None:
-        """End the exchange."""
+        """End the exchange that the program was sent to."""
         self._exchange.close()
 
     @property
@@ -157,7 +157,7 @@ class RowsScript:
     """Waits until the program registers at the coordinator, and sends it on; set by whoever plays the coordinator."""
 
     def leave(self) -> None:
-        """The job is over."""
+        """End the attempt, because the job is over."""
         self._place.close("the job is FINISHED")
 
     def _offer(self) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from snapline.dataflow.config import Configuration
+from snapline.dataflow.config import SECURITY_SSL_EXCHANGE_HOSTNAME, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.external.conversation import PROTOCOL_VERSION, Conversation, ExternalTask
 from snapline.protos import external_pb2 as pb
@@ -73,7 +73,9 @@ def participate(
     """
     from snapline.runtime.rpc.security import Security
 
-    security = Security.from_configuration(Configuration(settings or {}))
+    configuration = Configuration(settings or {})
+    security = Security.from_configuration(configuration)
+    exchange_hostname = configuration.get_option(SECURITY_SSL_EXCHANGE_HOSTNAME)
     register = pb.Register(
         protocol_version=PROTOCOL_VERSION,
         job=job,
@@ -87,7 +89,7 @@ def participate(
     while True:
         conversation = Conversation(task)
         register.ticket = ticket
-        why, leader = _one_stream(conversation, register, address, security)
+        why, leader = _one_stream(conversation, register, address, security, exchange_hostname if ticket else "")
         conversation.lost(why)
         address, ticket = leader or coordinator, ""
         if conversation.registered.resource_id:
@@ -109,7 +111,9 @@ def participate(
         time.sleep(retry_pause)
 
 
-def _one_stream(conversation: Conversation, register: pb.Register, address: str, security: Security) -> tuple[str, str]:
+def _one_stream(
+    conversation: Conversation, register: pb.Register, address: str, security: Security, hostname: str
+) -> tuple[str, str]:
     """From the registration to the end of the stream; returns why it ended, and the coordinator that leads, if this one
     said so."""
     import grpc
@@ -135,7 +139,7 @@ def _one_stream(conversation: Conversation, register: pb.Register, address: str,
             leaders.extend(str(value) for key, value in call.trailing_metadata() or () if key == LEADER_METADATA_KEY)
             heard.put(reason_of(error))
 
-    channel = open_channel(address, security)
+    channel = open_channel(address, security, hostname)
     if register.ticket:
         call = _exchange(channel, register.ticket, outgoing())
     else:

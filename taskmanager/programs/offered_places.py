@@ -103,8 +103,8 @@ class OfferedPlace:
         return taken
 
     def wait(self, timeout_ms: int) -> ForTask | None:
-        """The next thing that the program says; None: it has said nothing for so long. Raises WaitEnded when the task is
-        cancelled."""
+        """The next thing that the program says; None: it has said nothing for so long. Raises WaitEnded when the task
+        is cancelled."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._to_task) or self._is_cancelled, timeout_ms / 1000)
             if not self._to_task:
@@ -116,7 +116,7 @@ class OfferedPlace:
         return taken
 
     def give_rows(self, arrow: bytes, key_groups: Sequence[int]) -> None:
-        """Rows of the input."""
+        """Give the program rows of the input."""
         self._perform(lambda: self._core.give_rows(arrow, key_groups))
 
     def give_watermark(self, timestamp_ms: int, *, is_idle: bool) -> None:
@@ -124,7 +124,7 @@ class OfferedPlace:
         self._perform(lambda: self._core.give_watermark(timestamp_ms, is_idle=is_idle))
 
     def end_input(self) -> None:
-        """The input has ended."""
+        """Tell the program that the input has ended."""
         self._perform(self._core.end_input)
 
     def ask_for_snapshot(self, checkpoint_id: int, timestamp_ms: int, *, stops: bool) -> None:
@@ -171,7 +171,7 @@ class OfferedPlace:
                 self._perform_effects(self._core.said(message))
 
     def left(self, program: StreamOfProgram, why: str) -> None:
-        """The stream is over."""
+        """Note that the stream of the program is over."""
         with self._changed:
             if self._program is program:
                 self._program = None
@@ -206,8 +206,8 @@ class OfferedPlaces:
     def offer(
         self, run: pb.RunTask, key_groups: range, wake_up: Callable[[], None], core: ProgramPlace | None = None
     ) -> OfferedPlace:
-        """A new place, for the attempt and the task that `run` names; `core` decides there, if it is not to be the usual
-        one."""
+        """A new place, for the attempt and the task that `run` names; `core` decides there, if it is not to be the
+        usual one."""
         key = (run.job_id, run.task)
 
         def withdraw(place: OfferedPlace) -> None:

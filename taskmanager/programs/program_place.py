@@ -121,7 +121,7 @@ class PlaceForProgram(Protocol):
         ...
 
     def give_rows(self, arrow: bytes, key_groups: Sequence[int]) -> None:
-        """Rows of the input."""
+        """Give the program rows of the input."""
         ...
 
     def give_watermark(self, timestamp_ms: int, *, is_idle: bool) -> None:
@@ -129,7 +129,7 @@ class PlaceForProgram(Protocol):
         ...
 
     def end_input(self) -> None:
-        """The input has ended."""
+        """Tell the program that the input has ended."""
         ...
 
     def ask_for_snapshot(self, checkpoint_id: int, timestamp_ms: int, *, stops: bool) -> None:
@@ -145,7 +145,7 @@ class PlaceForProgram(Protocol):
         ...
 
     def close(self, why: str) -> None:
-        """Take the place back."""
+        """Take the place back: the program hears goodbye."""
         ...
 
 
@@ -336,7 +336,7 @@ class ProgramPlace:
         return [SayToProgram(pb.ToProgram(watermark=watermark))]
 
     def end_input(self) -> list[PlaceEffect]:
-        """The input has ended."""
+        """Tell the program that the input has ended."""
         self._input_ended = True
         return [SayToProgram(pb.ToProgram(end_of_input=pb.EndOfInput(attempt_id=self._run.attempt_id)))]
 

@@ -5,10 +5,10 @@
 
 Everything but Spark, the storage and time is the product's own. As Spark does, the simulator begins an attempt for each
 partition, a second one beside a slow one, and another when one has died; a driver that dies takes all with it. Storage
-refuses a write, or takes it and does not answer (which the writer takes for a refusal), or takes it twice; an attempt may
-die before and after any access. Oracles: every attempt that comes to its end has given the output of a run without
-faults, whoever else ran; an attempt begins where the furthest checkpoint was that was there when it began; all partitions
-end once the faults stop.
+refuses a write, or takes it and does not answer (which the writer takes for a refusal), or takes it twice; an attempt
+may die before and after any access. Oracles: every attempt that comes to its end has given the output of a run without
+faults, whoever else ran; an attempt begins where the furthest checkpoint was that was there when it began; all
+partitions end once the faults stop.
 """
 
 from __future__ import annotations

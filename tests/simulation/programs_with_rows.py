@@ -3,12 +3,12 @@
     python -m tests.simulation.programs_with_rows --seeds 3000
     python -m tests.simulation.programs_with_rows --seed 42        tells its story
 
-The operator, the core of its place, and the Python client's Conversation are the product's own; the task, its checkpoints
-and the stream between the two ends are this file's. Two subtasks, or three after a rescale, get rows by key, watermarks
-and barriers; now and then something fails, and all begin again from the latest checkpoint that completed. Oracles: of
-each key the answers are 1, 2, 3, ... without a hole and without a repetition in what the checkpoints cover; no watermark
-passes a row that came before it; a program begins from the latest complete checkpoint; what is said to be complete to a
-program is; and the rows come to their end once the faults stop.
+The operator, the core of its place, and the Python client's Conversation are the product's own; the task, its
+checkpoints and the stream between the two ends are this file's. Two subtasks, or three after a rescale, get rows by
+key, watermarks and barriers; now and then something fails, and all begin again from the latest checkpoint that
+completed. Oracles: of each key the answers are 1, 2, 3, ... without a hole and without a repetition in what the
+checkpoints cover; no watermark passes a row that came before it; a program begins from the latest complete checkpoint;
+what is said to be complete to a program is; and the rows come to their end once the faults stop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Partitions of resumable functions under faults: some seeds of the simulator, and mistakes that its oracles must find."""
+"""Partitions of resumable functions under faults: some seeds of the simulator, and mistakes that its oracles must
+find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs outside that are operators, under faults: some seeds of the simulator, and mistakes that its oracles find."""
+"""Programs outside that are operators, under faults: some seeds of the simulator, and mistakes that its oracles
+find."""
 
 from __future__ import annotations
 

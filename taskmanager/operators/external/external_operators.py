@@ -2,9 +2,10 @@
 
 Decides how the program's answers become rows, watermarks and snapshots of this operator. A barrier waits for the
 program: it leaves when the program has put out everything that follows from the rows before it, and has said its state,
-which is then the state of this operator, written, redistributed and restored like any other. A program that declines, or
-whose state is too much, declines the checkpoint when it is to be written, so that the task goes on. A program that is
-not there keeps its task from beginning, no more. It does not know streams or threads. It has no counterpart in Flink.
+which is then the state of this operator, written, redistributed and restored like any other. A program that declines,
+or whose state is too much, declines the checkpoint when it is to be written, so that the task goes on. A program that
+is not there keeps its task from beginning, no more. It does not know streams or threads. It has no counterpart in
+Flink.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class ProgramBridge:
         self.place: PlaceForProgram = context.offer_place(run, key_groups, context.wake_up)
 
     def give_rows(self, batch: pa.RecordBatch) -> None:
-        """Rows for the program."""
+        """Send rows to the program, with their key groups."""
         groups: Sequence[int] = ()
         if self._spec.key_columns:
             from snapline.dataflow.columnar.key_partition import assign_to_key_groups  # its kernels load numba
@@ -213,10 +214,12 @@ class ProgramBridge:
             raise ExternalTaskFailed(f"{self._name} put out rows that are no Arrow IPC stream: {error}") from error
         for batch in batches:
             schema = self._spec.output_schema
-            if schema is not None and not batch.schema.equals(schema):
-                raise ExternalTaskFailed(
-                    f"{self._name} put out rows with columns {_shown(batch.schema)}, and the job says {_shown(schema)}"
-                )
+            if schema is not None:
+                if (batch.schema.names, batch.schema.types) != (schema.names, schema.types):
+                    raise ExternalTaskFailed(
+                        f"{self._name} put out rows with columns {_shown(batch.schema)}, and the job says {_shown(schema)}"
+                    )
+                batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # noqa: PLW2901 - its own metadata are gone
             self._output.emit_batch(batch)
 
 
@@ -352,10 +355,10 @@ class ExternalSourceOperator(ExternalOperator, SourceOperatorContract):
 
     @property
     def has_pending_work(self) -> bool:
-        """Never: the source is asked."""
+        """Never, because a source is asked for rows."""
         return False
 
     @property
     def is_blocked(self) -> bool:
-        """Never: nothing comes in."""
+        """Never, because nothing comes into a source."""
         return False

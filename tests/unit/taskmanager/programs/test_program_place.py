@@ -88,7 +88,8 @@ def test_no_more_rows_are_given_than_may_wait():
 
 
 def test_what_is_wrong_is_told_and_has_no_effect():
-    """Another attempt, before it runs, rows after the end, a watermark that is none, what was not asked: a line each."""
+    """Another attempt, before it runs, rows after the end, a watermark that is none, what was not asked: a line
+    each."""
     place = Place()
     assert "rows was said before task_running" in place.complaint(rows=pb.Rows(attempt_id="a"))
     place.runs()
