@@ -20,7 +20,9 @@ from snapline.dataflow.snapshot.handles import (
 )
 from snapline.protos import external_pb2 as pb
 
-BY_KEY_PREFIX = "by-key:"
+RESERVED_PREFIX = "snapline:"
+"""How no state of a program may be named: such lists are ours."""
+BY_KEY_PREFIX = f"{RESERVED_PREFIX}by-key:"
 """How the names of lists begin whose elements have a key group."""
 _KEY_GROUP_BYTES = 4
 ELEMENT_OVERHEAD_BYTES = 16
@@ -58,6 +60,8 @@ def check_states(states: Sequence[pb.NamedState], max_bytes: int, key_groups: ra
     for state in states:
         if not state.name or names.count(state.name) > 1:
             raise StateRefused(f"a state has no name of its own: {state.name!r}")
+        if state.name.startswith(RESERVED_PREFIX):
+            raise StateRefused(f"state {state.name!r} begins with {RESERVED_PREFIX!r}, as no state of a program may")
         if state.redistribution == pb.REDISTRIBUTION_BY_KEY:
             _check_key_groups(state, key_groups)
         elif state.redistribution not in _MODES:
@@ -100,7 +104,7 @@ def operator_lists(states: Iterable[pb.NamedState]) -> dict[str, tuple[OperatorS
     r"""The lists that hold these states, which were checked, by their names.
 
     >>> counts = pb.NamedState(name="n", elements=[b"7"], redistribution=pb.REDISTRIBUTION_BY_KEY, key_groups=[3])
-    >>> operator_lists([counts])["by-key:n"][1]
+    >>> operator_lists([counts])["snapline:by-key:n"][1]
     (b'\x00\x00\x00\x037',)
     """
     lists: dict[str, tuple[OperatorStateMode, tuple[bytes, ...]]] = {}

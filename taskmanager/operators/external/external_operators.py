@@ -24,7 +24,7 @@ from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import OperatorStateMode
-from snapline.dataflow.snapshot.program_state import operator_lists, states_of_lists
+from snapline.dataflow.snapshot.program_state import RESERVED_PREFIX, operator_lists, states_of_lists
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import (
@@ -48,8 +48,11 @@ from snapline.taskmanager.programs.program_place import (
     WatermarkCame,
 )
 
-DRAINED_STATE = "source-drained"
-"""The list with the job that was drained, as other sources have it."""
+KNOWN_STATE = f"{RESERVED_PREFIX}external-task"
+"""The list that says that the snapshot is one of this task's, also to a subtask that gets none of its state: its program
+does not begin anew."""
+DRAINED_STATE = f"{RESERVED_PREFIX}drained"
+"""The list with the job that was drained."""
 SHAPES = {"source": pb.TASK_SHAPE_SOURCE, "operator": pb.TASK_SHAPE_OPERATOR, "sink": pb.TASK_SHAPE_SINK}
 
 
@@ -106,6 +109,8 @@ class ProgramBridge:
         """The last complete checkpoint that the program has heard of."""
         self.has_ended = False
         """The program has put out its last row."""
+        lists = dict(restored.operator_lists or {})
+        was_there = lists.pop(KNOWN_STATE, None) is not None
         groups = context.key_group_range
         key_groups = range(groups.start, groups.end + 1) if spec.key_columns else range(0)
         run = pb.RunTask(
@@ -115,8 +120,8 @@ class ProgramBridge:
             attempt_number=context.attempt_number,
             job_id=context.job_id,
             task=spec.task,
-            restored_checkpoint_id=restored.checkpoint_id,
-            state=states_of_lists(restored.operator_lists or {}, key_groups),
+            restored_checkpoint_id=restored.checkpoint_id if was_there else 0,
+            state=states_of_lists(lists, key_groups),
             configuration=dict(context.configuration),
             shape=SHAPES[spec.shape],
             input_schema=_arrow_of(spec.input_schema),
@@ -185,12 +190,9 @@ class ProgramBridge:
             case NotificationTaken(checkpoint_id):
                 self._handled_up_to = checkpoint_id
             case SnapshotCame(_, states):
-                self._taken = OperatorSnapshot(
-                    operator_lists=tuple(
-                        OperatorListSnapshot(name, mode, elements)
-                        for name, (mode, elements) in operator_lists(states).items()
-                    )
-                )
+                lists = {**operator_lists(states), KNOWN_STATE: (OperatorStateMode.BROADCAST, (b"",))}
+                frozen = (OperatorListSnapshot(name, mode, elements) for name, (mode, elements) in lists.items())
+                self._taken = OperatorSnapshot(operator_lists=tuple(frozen))
                 return True
             case SnapshotDeclined(_, reason):
                 part = _DeclinedPart(self._context.key_group_range, f"{self._name}: {reason}")
