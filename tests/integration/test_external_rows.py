@@ -94,7 +94,9 @@ def programs(cluster, tmp_path, request):
 class Held(Numbers):
     """Does not come to its end before it may."""
 
-    may_end = threading.Event()
+    def __init__(self, pause, may_end):
+        super().__init__(UNTIL, pause)
+        self.may_end = may_end
 
     def work(self):
         return super().work() if self.may_end.is_set() or max(self._next.values()) < UNTIL // 2 else self._pause
@@ -130,9 +132,9 @@ def test_source_operator_and_sink_are_programs(cluster, programs):
 
 def test_kills_and_another_parallelism_leave_the_output_as_it_is(cluster, programs, tmp_path):
     """Signal 9 to the operator's program, then to a TaskManager; then a savepoint, and three of each where two were."""
-    job_id = cluster.submit(external_job(cluster, 2), programs.job)
+    job_id, may_end = cluster.submit(external_job(cluster, 2), programs.job), threading.Event()
     for _ in range(2):
-        programs.start("numbers", Held(UNTIL, 0.02))
+        programs.start("numbers", Held(0.02, may_end))
         programs.start("files", Files(programs.output))
     programs.start("totals", Totals())
     killed = programs.start_process("totals")
@@ -146,12 +148,12 @@ def test_kills_and_another_parallelism_leave_the_output_as_it_is(cluster, progra
     cluster.wait_for_checkpoints(job_id, restored.checkpoint_counts.completed + 1)
     path = cluster.client.stop_with_savepoint(job_id, str(tmp_path / "savepoint"))
     programs.join()
-    Held.may_end.set()
+    may_end.set()
     env = external_job(cluster, 3)
     env.restore_from(path)
     again = cluster.submit(env, programs.job)
     for _ in range(3):
-        programs.start("numbers", Held(UNTIL, 0.0))
+        programs.start("numbers", Held(0.0, may_end))
         programs.start("totals", Totals())
         programs.start("files", Files(programs.output))
     cluster.client.wait(again)
@@ -166,13 +168,14 @@ def test_a_node_program_is_an_operator_of_a_python_job(cluster, programs):
         env.from_external("numbers", NUMBERS, uid="numbers").key_by("key").via_external("totals", TOTALS, uid="totals")
     )
     rows.sink_to(FileSink(str(programs.output)), uid="files")
-    job_id = cluster.submit(env, programs.job)
-    programs.start("numbers", Numbers(UNTIL, 0.05))
+    job_id, may_end = cluster.submit(env, programs.job), threading.Event()
+    programs.start("numbers", Held(0.02, may_end))
     command = node_program("external_totals.js", "--coordinator", cluster.address, "--job", programs.job)
     killed = programs.run(shlex.split(command))
     cluster.wait_for_checkpoints(job_id, 3)
     os.killpg(killed.pid, signal.SIGKILL)
     programs.run(shlex.split(command))
+    may_end.set()
     cluster.client.wait(job_id)
     assert cluster.client.get_job(job_id).overview.restarts >= 1
     table = ds.dataset(programs.output, format="parquet").to_table().to_pylist()
@@ -199,6 +202,7 @@ class Raw:
         self.channel = open_channel(rejected.address, Security())
         self.call = participation._exchange(self.channel, rejected.ticket, iter(self.said.get, None))
         self.has_pulse = True
+        self.kept: list[Any] = []
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -217,11 +221,11 @@ class Raw:
         self.said.put(pb.FromProgram(**message))
 
     def hear(self, kind):
-        """The next message of this kind."""
-        while True:
-            message = self.heard.get(timeout=60)
-            if message.WhichOneof("message") == kind:
-                return getattr(message, kind)
+        """The next message of this kind; others are kept until they are asked for."""
+        while not (found := [each for each in self.kept if each.WhichOneof("message") == kind]):
+            self.kept.append(self.heard.get(timeout=60))
+        self.kept.remove(found[0])
+        return getattr(found[0], kind)
 
     def runs(self):
         self.say(register=self.register)

@@ -280,7 +280,7 @@ class Run:
         subtask = self.rng.choice(self._subtasks)
         if what < 0.5 or not ready:
             subtask.places[-1].is_slow = subtask.places[-1].is_slow or self.draw() < 0.01
-            if not subtask.places[-1].is_slow:
+            if not (subtask.places[-1].is_slow and self.has_faults):
                 subtask.places[-1].turn()
         elif subtask.operator.has_pending_work:
             subtask.operator.continue_work()
