@@ -1,0 +1,119 @@
+"""The stream of a program with rows, on a real exchange: who is let in, and who is given up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import grpc
+import pytest
+
+from snapline.external import participation
+from snapline.protos import external_pb2 as pb
+from snapline.runtime.cores.credentials import sign_ticket
+from snapline.runtime.rpc.grpc_channels import open_channel
+from snapline.runtime.rpc.security import Security
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
+from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
+from snapline.taskmanager.programs.offered_places import PlaceSettings
+from snapline.taskmanager.programs.program_place import ProgramFailed
+
+SECRET = "exchange"
+RUN = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SINK)
+
+
+@pytest.fixture
+def exchange():
+    settings = ExchangeSettings(
+        security=ExchangeSecurity((SECRET,)), programs=PlaceSettings(heartbeat_interval_ms=50, heartbeat_timeout_ms=400)
+    )
+    with FlightExchange(settings) as exchange:
+        yield exchange
+
+
+class Program:
+    """One that says what a test wants."""
+
+    def __init__(self, exchange, ticket, command=b""):
+        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.channel = open_channel(exchange.address, Security())
+        self.call = participation._exchange(self.channel, ticket, iter(self.said.get, None))
+        if command:
+            self.call = self.channel.stream_stream(
+                "/arrow.flight.protocol.FlightService/DoExchange",
+                request_serializer=pb.FlightFrame.SerializeToString,
+                response_deserializer=pb.FlightFrame.FromString,
+            )(
+                iter([pb.FlightFrame(flight_descriptor=pb.FlightTarget(type=2, cmd=command))]),
+                metadata=(("authorization", f"Ticket {ticket}"),),
+            )
+        self.say(register=pb.Register(protocol_version=1, ticket=ticket, program="mine"))
+
+    def say(self, **message):
+        self.said.put(pb.FromProgram(**message))
+
+    def hear(self, kind):
+        """The next message of this kind."""
+        return next(getattr(message, kind) for message in self.call if message.HasField(kind))
+
+    def close(self):
+        self.said.put(None)
+        self.call.cancel()
+        self.channel.close()
+
+
+@pytest.fixture
+def program(exchange):
+    opened = []
+
+    def connect(*arguments):
+        opened.append(Program(exchange, *arguments))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program):
+    """A program with the ticket is let in by its name; another ticket is none, and a good one opens no edge of the job."""
+    exchange.programs.offer(RUN, range(0), lambda: None)
+    good = sign_ticket(SECRET, "j", "t")
+    one = program(good)
+    assert one.hear("registered").resource_id.endswith("-mine")
+    assert one.hear("run_task") == RUN
+    with pytest.raises(grpc.RpcError) as refused:
+        program(sign_ticket("guessed", "j", "t")).hear("registered")
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(grpc.RpcError) as refused:
+        next(program(good, b"snapline.exchange/1 edge").call)
+    assert "a ticket opens the stream of its program alone" in str(refused.value.details())
+
+
+def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, program):
+    """Rows that it does not take fill its stream; after the timeout its task is told, and its place is free."""
+    woken = threading.Event()
+    place = exchange.programs.offer(RUN, range(0), woken.set)
+    other = exchange.programs.offer(RUN, range(0), lambda: None)
+    ticket = sign_ticket(SECRET, "j", "t")
+    programs = []
+    for _ in range(2):  # the first one has the first place
+        programs.append(program(ticket))
+        programs[-1].hear("run_task")
+        programs[-1].say(task_running=pb.TaskRunning(attempt_id="a"))
+    fine = programs[1]
+    while not place.is_running:
+        woken.wait(5)
+        woken.clear()
+    for _ in range(4):
+        place.give_rows(b"x" * 4_000_000, ())
+    answering = threading.Thread(
+        target=lambda: [fine.say(heartbeat=pb.Heartbeat()) for each in fine.call if each.HasField("heartbeat")]
+    )
+    answering.start()
+    assert ProgramFailed("no heartbeat for 400 ms") == place.wait(60_000)
+    assert not other.has_output
+    other.close("the attempt is over")
+    answering.join(30)
+    assert not answering.is_alive()
