@@ -86,7 +86,7 @@ class TaskContext:
     come."""
     output_schema: bytes = b""
     """The columns of the rows that are to be emitted, likewise."""
-    emit: Callable[[bytes], None] = _emits_nothing
+    emit: Callable[[bytes], None] = field(default_factory=lambda: _emits_nothing)
     """Put rows out: an Arrow IPC stream of one batch, with the columns of `output_schema`. Only within a method of the
     task."""
     key_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -14,9 +14,11 @@ partitions end once the faults stop.
 from __future__ import annotations
 
 import argparse
+import io
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from typing import Any
 from unittest.mock import patch
 
@@ -165,7 +167,7 @@ class Run:
         """Run it to its end, with faults at first. Raises Violation."""
         rng = self._rngs["faults"]
         partitions = range(rng.randint(1, 3))
-        with patch("uuid.uuid4", self._draw_name):
+        with patch("uuid.uuid4", self._draw_name), redirect_stderr(io.StringIO()):
             for step in range(STEPS):
                 self.has_faults = step < FAULTY_STEPS
                 for partition in partitions:
