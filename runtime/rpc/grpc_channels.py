@@ -111,17 +111,21 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def open_channel(address: str, security: Security, hostname: str = "") -> grpc.Channel:
+def open_channel(
+    address: str, security: Security, hostname: str = "", *, has_own_connection: bool = False
+) -> grpc.Channel:
     """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call.
-    `hostname`: the name that the other side's certificate carries, where that is not its address."""
+    `hostname`: the name that the other side's certificate carries, where that is not its address. `has_own_connection`: no other channel of this process to the
+    address shares it."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
+    options = [*CHANNEL_OPTIONS, *([("grpc.use_local_subchannel_pool", 1)] if has_own_connection else [])]
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         name = [("grpc.ssl_target_name_override", hostname)] if hostname else []
-        return grpc.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, *name])
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(address, credentials, options=[*options, *name])
+    return grpc.insecure_channel(address, options=options)
 
 
 def open_aio_channel(address: str, security: Security) -> grpc.aio.Channel:

@@ -103,7 +103,7 @@ class SimulatedPlace:
         self._to_program: deque[bytes] = deque()
         self._from_program: deque[bytes] = deque()
         self._conversation = Conversation(Counting(run))
-        self._is_gone = False
+        self._is_gone = self._is_closed = False
         self.is_slow = False
         """It answers nothing until the faults stop, or somebody waits for too long."""
         self.take = lambda: self._to_task.popleft() if self._to_task else None
@@ -148,13 +148,13 @@ class SimulatedPlace:
     def close(self, why: str) -> None:
         """The program hears of it, and is forgotten."""
         self._conversation.lost(why)
-        self._is_gone = True
+        self._is_gone = self._is_closed = True
 
     def turn(self) -> None:
         """One message arrives, at one end or the other, or something goes wrong."""
         if self._is_gone:
-            return
-        if self._run.draw() < 0.01:
+            self._come_again()
+        elif self._run.draw() < 0.01:
             self._run.say("a program dies")
             self._is_gone = True
             self._perform(self._core.left("its stream ended"))
@@ -166,6 +166,14 @@ class SimulatedPlace:
             for answer in self._conversation.handle(pb.ToProgram.FromString(self._to_program.popleft())):
                 twice = not answer.HasField("rows") and self._run.draw() < 0.05
                 self._from_program += [answer.SerializeToString()] * (2 if twice else 1)
+
+    def _come_again(self) -> None:
+        """One that died before it had begun is followed by another in the same attempt."""
+        if not self._core.is_running and not self._is_closed:
+            self._conversation, self._is_gone = Conversation(Counting(self._run)), False
+            self._to_program.clear()
+            self._from_program.clear()
+            self._perform(self._core.joined())
 
     def _lie(self) -> pb.FromProgram:
         """Something that is wrong, and that must have no effect."""
