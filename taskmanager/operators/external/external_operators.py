@@ -49,8 +49,8 @@ from snapline.taskmanager.programs.program_place import (
 )
 
 KNOWN_STATE = f"{RESERVED_PREFIX}external-task"
-"""The list that says that the snapshot is one of this task's, also to a subtask that gets none of its state: its program
-does not begin anew."""
+"""The list that says that the snapshot is one of this task's, also to a subtask that gets none of its state: its
+program does not begin anew."""
 DRAINED_STATE = f"{RESERVED_PREFIX}drained"
 """The list with the job that was drained."""
 SHAPES = {"source": pb.TASK_SHAPE_SOURCE, "operator": pb.TASK_SHAPE_OPERATOR, "sink": pb.TASK_SHAPE_SINK}
@@ -154,8 +154,8 @@ class ProgramBridge:
             pass
 
     def await_notification(self, checkpoint_id: CheckpointID) -> None:
-        """Tell the program that the checkpoint is complete, and wait until it has done what that lets happen: nobody would
-        do it after the end of the task. Raises ExternalTaskFailed."""
+        """Tell the program that the checkpoint is complete, and wait until it has done what that lets happen: nobody
+        would do it after the end of the task. Raises ExternalTaskFailed."""
         self.place.settle(checkpoint_id, is_complete=True)
         self._handled_up_to = 0
         while self._handled_up_to < checkpoint_id:

@@ -77,7 +77,8 @@ def program(exchange):
 
 
 def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program):
-    """A program with the ticket is let in by its name; another ticket is none, and a good one opens no edge of the job."""
+    """A program with the ticket is let in by its name; another ticket is none, and a good one opens no edge of the
+    job."""
     exchange.programs.offer(RUN, range(0), lambda: None)
     good = sign_ticket(SECRET, "j", "t")
     one = program(good)
