@@ -115,8 +115,8 @@ def open_channel(
     address: str, security: Security, hostname: str = "", *, has_own_connection: bool = False
 ) -> grpc.Channel:
     """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call.
-    `hostname`: the name that the other side's certificate carries, where that is not its address. `has_own_connection`: no other channel of this process to the
-    address shares it."""
+    `hostname`: the name that the other side's certificate carries, where that is not its address. `has_own_connection`:
+    no other channel of this process to the address shares it."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
