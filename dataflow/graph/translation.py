@@ -138,13 +138,17 @@ def _warnings_of_unread(graph: StreamGraph) -> Iterator[str]:
     unread = [
         repr(node.name)
         for node in graph.nodes
-        if node.node_id not in read and not isinstance(node.spec, _WITHOUT_OUTPUT)
+        if node.node_id not in read and not isinstance(node.spec, _WITHOUT_OUTPUT) and not _is_external_sink(node.spec)
     ]
     if unread:
         yield (
             f"nothing reads what {', '.join(unread)} puts out: it goes nowhere. End the stream with sink_to(...), print() "
             "or execute_and_collect(), or with sink_to(snapline.connectors.DiscardingSink()) where that is meant"
         )
+
+
+def _is_external_sink(spec: object) -> bool:
+    return isinstance(spec, ExternalSpec) and spec.shape == "sink"
 
 
 def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Resolved], list[tuple[str, str]]]:
