@@ -35,7 +35,7 @@ UNTIL = 400
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    settings = {"heartbeat.interval": "100 ms", "heartbeat.timeout": "3 s", "external.state.max-bytes": "2 mb"}
+    settings = {"heartbeat.interval": "100 ms", "heartbeat.timeout": "6 s", "external.state.max-bytes": "2 mb"}
     with LocalCluster(tmp_path_factory.mktemp("cluster"), (3, 3), settings) as cluster:
         yield cluster
 
@@ -291,6 +291,6 @@ def test_a_program_that_is_wrong_is_told_so_and_harms_no_other_task(cluster, pro
     silent = raw(programs.job, "bad").runs()
     silent.has_pulse = False
     good.acknowledge(good.hear("trigger_checkpoint").checkpoint_id)
-    assert "no heartbeat for 3000 ms" in silent.hear("goodbye").reason
+    assert "no heartbeat for 6000 ms" in silent.hear("goodbye").reason
     cluster.client.cancel(job_id)
     assert "the attempt is over" in good.hear("goodbye").reason
