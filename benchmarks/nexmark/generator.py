@@ -2,7 +2,7 @@
 
 Events come in epochs of 50: one person, three auctions, 46 bids, as in Beam's and Flink's generators. A GeneratorSource
 emits the epochs, and its position is the generator's; functions make each kind of event out of them, whole columns at a
-time, so that the three streams never drift apart. Event 0 happens at the epoch, so that watermarks are those of the
+time in loops that are compiled as Flink's are, so that the three streams never drift apart. Event 0 happens at the epoch, so that watermarks are those of the
 source. Values are hashes of event numbers; half of the bids are on hot auctions and a quarter by hot bidders.
 """
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.dataflow.columnar.kernel import I64, VOID, I64s, RO_I64s, inlined, kernel
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 EVENTS_PER_EPOCH = PERSONS + AUCTIONS + BIDS
@@ -56,33 +57,91 @@ _FIRST = ["Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sa
 _LAST = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"]
 _NAMES = pa.array([f"{first} {last}" for first in _FIRST for last in _LAST])
 _CHANNELS = pa.array(["Google", "Facebook", "Baidu", "Apple"])
+_NAME_COUNT, _CITY_COUNT, _STATE_COUNT = len(_NAMES), len(_CITIES), len(_STATES)
+_CHANNEL_COUNT = len(_CHANNELS)
 
 Int64 = npt.NDArray[np.int64]
 
 
-def hashed(numbers: Int64, salt: int) -> npt.NDArray[np.uint64]:
-    """Well mixed bits of each number (splitmix64)."""
-    mixed = numbers.astype(np.uint64) + np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64)
+@inlined
+def _hashed(number: Any, salt: Any) -> Any:
+    """Well mixed bits of a number (splitmix64)."""
+    mixed = np.uint64(number) + np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def below(numbers: Int64, salt: int, bound: Any) -> Int64:
-    """A number below `bound` for each."""
-    return (hashed(numbers, salt) % np.asarray(bound).astype(np.uint64)).astype(np.int64)
+@inlined
+def _below(number: Any, salt: Any, bound: Any) -> Any:
+    return np.int64(_hashed(number, salt) % np.uint64(bound))
 
 
-def _recent(numbers: Int64, salt: int, latest: Int64, window: int, hot_share: int) -> Int64:
+@inlined
+def _recent(number: Any, salt: Any, latest: Any, window: Any, hot_share: Any) -> Any:
     """One of the `window` ids up to `latest`; in one of `hot_share` cases not a hot one."""
-    hot = latest // HOT_EVERY * HOT_EVERY
-    choice = latest - below(numbers, salt, np.minimum(latest + 1, window))
-    return np.where(below(numbers, salt + 1, hot_share) > 0, hot, choice) + FIRST_ID
+    if _below(number, salt + 1, hot_share) > 0:
+        return latest // HOT_EVERY * HOT_EVERY + FIRST_ID
+    return latest - _below(number, salt, min(latest + 1, window)) + FIRST_ID
 
 
-def _price(numbers: Int64, salt: int) -> Int64:
-    uniform = hashed(numbers, salt).astype(np.float64) / 2.0**64
-    return np.round(10.0 ** (uniform * 6) * 100).astype(np.int64)
+@inlined
+def _price(number: Any, salt: Any) -> Any:
+    uniform = np.float64(_hashed(number, salt)) / 2.0**64
+    return np.int64(np.rint(10.0 ** (uniform * 6.0) * 100.0))
+
+
+@kernel(VOID(RO_I64s, I64, I64s, I64s, I64s, I64s))
+def _fill_persons(epochs: Any, per_second: int, names: Any, cities: Any, states: Any, times: Any) -> None:
+    for row in range(epochs.shape[0]):
+        epoch = epochs[row]
+        names[row] = _below(epoch, 2, _NAME_COUNT)
+        cities[row] = _below(epoch, 1, _CITY_COUNT)
+        states[row] = _below(epoch, 3, _STATE_COUNT)
+        times[row] = epoch * EVENTS_PER_EPOCH * 1_000 // per_second
+
+
+@kernel(VOID(RO_I64s, I64, I64, I64s, I64s, I64s, I64s, I64s, I64s, I64s))
+def _fill_auctions(
+    epochs: Any,
+    per_second: int,
+    longest: int,
+    ids: Any,
+    initial: Any,
+    reserve: Any,
+    opened: Any,
+    expires: Any,
+    sellers: Any,
+    categories: Any,
+) -> None:
+    for row in range(ids.shape[0]):
+        epoch, place = epochs[row // AUCTIONS], row % AUCTIONS
+        index = epoch * AUCTIONS + place
+        ids[row] = index + FIRST_ID
+        initial[row] = _price(index, 11)
+        reserve[row] = initial[row] + _price(index, 13)
+        opened[row] = (epoch * EVENTS_PER_EPOCH + PERSONS + place) * 1_000 // per_second
+        expires[row] = opened[row] + 1 + _below(index, 12, longest)
+        sellers[row] = _recent(index, 14, epoch, ACTIVE_PEOPLE, 4)
+        categories[row] = 10 + _below(index, 16, CATEGORIES)
+
+
+@kernel(VOID(RO_I64s, I64, I64s, I64s, I64s, I64s, I64s))
+def _fill_bids(
+    epochs: Any, per_second: int, auctions: Any, bidders: Any, prices: Any, channels: Any, times: Any
+) -> None:
+    for row in range(auctions.shape[0]):
+        epoch, place = epochs[row // BIDS], row % BIDS
+        index = epoch * BIDS + place
+        auctions[row] = _recent(index, 21, epoch * AUCTIONS + AUCTIONS - 1, IN_FLIGHT_AUCTIONS, 2)
+        bidders[row] = _recent(index, 23, epoch, ACTIVE_PEOPLE, 4)
+        prices[row] = _price(index, 25)
+        channels[row] = _below(index, 26, _CHANNEL_COUNT)
+        times[row] = (epoch * EVENTS_PER_EPOCH + PERSONS + AUCTIONS + place) * 1_000 // per_second
+
+
+def _room(columns: int, rows: int) -> list[Int64]:
+    return [np.empty(rows, np.int64) for _ in range(columns)]
 
 
 @dataclass(frozen=True)
@@ -99,55 +158,38 @@ class Nexmark:
         """Event time of 50 events."""
         return EVENTS_PER_EPOCH * 1_000_000 // self.events_per_second
 
-    def times(self, numbers: Int64) -> pa.Array:
-        """Event time of event numbers."""
-        return pa.array(numbers * 1_000 // self.events_per_second).view(TIME)
-
     def persons(self, epochs: Int64) -> pa.RecordBatch:
         """Return the persons of these epochs."""
-        city = below(epochs, 1, len(_CITIES))
+        names, cities, states, times = room = _room(4, len(epochs))
+        _fill_persons(epochs, self.events_per_second, *room)
         columns = [
             pa.array(epochs + FIRST_ID),
-            _NAMES.take(pa.array(below(epochs, 2, len(_NAMES)))),
-            _CITIES.take(pa.array(city)),
-            _STATES.take(pa.array(below(epochs, 3, len(_STATES)))),
-            self.times(epochs * EVENTS_PER_EPOCH),
+            _NAMES.take(pa.array(names)),
+            _CITIES.take(pa.array(cities)),
+            _STATES.take(pa.array(states)),
+            pa.array(times).view(TIME),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=PERSON)
 
     def auctions(self, epochs: Int64) -> pa.RecordBatch:
         """Return the auctions of these epochs."""
-        index = (epochs[:, None] * AUCTIONS + np.arange(AUCTIONS)).ravel()
-        epoch = np.repeat(epochs, AUCTIONS)
-        number = epoch * EVENTS_PER_EPOCH + PERSONS + index % AUCTIONS
-        initial = _price(index, 11)
-        opened = number * 1_000 // self.events_per_second
         # long enough for some hundreds of events
-        length = 1 + below(
-            index, 12, max(2, 2 * IN_FLIGHT_AUCTIONS * EVENTS_PER_EPOCH // AUCTIONS * 1_000 // self.events_per_second)
-        )
-        columns = [
-            pa.array(index + FIRST_ID),
-            pa.array(initial),
-            pa.array(initial + _price(index, 13)),
-            pa.array(opened).view(TIME),
-            pa.array(opened + length).view(TIME),
-            pa.array(_recent(index, 14, epoch, ACTIVE_PEOPLE, 4)),
-            pa.array(10 + below(index, 16, CATEGORIES)),
-        ]
+        longest = max(2, 2 * IN_FLIGHT_AUCTIONS * EVENTS_PER_EPOCH // AUCTIONS * 1_000 // self.events_per_second)
+        room = _room(len(AUCTION), AUCTIONS * len(epochs))
+        _fill_auctions(epochs, self.events_per_second, longest, *room)
+        columns = [pa.array(values).view(field.type) for values, field in zip(room, AUCTION, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=AUCTION)
 
     def bids(self, epochs: Int64) -> pa.RecordBatch:
         """Return the bids of these epochs."""
-        index = (epochs[:, None] * BIDS + np.arange(BIDS)).ravel()
-        epoch = np.repeat(epochs, BIDS)
-        number = epoch * EVENTS_PER_EPOCH + PERSONS + AUCTIONS + index % BIDS
+        auctions, bidders, prices, channels, times = room = _room(len(BID), BIDS * len(epochs))
+        _fill_bids(epochs, self.events_per_second, *room)
         columns = [
-            pa.array(_recent(index, 21, epoch * AUCTIONS + AUCTIONS - 1, IN_FLIGHT_AUCTIONS, 2)),
-            pa.array(_recent(index, 23, epoch, ACTIVE_PEOPLE, 4)),
-            pa.array(_price(index, 25)),
-            _CHANNELS.take(pa.array(below(index, 26, len(_CHANNELS)))),
-            self.times(number),
+            pa.array(auctions),
+            pa.array(bidders),
+            pa.array(prices),
+            _CHANNELS.take(pa.array(channels)),
+            pa.array(times).view(TIME),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=BID)
 

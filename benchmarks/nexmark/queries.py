@@ -1,8 +1,8 @@
 """The queries of Nexmark that the API can express: q0 to q8 and q11 to q13.
 
 Each is a function of the streams to the stream of its results; the columns are those that `references` computes from
-the same events. q4 and q6 begin with the winning bids: bids joined to their auctions, the best one said when an auction
-expires.
+the same events. Rows are cut to the columns that a query needs before they are shuffled. q4 and q6 begin with the
+winning bids: a function of two inputs keeps the best bid of each auction, and says it when the auction expires.
 """
 
 from __future__ import annotations
@@ -52,40 +52,9 @@ def q3(streams: Streams) -> sl.DataStream:
         lambda b: pc.is_in(b.column("state"), pa.array(["OR", "ID", "CA"])), name="q3-persons"
     )
     auctions = streams.auctions.filter(lambda b: pc.equal(b.column("category"), 10), name="q3-auctions")
-    joined = auctions.key_by("seller").join(persons.key_by("id")).unbounded(uid="q3", name="q3")
-    return joined.map_batches(lambda batch: batch.select(["name", "city", "state", "id"]), name="q3-columns")
-
-
-class WinningBid(sl.KeyedBatchProcessFunction):
-    """The highest price of an auction, when it expires."""
-
-    best = sl.ValueStateDescriptor("best", pa.int64())
-    seller = sl.ValueStateDescriptor("seller", pa.int64())
-    category = sl.ValueStateDescriptor("category", pa.int64())
-
-    def process_batch(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
-        """Keep the highest price of each auction, and who sells it."""
-        best = state.get(self.best).fill_null(-1).to_numpy().copy()
-        np.maximum.at(best, keys.rows, batch.column("price").to_numpy())
-        state.put(self.best, pa.array(best))
-        first = np.unique(keys.rows, return_index=True)[1]
-        state.put(self.seller, batch.column("seller").take(pa.array(first)))
-        state.put(self.category, batch.column("category").take(pa.array(first)))
-        expires = batch.column("expires").take(pa.array(first)).view(pa.int64()).to_numpy()
-        state.register_event_time_timers(expires, np.arange(len(keys), dtype=np.int32))
-
-    def on_timers(self, keys: sl.BatchKeys, times_ms: Any, state: sl.BatchState) -> pa.RecordBatch:
-        """Emit the winners of the auctions that have expired."""
-        columns = [
-            keys.columns.column(0),
-            state.get(self.seller),
-            state.get(self.category),
-            state.get(self.best),
-            pa.array(times_ms).view(TIME),
-        ]
-        for descriptor in (self.best, self.seller, self.category):
-            state.clear(descriptor)
-        return pa.RecordBatch.from_arrays(columns, schema=WINNERS)
+    sellers = persons.select("id", "name", "city", "state").key_by("id")
+    joined = auctions.select("id", "seller").key_by("seller").join(sellers).unbounded(uid="q3", name="q3")
+    return joined.select("name", "city", "state", "id")
 
 
 WINNERS = pa.schema(
@@ -97,16 +66,78 @@ WINNERS = pa.schema(
         ("expires", TIME),
     ]
 )
+_EARLY = pa.struct([("price", pa.int64()), ("time", pa.int64())])
+_NO_BID, _NEVER = -1, -(2**62)
+
+
+class WinningBid(sl.KeyedCoBatchProcessFunction):
+    """The highest bid of an auction, said when it expires. Bids that overtake their auction wait for it; none is older
+    than its auction."""
+
+    seller = sl.ValueStateDescriptor("seller", pa.int64())
+    category = sl.ValueStateDescriptor("category", pa.int64())
+    expires = sl.ValueStateDescriptor("expires", pa.int64())
+    best = sl.ValueStateDescriptor("best", pa.int64())
+    early = sl.ListStateDescriptor("early", _EARLY)
+
+    def process_batch1(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
+        """Take auctions in, which come once each."""
+        expires = _milliseconds(batch.column("expires"))
+        state.put(self.seller, batch.column("seller"))
+        state.put(self.category, batch.column("category"))
+        state.put(self.expires, pa.array(expires))
+        best = np.full(len(keys), _NO_BID)
+        early = state.get(self.early)
+        if early.null_count < len(early):
+            owners = np.repeat(np.arange(len(keys)), pc.list_value_length(early).fill_null(0).to_numpy())
+            prices, times = (column.to_numpy() for column in early.flatten().flatten())
+            in_time = times < expires[owners]
+            np.maximum.at(best, owners[in_time], prices[in_time])
+            state.clear(self.early)
+        state.put(self.best, pa.array(best))
+        state.register_event_time_timers(expires, np.arange(len(keys), dtype=np.int32))
+
+    def process_batch2(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
+        """Raise the best bid of auctions that are known, and let the others wait."""
+        rows, times = keys.rows, _milliseconds(batch.column("date_time"))
+        prices = batch.column("price").to_numpy()
+        known = state.get(self.expires)
+        expires = known.fill_null(_NEVER).to_numpy()
+        if known.null_count < len(known):
+            best = state.get(self.best).fill_null(_NO_BID).to_numpy().copy()
+            np.maximum.at(best, rows, np.where(times < expires[rows], prices, _NO_BID))
+            state.put(self.best, pa.array(best, mask=expires == _NEVER))
+        if known.null_count:  # not here yet, or expired: the time of a bid is that by which its auction has come
+            waiting, first = np.flatnonzero(expires[rows] == _NEVER), np.full(len(keys), -_NEVER)
+            columns = [pa.array(prices[waiting]), pa.array(times[waiting])]
+            state.append(self.early, pa.StructArray.from_arrays(columns, fields=list(_EARLY)), waiting)
+            np.minimum.at(first, rows[waiting], times[waiting])
+            unknown = np.flatnonzero(expires == _NEVER).astype(np.int32)
+            state.register_event_time_timers(first[unknown], unknown)
+
+    def on_timers(self, keys: sl.BatchKeys, times_ms: Any, state: sl.BatchState) -> pa.RecordBatch:
+        """Emit auctions that have expired, and forget bids whose auction will not come any more."""
+        expires = state.get(self.expires).fill_null(-_NEVER).to_numpy()
+        over = expires <= state.watermark_ms
+        best = state.get(self.best)
+        columns = [keys.columns.column(0), state.get(self.seller), state.get(self.category), best]
+        winners = pa.RecordBatch.from_arrays([*columns, pa.array(expires).view(TIME)], schema=WINNERS)
+        for descriptor in (self.seller, self.category, self.expires, self.best):
+            state.clear(descriptor, over)
+        state.clear(self.early)
+        return winners.filter(pa.array(over & (best.fill_null(_NO_BID).to_numpy() != _NO_BID)))
+
+
+def _milliseconds(column: pa.Array) -> Any:
+    return column.view(pa.int64()).to_numpy()
 
 
 def winning_bids(streams: Streams) -> sl.DataStream:
     """Auction, seller, category and final price of auctions that had bids, as they expire."""
-    settings = streams.settings
-    longest_ms = 2 * 100 * 50 // 3 * 1_000 // settings.events_per_second + 2
-    joined = streams.auctions.key_by("id").join(streams.bids.key_by("auction"))
-    pairs = joined.between(0, longest_ms, uid="bids-of-auctions", name="bids-of-auctions")
-    in_time = pairs.filter(lambda b: pc.less(b.column("date_time_right"), b.column("expires")), name="in-time")
-    return in_time.key_by("id").process_batches(WinningBid(), uid="winners", name="winners", schema=WINNERS)
+    auctions = streams.auctions.select("id", "seller", "category", "expires")
+    bids = streams.bids.select("auction", "price", "date_time")
+    both = auctions.connect(bids).key_by("id", "auction")
+    return both.process_batches(WinningBid(), uid="winners", name="winners", schema=WINNERS)
 
 
 def q4(streams: Streams) -> sl.DataStream:
@@ -150,25 +181,19 @@ def q6(streams: Streams) -> sl.DataStream:
 
 def q7(streams: Streams) -> sl.DataStream:
     """The highest bid of every ten seconds: first of parts of the bidders, then of all."""
-
-    def with_part(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.append_column("part", pa.array(batch.column("bidder").to_numpy() % 16))
-
-    schema = pa.schema([*streams.bids.schema, ("part", pa.int64())])  # type: ignore[misc]
-    parts = streams.bids.map_batches(with_part, name="q7-parts", schema=schema).key_by("part")
+    parts = streams.bids.select("auction", "bidder", "price", "date_time", part=sl.col("bidder") % 16).key_by("part")
     window = sl.TumblingEventTimeWindows(WINDOW_MS)
     best = parts.window(window).max_by("price", ties="all", uid="q7-of-parts", name="q7-of-parts")
     highest = best.key_by("window_end").window(window).max_by("price", ties="all", uid="q7", name="q7")
-    return highest.map_batches(
-        lambda batch: batch.select(["auction", "bidder", "price", "date_time", "window_end"]), name="q7-columns"
-    )
+    return highest.select("auction", "bidder", "price", "date_time", "window_end")
 
 
 def q8(streams: Streams) -> sl.DataStream:
     """Who opened an auction in the ten seconds in which he came."""
-    joined = streams.persons.key_by("id").join(streams.auctions.key_by("seller"))
+    persons = streams.persons.select("id", "name", "date_time").key_by("id")
+    joined = persons.join(streams.auctions.select("id", "seller", "date_time").key_by("seller"))
     pairs = joined.window(sl.TumblingEventTimeWindows(WINDOW_MS), uid="q8", name="q8")
-    return pairs.map_batches(lambda batch: batch.select(["id", "name", "id_right"]), name="q8-columns")
+    return pairs.select("id", "name", "id_right")
 
 
 def q11(streams: Streams) -> sl.DataStream:
