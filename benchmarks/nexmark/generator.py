@@ -2,8 +2,9 @@
 
 Events come in epochs of 50: one person, three auctions, 46 bids, as in Beam's and Flink's generators. A GeneratorSource
 emits the epochs, and its position is the generator's; functions make each kind of event out of them, whole columns at a
-time in loops that are compiled as Flink's are, so that the three streams never drift apart. Event 0 happens at the epoch, so that watermarks are those of the
-source. Values are hashes of event numbers; half of the bids are on hot auctions and a quarter by hot bidders.
+time in loops that are compiled as Flink's are, so that the three streams never drift apart. Event 0 happens at the
+epoch, so that watermarks are those of the source. Values are hashes of event numbers; half of the bids are on hot
+auctions and a quarter by hot bidders.
 """
 
 from __future__ import annotations
