@@ -14,7 +14,8 @@ NODE_MODULES = Path(os.environ.get("SNAPLINE_NODE_MODULES") or ROOT / ".venv" / 
 def _what_is_missing() -> str:
     if shutil.which("node") is None:
         return "there is no node here: install Node 18 or newer"
-    return "" if (NODE_MODULES / "@grpc" / "grpc-js").is_dir() else "the client for Node lacks its packages: make node"
+    packages = (NODE_MODULES / "@grpc" / "grpc-js", NODE_MODULES / "apache-arrow")
+    return "" if all(map(Path.is_dir, packages)) else "the client for Node lacks its packages: make node"
 
 
 NODE_IS_MISSING = _what_is_missing()
