@@ -9,11 +9,14 @@ what becomes of bad rows. Mirrors Flink's StreamFormat and BulkFormat.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pj
@@ -22,7 +25,7 @@ import pyarrow.parquet as pq
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.csv_lines import CsvFormat
 from snapline.connectors.formats.json_lines import JsonFormat
-from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
 BLOCK_BYTES = 1 << 20
 """So much text is read and decompressed at a time."""
@@ -135,6 +138,32 @@ def _told(question: Any) -> Any:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """Rows of a text that follow each other, as they lie in the file."""
+
+    text: bytes
+    """All of them, with the line break behind each but, at the end of a file, the last."""
+    ends: npt.NDArray[np.int64]
+    """Where the line break behind each row lies, or would lie."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def lines(self) -> list[bytes]:
+        """The rows one by one, without the line breaks behind them."""
+        starts = [0, *(self.ends + 1).tolist()]
+        return [self.text[start:end] for start, end in zip(starts, self.ends.tolist(), strict=False)]
+
+    def without_mark(self) -> TextRows:
+        """The same rows without the mark that may be at the beginning of a file."""
+        rest = _unmarked(self.text)
+        return TextRows(rest, self.ends - (len(self.text) - len(rest)))
+
+
+NO_ROWS = np.zeros(0, np.int64)
+
+
 class TextLines:
     """Lines of a file, decompressed if need be, and where they lie."""
 
@@ -148,8 +177,11 @@ class TextLines:
         self._text: Any = stream if codec is None else pa.CompressedInputStream(stream, codec)
         self._is_plain = codec is None
         self._quoted = quoted
-        self._lines: list[bytes] = []
-        self._rest = b""
+        self._here = b""
+        """What was read and not taken begins in it at `_start`."""
+        self._start = 0
+        self._ends = NO_ROWS
+        """Where whole rows end that were not taken."""
         self._ended = False
         self.at_bytes = 0
         """Behind the lines that were taken, in the text as it is decompressed."""
@@ -160,68 +192,52 @@ class TextLines:
         """Go on behind this many bytes and lines, which must lie ahead."""
         if at_bytes <= self.at_bytes:
             return
+        rest = b""
         if self._is_plain:
             self._raw.seek(at_bytes)
         else:
-            read = self.at_bytes + sum(len(line) + 1 for line in self._lines) + len(self._rest)
+            here = self._here[self._start :]
+            read = self.at_bytes + len(here)
             while read < at_bytes and (block := self._text.read(min(BLOCK_BYTES, at_bytes - read))):
                 read += len(block)
-            if read > at_bytes:  # the place lies in what is here already
-                here = LINE_BREAK.join([*self._lines, self._rest])
-                self._split(here[at_bytes - self.at_bytes :])
-                self.at_bytes, self.at_line = at_bytes, at_line
-                return
-        self._lines, self._rest, self._ended = [], b"", False
+            rest = here[at_bytes - self.at_bytes :]  # something, when the place lies in what is here already
+        self._ended = False
+        self._look_at(rest)
         self.at_bytes, self.at_line = at_bytes, at_line
 
-    def take(self, most: int) -> list[bytes]:
-        """Take the next lines, at most so many; none at the end of the file."""
-        while not self._lines and not self._ended:
+    def take(self, most: int) -> TextRows:
+        """Take the next rows, at most so many; none at the end of the file."""
+        while not len(self._ends) and not self._ended:
             self._fill()
-        taken, self._lines = self._lines[:most], self._lines[most:]
-        self.at_bytes += sum(map(len, taken)) + len(taken)
-        self.at_line += len(taken) + (sum(line.count(LINE_BREAK) for line in taken) if self._quoted else 0)
-        return taken
+        ends, self._ends = self._ends[:most], self._ends[most:]
+        if not len(ends):
+            return TextRows(b"", NO_ROWS)
+        start, self._start = self._start, int(ends[-1]) + 1
+        text = self._here[start : self._start]
+        self.at_bytes += self._start - start
+        self.at_line += text.count(LINE_BREAK, 0, self._start - start - 1) + 1
+        return TextRows(text, ends - start)
 
     def _fill(self) -> None:
         block = self._text.read(BLOCK_BYTES)
+        rest = self._here[self._start :]
         if not block:
             self._ended = True
-            if self._rest:
-                self._lines, self._rest = [self._rest], b""
+            self._here, self._start = rest, 0
+            self._ends = np.array([len(rest)], np.int64) if rest else NO_ROWS
             return
-        if len(self._rest) > ROW_BYTES_MAX:
+        if len(rest) > ROW_BYTES_MAX:
             raise ValueError(f"line {self.at_line + 1} is longer than {ROW_BYTES_MAX} bytes")
-        if LINE_BREAK in block:
-            self._split(self._rest + block)
-        else:
-            self._rest += block
+        self._look_at(rest + block)
 
-    def _split(self, text: bytes) -> None:
-        """Take over text that begins with a line."""
-        lines = text.split(LINE_BREAK)
-        self._rest = lines.pop()
-        if self._quoted and any(QUOTE in line for line in lines):
-            lines, open_line = _whole_rows(lines)
-            if open_line is not None:
-                self._rest = open_line + LINE_BREAK + self._rest
-        self._lines = lines
-
-
-def _whole_rows(lines: Sequence[bytes]) -> tuple[list[bytes], bytes | None]:
-    """Lines with those put together that a quoted field spans, and the one that is not closed yet."""
-    found: list[bytes] = []
-    parts: list[bytes] = []
-    for line in lines:
-        is_odd = line.count(QUOTE) % 2
-        if parts or is_odd:
-            parts.append(line)
-            if len(parts) > 1 and is_odd:
-                found.append(LINE_BREAK.join(parts))
-                parts = []
-        else:
-            found.append(line)
-    return found, LINE_BREAK.join(parts) if parts else None
+    def _look_at(self, text: bytes) -> None:
+        """Take over text that begins with a row, and find where rows end: at line breaks outside of quotes."""
+        self._here, self._start = text, 0
+        letters = np.frombuffer(text, np.uint8)
+        self._ends = np.flatnonzero(letters == LINE_BREAK[0])
+        if self._quoted and QUOTE in text:
+            quotes_before = np.searchsorted(np.flatnonzero(letters == QUOTE[0]), self._ends)
+            self._ends = self._ends[quotes_before % 2 == 0]
 
 
 def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_rows: int) -> Iterator[FileRows]:
@@ -231,27 +247,30 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
     skips_empty = isinstance(rows, JsonFormat) or (isinstance(rows, CsvFormat) and len(rows.schema) > 1)
     wanted = rows.schema.names
     if isinstance(rows, CsvFormat) and rows.header:
-        header = lines.take(1)
+        header = lines.take(1).lines()
         if not header:
             return
         rows = rows.of_header(_unmarked(header[0]))
     lines.go_to(int(position.get("bytes", 0)), int(position.get("lines", 0)))
     while True:
         first_line, is_start = lines.at_line + 1, lines.at_bytes == 0
-        values = lines.take(batch_rows)
-        if not values:
+        taken = lines.take(batch_rows)
+        if not len(taken):
             return
-        if is_start:
-            values[0] = _unmarked(values[0])
-        found = _decoded(rows, values, first_line, skips_empty=skips_empty)
+        found = _decoded(rows, taken.without_mark() if is_start else taken, first_line, skips_empty=skips_empty)
         batch = found[0] if found[0].schema.names == wanted else found[0].select(wanted)
         yield FileRows(batch, {"bytes": lines.at_bytes, "lines": lines.at_line}, found[1])
 
 
 def _decoded(
-    rows: RowFormat, lines: Sequence[bytes], first_line: int, *, skips_empty: bool
+    rows: RowFormat, taken: TextRows, first_line: int, *, skips_empty: bool
 ) -> tuple[pa.RecordBatch, list[BadLine]]:
-    """The good rows of some lines, and the bad ones."""
+    """The good rows of some lines, and the bad ones. Lines are looked at one by one only where they cannot be read
+    together: when one is bad or empty."""
+    if isinstance(rows, (CsvFormat, JsonFormat)) and not (skips_empty and _has_empty_lines(taken.text)):
+        with contextlib.suppress(*UNREADABLE):
+            return rows.read_text(taken.text, len(taken)), []
+    lines = taken.lines()
     values = [line[:-1] if line[-1:] == b"\r" else line for line in lines]
     places: Sequence[int] = range(len(values))
     if skips_empty and b"" in values:
@@ -271,6 +290,11 @@ def _decoded(
     ]
 
 
+def _has_empty_lines(text: bytes) -> bool:
+    framed = b"\n" + text + b"\n"
+    return b"\n\n" in (framed if text[-1:] != b"\n" else framed[:-1]) or b"\n\r\n" in framed
+
+
 def _unmarked(line: bytes) -> bytes:
     return line.removeprefix(BYTE_ORDER_MARK)
 
@@ -283,7 +307,7 @@ def sample_of(stream: Any) -> bytes:
     lines = TextLines(stream, quoted=False)
     found: list[bytes] = []
     size = 0
-    while size < BLOCK_BYTES and (more := lines.take(1 << 16)):
+    while size < BLOCK_BYTES and (more := lines.take(1 << 16).lines()):
         found += more
         size += sum(map(len, more))
     return _unmarked(LINE_BREAK.join(found)) + LINE_BREAK if found else b""

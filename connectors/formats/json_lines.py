@@ -8,17 +8,18 @@ as null, decimals as strings, bytes as strings in Base64 (which reads back as th
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from snapline.connectors.formats.row_format import RowFormat
 
+NEW_LINE, OPEN, CLOSE = b"\n{}"
 CONTROL_CHARACTERS = r"[\x00-\x1f]"
 
 
@@ -41,19 +42,34 @@ class JsonFormat(RowFormat):
         return self._schema
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
-        if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
-            values = [value.strip() for value in values]
+        text = b"\n".join(values)
+        if not _is_object_a_line(text, len(values)):
+            # A line break is between tokens only: inside a string it is written as \n.
+            values = [value.strip().replace(b"\n", b" ") for value in values]
             if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
                 raise ValueError("not a JSON object")
-        data = b"\n".join(values)
-        if data.count(b"\n") != len(values) - 1:  # between tokens only: inside a string it is written as \n
-            data = b"\n".join([value.replace(b"\n", b" ") for value in values])
+            text = b"\n".join(values)
+        return self._read(text, len(values))
+
+    def read_text(self, text: bytes, count: int) -> pa.RecordBatch:
+        r"""Decode a text of `count` objects, one a line. Raises ValueError (pa.ArrowInvalid is one) when a line is none.
+
+        >>> json = sl_connectors.JsonFormat(pa.schema([("n", pa.int64())]))
+        >>> json.read_text(b'{"n": 1}\n{"n": 2}\n', 2).to_pydict()
+        {'n': [1, 2]}
+        """
+        text = text.removesuffix(b"\n")
+        if not _is_object_a_line(text, count):
+            raise ValueError("not a JSON object")
+        return self._read(text, count)
+
+    def _read(self, text: bytes, count: int) -> pa.RecordBatch:
         table = pj.read_json(
-            io.BytesIO(data),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
         )
-        if table.num_rows != len(values):
+        if table.num_rows != count:
             raise ValueError("more than one JSON object in a row")
         table = table.select(self._schema.names).cast(self._schema)
         return table.combine_chunks().to_batches()[0]
@@ -66,6 +82,16 @@ class JsonFormat(RowFormat):
             parts += [pa.scalar(label), _texts(batch.column(name))]
         lines = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
         return lines.cast(pa.binary()).to_pylist()
+
+
+def _is_object_a_line(text: bytes, count: int) -> bool:
+    """Whether the text has so many lines, each of which begins and ends as an object does. What is read as so many
+    objects then has one in each line: an object cannot go on in a line that begins with a brace, behind one."""
+    letters = np.frombuffer(text, np.uint8)
+    breaks = np.flatnonzero(letters == NEW_LINE)
+    if len(breaks) != count - 1 or not text.startswith(b"{") or not text.endswith(b"}"):
+        return False
+    return bool(np.all(letters[breaks + 1] == OPEN) and np.all(letters[breaks - 1] == CLOSE))
 
 
 def _texts(column: pa.Array) -> pa.Array:

@@ -44,6 +44,7 @@ from snapline.taskmanager.snapshots import uploader
 from snapline.taskmanager.snapshots.blobs import plan_blobs
 from snapline.taskmanager.snapshots.local_copy import CopiedPart
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
+from snapline.taskmanager.snapshots.restore import SegmentBlob
 from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
@@ -64,6 +65,8 @@ class Canary:
     """A context manager."""
     options: Callable[[Options], Options] = lambda options: options
     """Brings about what the bug needs, where seeds are rare that do."""
+    seed: int = 500
+    """Where the search for a seed that finds the bug begins: at one that did."""
 
 
 def _setting(key: str, value: str) -> Callable[[Options], Options]:
@@ -555,7 +558,10 @@ def _believe_every_copy() -> Iterator[None]:
     def read_range(self: CopiedPart, offset: int, size: int) -> bytes:
         return self.file.read(self.start + offset, size)
 
-    with patch.object(CopiedPart, "read_range", read_range):
+    with (
+        patch.object(CopiedPart, "read_range", read_range),
+        patch.object(SegmentBlob, "_check_digests", lambda *_: None),
+    ):
         yield
 
 
@@ -612,26 +618,33 @@ CANARIES: dict[str, Canary] = {
     "notify before durable": Canary("completion is announced before the pointer is written", _notify_before_durable),
     "commit at the barrier": Canary("sinks commit without notification", _commit_at_the_barrier),
     "commit under a later id": Canary(
-        "what waits is bound to a later checkpoint than that which holds it", _commit_under_a_later_id, _together
+        "what waits is bound to a later checkpoint than that which holds it",
+        _commit_under_a_later_id,
+        _together,
+        seed=511,
     ),
-    "forget committables": Canary("snapshots of sinks lack what is pre-committed", _forget_committables, _exactly_once),
+    "forget committables": Canary(
+        "snapshots of sinks lack what is pre-committed", _forget_committables, _exactly_once, seed=504
+    ),
     "only count barriers": Canary("the aligner forgets to block", _only_count_barriers, _aligned),
     "lose data in flight": Canary("unaligned snapshots lack the data in flight", _lose_data_in_flight, _unaligned),
     "lose keyed state": Canary("keyed state is not restored", _lose_state, _exactly_once),
     "position of the last snapshot": Canary(
-        "sources snapshot an old position", _position_of_the_last_snapshot, _exactly_once
+        "sources snapshot an old position", _position_of_the_last_snapshot, _exactly_once, seed=507
     ),
     "hand out again": Canary("splits that were handed out wait on in the snapshot", _hand_out_again, discovers),
-    "forget handed-out splits": Canary("snapshots of readers lack splits not begun", _forget_handed_out, discovers),
+    "forget handed-out splits": Canary(
+        "snapshots of readers lack splits not begun", _forget_handed_out, discovers, seed=511
+    ),
     "count from one": Canary("a new leader begins again with checkpoint 1", _count_from_one, _coordinator_dies),
     "barrier overtakes unasked": Canary(
         "aligned barriers overtake data that nobody keeps", _barrier_overtakes_unasked, _aligned
     ),
     "write without the fence": Canary(
-        "a leader writes to ZooKeeper after it lost its session", _write_without_the_fence, _on_zookeeper
+        "a leader writes to ZooKeeper after it lost its session", _write_without_the_fence, _on_zookeeper, seed=503
     ),
     "never look who leads": Canary(
-        "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed
+        "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed, seed=509
     ),
     "keep what nobody needs": Canary(
         "files of checkpoints that are gone are left behind", _keep_what_nobody_needs, _nothing_is_lost
@@ -645,14 +658,14 @@ CANARIES: dict[str, Canary] = {
     "keep every copy": Canary("local copies of state outlive their job", _keep_every_copy, _on_machines),
     "adopt nothing": Canary("a new leader restarts what runs", _adopt_nothing, _leaders_die),
     "forget who has finished": Canary(
-        "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die
+        "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die, seed=506
     ),
     "forget what hooks said": Canary("master hooks do not get their state back", _forget_what_hooks_said, _hooked),
     "forget requests under way": Canary(
         "snapshots lack rows that somebody outside is asked about", _forget_requests_under_way, _asks
     ),
     "wait for ever for an answer": Canary(
-        "requests that take too long are not given up", _wait_for_ever_for_an_answer, _hangs
+        "requests that take too long are not given up", _wait_for_ever_for_an_answer, _hangs, seed=501
     ),
     "never wake for timers": Canary("timers by the clock do not fire by themselves", _never_wake_for_timers, _repeats),
     "forget timers by the clock": Canary("they are not restored", _forget_timers_by_the_clock, _repeats),
@@ -662,11 +675,14 @@ CANARIES: dict[str, Canary] = {
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),
     "new rows before restored ones": Canary(
-        "rows that inputs restored go on as if they were new", _new_rows_before_restored_ones, _with_forward_edges
+        "rows that inputs restored go on as if they were new",
+        _new_rows_before_restored_ones,
+        _with_forward_edges,
+        seed=512,
     ),
     "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
     "believe strangers": Canary(
-        "a TaskManager acknowledges for tasks that run elsewhere", _believe_strangers, with_liars
+        "a TaskManager acknowledges for tasks that run elsewhere", _believe_strangers, with_liars, seed=508
     ),
     "believe a stranger": Canary(
         "a process that runs no task acknowledges, declines and ends those of others", _believe_strangers, with_stranger

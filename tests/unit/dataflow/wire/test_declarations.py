@@ -17,9 +17,9 @@ from snapline.dataflow.wire import codec as wire
 from snapline.dataflow.wire.reflection_codec import is_repeated
 from snapline.protos import cluster_pb2, job_pb2
 
-COMPUTED = {"AcknowledgeCheckpoint.state_size_bytes": 28}
+COMPUTED = {"AcknowledgeCheckpoint.state_size_bytes": 28, "SegmentStateHandle.digests": bytes(range(32))}
 """What the sender works out from the other fields, for readers that do not look into them: seven bytes each for four
-handles."""
+handles, and one digest for the state of a handle."""
 
 _TEXT = {FieldDescriptor.CPPTYPE_STRING: "text", FieldDescriptor.CPPTYPE_BOOL: True}
 
