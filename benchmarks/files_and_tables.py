@@ -50,7 +50,7 @@ def batches_of(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
 def read_with_us(path: Path, kind: str) -> int:
     """Read a file through FileSource, and return the number of rows."""
     source = FileSource(path, FORMATS[kind])
-    found = source.create_enumerator([]).discover({})  # type: ignore[union-attr]  # it has one
+    found = source.create_enumerator([]).discover({})
     reader = source.create_reader(Place())
     reader.add_splits(found.splits)
     rows = 0
@@ -172,7 +172,8 @@ class SparkBeside:
         from snapline.sidecar import open_spark
 
         self._spark: Any = open_spark("benchmark", {"spark.master": "local[1]", "spark.ui.enabled": "false"}).session
-        self._pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - Spark has no other way
+        machine: Any = self._spark._jvm  # noqa: SLF001 - Spark has no other way
+        self._pid = int(machine.java.lang.ProcessHandle.current().pid())
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Processor time of all threads of the machine meanwhile."""
