@@ -52,7 +52,8 @@ class JsonFormat(RowFormat):
         return self._read(text, len(values))
 
     def read_text(self, text: bytes, count: int) -> pa.RecordBatch:
-        r"""Decode a text of `count` objects, one a line. Raises ValueError (pa.ArrowInvalid is one) when a line is none.
+        r"""Decode a text of `count` objects, one a line. Raises ValueError (pa.ArrowInvalid is one) when a line is
+        none.
 
         >>> json = sl_connectors.JsonFormat(pa.schema([("n", pa.int64())]))
         >>> json.read_text(b'{"n": 1}\n{"n": 2}\n', 2).to_pydict()

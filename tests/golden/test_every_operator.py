@@ -11,6 +11,7 @@ import pytest
 
 import snapline
 from tests.golden import forms, job, test_bad_rows, verbs
+from tests.integration import test_external_rows
 from tests.simulation import workload
 
 NO_OPERATORS = frozenset(
@@ -31,6 +32,8 @@ OUTSIDE = frozenset(
 )
 """They write to a world that is looked at afterwards, are not called by their name, or are no part of a job."""
 SINKS = "add_sink"
+PROGRAMS = {"via_external", "to_external"}
+"""Operators that are programs of their own, which tests/integration/test_external_rows.py starts and kills."""
 
 
 def names_in(*modules: object) -> set[str]:
@@ -49,7 +52,7 @@ def names_in(*modules: object) -> set[str]:
 def test_every_method_that_adds_to_the_graph(stream: type) -> None:
     """An operator that is new has to come into a golden job, too."""
     public = {name for name, value in vars(stream).items() if not name.startswith("_") and callable(value)}
-    assert public - NO_OPERATORS - {SINKS} <= names_in(*JOBS)
+    assert public - NO_OPERATORS - {SINKS} - PROGRAMS <= names_in(*JOBS)
 
 
 def test_every_window_state_aggregate_and_function() -> None:
@@ -61,3 +64,8 @@ def test_every_window_state_aggregate_and_function() -> None:
     }
     assert (named | aggregates) - OUTSIDE <= names_in(*JOBS)
     assert {"TwoPhaseCommitSinkFunction"} <= names_in(workload)
+
+
+def test_programs_have_a_test_of_their_own() -> None:
+    """They need a process outside of the cluster."""
+    assert names_in(test_external_rows) >= PROGRAMS

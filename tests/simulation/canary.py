@@ -145,6 +145,12 @@ def with_stranger(options: Options) -> Options:
     return replace(chosen, faults=replace(chosen.faults, enabled=chosen.faults.enabled | {STRANGER}))
 
 
+def _with_busy_stranger(options: Options) -> Options:
+    """The process that says anything says it often, and is disturbed by nobody."""
+    chosen = with_stranger(options)
+    return replace(chosen, faults=replace(chosen.faults, enabled=frozenset({STRANGER}), mean_pause_ms=100))
+
+
 @contextmanager
 def _believe_strangers() -> Iterator[None]:
     with patch.object(Speakers, "refusal", lambda *_: None):
@@ -295,6 +301,14 @@ def _forget_handed_out() -> Iterator[None]:
     taken = SplitReaderOperator.snapshot_state
     with patch.object(SplitReaderOperator, "snapshot_state", snapshot_state):
         yield
+
+
+def _discovers_many_at_once(options: Options) -> Options:
+    """Readers take all splits at once, so that some wait in a reader, not begun."""
+    chosen = discovers(options)
+    settings = {**chosen.job_settings, "execution.checkpointing.interval": "20 ms"}
+    faults = replace(chosen.faults, enabled=frozenset({"kill task manager"}), mean_pause_ms=200)
+    return replace(chosen, job=replace(chosen.job, discovered=-1), job_settings=settings, faults=faults)
 
 
 def discovers(options: Options) -> Options:
@@ -621,7 +635,7 @@ CANARIES: dict[str, Canary] = {
         "what waits is bound to a later checkpoint than that which holds it",
         _commit_under_a_later_id,
         _together,
-        seed=511,
+        seed=506,
     ),
     "forget committables": Canary(
         "snapshots of sinks lack what is pre-committed", _forget_committables, _exactly_once, seed=504
@@ -634,7 +648,7 @@ CANARIES: dict[str, Canary] = {
     ),
     "hand out again": Canary("splits that were handed out wait on in the snapshot", _hand_out_again, discovers),
     "forget handed-out splits": Canary(
-        "snapshots of readers lack splits not begun", _forget_handed_out, discovers, seed=511
+        "snapshots of readers lack splits not begun", _forget_handed_out, _discovers_many_at_once, seed=510
     ),
     "count from one": Canary("a new leader begins again with checkpoint 1", _count_from_one, _coordinator_dies),
     "barrier overtakes unasked": Canary(
@@ -678,14 +692,16 @@ CANARIES: dict[str, Canary] = {
         "rows that inputs restored go on as if they were new",
         _new_rows_before_restored_ones,
         _with_forward_edges,
-        seed=512,
     ),
     "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
     "believe strangers": Canary(
         "a TaskManager acknowledges for tasks that run elsewhere", _believe_strangers, with_liars, seed=508
     ),
     "believe a stranger": Canary(
-        "a process that runs no task acknowledges, declines and ends those of others", _believe_strangers, with_stranger
+        "a process that runs no task acknowledges, declines and ends those of others",
+        _believe_strangers,
+        _with_busy_stranger,
+        seed=518,
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

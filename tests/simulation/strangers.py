@@ -180,7 +180,7 @@ class Stranger:
                 changed = rng.choice(((), (self._changed(value[place]),), (value[place], value[place])))
                 return value[:place] + changed + value[place + 1 :]
             case Mapping() if value:
-                key = rng.choice(list(value))
+                key = rng.choice(sorted(value, key=str))
                 others = {each: value[each] for each in value if each != key}
                 return others if rng.random() < 0.5 else {**others, key: self._changed(value[key])}
         return value
@@ -192,7 +192,8 @@ class Stranger:
         session = self._rng.choice(self._sessions) if self._rng.random() < 0.95 else LeaderSessionID("lie")
         self.said += 1
         try:
-            data = bytearray(serialize_envelope(session, [message]))
+            said = cluster_pb2.Envelope.FromString(serialize_envelope(session, [message]))
+            data = bytearray(said.SerializeToString(deterministic=True))  # maps have no order of their own
             if self._rng.random() < 0.1 and data:
                 data[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
             decoded_session, decoded = decode_envelope(cluster_pb2.Envelope.FromString(bytes(data)))

@@ -12,7 +12,7 @@ from tests.simulation.kept_runs import keep, kept_runs, read_run
 from tests.simulation.simulation import run_seed
 
 OTHERS = range(10_000, 10_015)
-TRIED_PER_CANARY = 20
+TRIED_PER_CANARY = 40
 
 
 @pytest.mark.parametrize("path", kept_runs(), ids=lambda path: path.stem)
