@@ -1,9 +1,9 @@
 """Files, tables and databases beside what the bare library does in a loop, and beside Spark's readers and writers.
 
 Figures are rows a second of processor time. In: `FileSource`'s reader, and the library's own batches. Out: a sink's
-writer with a pre-commit and a commit at the end, and the library's writer, or a loop over rows where it has none. Spark is one more process with one core (`local[1]`);
-the processor time of its Java machine is counted, after a first run that nobody counts. Pairs are interleaved; the
-figures are medians.
+writer with a pre-commit and a commit at the end, and the library's writer, or a loop over rows where it has none. Spark
+is one more process with one core (`local[1]`); the processor time of its Java machine is counted, after a first run
+that nobody counts. Pairs are interleaved; the figures are medians.
 
     python -m benchmarks.files_and_tables --rows 500000 [--spark]
 """

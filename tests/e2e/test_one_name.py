@@ -107,6 +107,7 @@ def test_a_job_beside_packages_of_its_own_with_the_names_of_our_rooms(installed,
     assert {"minemine"} == set(pq.read_table(tmp_path / "out").column("whose").to_pylist())
 
 
+@pytest.mark.rare
 def test_py_files_bring_snapline_and_no_other_name(packages, tmp_path):
     """The wheel as a zip, to executors whose Python has the dependencies only; none of the rooms can be imported
     there."""

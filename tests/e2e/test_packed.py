@@ -58,6 +58,7 @@ def submitted(job: Path, *arguments: str, packed: str = "") -> Ended:
     )
 
 
+@pytest.mark.rare
 def test_what_a_job_brings_is_on_its_executors(job):
     """A file, an archive and packages that pip has installed."""
     done = submitted(job)

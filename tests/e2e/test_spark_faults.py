@@ -163,6 +163,7 @@ def task_managers(address: str, master: str, directory: Path) -> Iterator[None]:
     assert wait_until_gone(mark) == {}
 
 
+@pytest.mark.rare
 def test_a_reactive_job_follows_what_spark_grants(standalone, tmp_path):
     """A worker comes, Spark starts an executor and a TaskManager there, and the job has a subtask more; the machine is
     lost, and the job goes on with one less. Every row is counted once."""

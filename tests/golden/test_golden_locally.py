@@ -15,7 +15,7 @@ from tests.golden.test_golden import BACKENDS, RATE, ROOM, SOME_LATE, check
 pytestmark = pytest.mark.timeout(600)
 RARE = pytest.mark.rare
 WAYS = [
-    ("hashmap", 1),
+    pytest.param("hashmap", 1, marks=RARE),
     pytest.param("hashmap", 2, marks=RARE),
     pytest.param("rocksdb", 2, marks=RARE),
     pytest.param("rocksdb", 1, marks=RARE),

@@ -47,6 +47,7 @@ def test_a_job_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
     assert int(version) >= 17
 
 
+@pytest.mark.rare  # many other tests run on it, too
 @pytest.mark.spark
 def test_a_job_runs_on_the_java_of_the_system() -> None:
     """Whatever this machine has: the system's Java when there is a good one, else the shim."""
