@@ -38,7 +38,7 @@ LARGE = 64 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """What is flooded."""
+    """Where the flooded coordinator listens, and where its jobs put their checkpoints."""
 
     address: str
     metrics_port: int
@@ -205,7 +205,7 @@ def answers(address: str, seconds: float) -> list[float]:
 
 
 def main() -> int:
-    """Print the figures."""
+    """Flood a coordinator and print how long others wait."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flood", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--json", action="store_true")

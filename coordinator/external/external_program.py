@@ -44,13 +44,10 @@ from snapline.dataflow.wire.messages import (
     TaskStateChanged,
     TriggerCheckpoint,
 )
+from snapline.dataflow.wire.program_limits import MAX_DETAILS, MAX_LINE, PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.machine import CollectedEffects, check
 
-PROTOCOL_VERSION = 1
-MAX_LINE = 1_000
-"""Characters of a line that a program says; more are cut off."""
-MAX_DETAILS = 20_000
 MAX_NAME = 60
 """Letters of what a program calls itself."""
 NO_ADDRESS = "external"

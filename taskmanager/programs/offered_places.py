@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from snapline.dataflow.config import EXTERNAL_STATE_MAX_BYTES, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Configuration
+from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
 from snapline.taskmanager.programs.program_place import (
-    PROTOCOL_VERSION,
     ForTask,
     PlaceEffect,
     ProgramPlace,

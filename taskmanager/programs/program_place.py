@@ -20,15 +20,12 @@ from typing import Any, Protocol
 
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.snapshot.program_state import StateRefused, check_states
+from snapline.dataflow.wire.program_limits import MAX_DETAILS, MAX_LINE
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.machine import CollectedEffects, check
 
-PROTOCOL_VERSION = 1
 MAX_UNPROCESSED = 8
 """Batches that a program may have at once without having said that they are processed."""
-MAX_LINE = 1_000
-"""Characters of a line that a program says; more are cut off."""
-MAX_DETAILS = 20_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ partitions end once the faults stop.
 
 from __future__ import annotations
 
-import argparse
 import io
 import random
 import sys
@@ -26,6 +25,7 @@ import snapline as sl
 from snapline.embed import resumable_functions
 from snapline.runtime.storage.storage_port import StorageError, StorageNotFound
 from snapline.testing.simulated.world import Violation
+from tests.simulation.seed_command import run_seeds
 
 ROWS = 40
 FAULTY_STEPS = 400
@@ -232,21 +232,11 @@ class Run:
 
 def main() -> int:
     """Run seeds until one contradicts an oracle."""
-    parser = argparse.ArgumentParser(description="Partitions of resumable functions in the simulator.")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
-    for seed in [given.seed] if given.seed is not None else range(given.seeds):
-        run = Run(seed, keep_story=given.seed is not None)
-        try:
-            run.perform()
-        except BaseException:
-            print(f"seed {seed}")
-            raise
-        finally:
-            print("\n".join(run.story), end="\n" if run.story else "")
-    print(f"{given.seeds if given.seed is None else 1} seeds: every attempt that ended gave the whole output")
-    return 0
+    return run_seeds(
+        "Partitions of resumable functions in the simulator.",
+        "every attempt that ended gave the whole output",
+        lambda seed, is_told: Run(seed, keep_story=is_told),
+    )
 
 
 if __name__ == "__main__":

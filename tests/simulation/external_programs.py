@@ -13,12 +13,10 @@ job finishes once the faults stop.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,6 +47,7 @@ from snapline.runtime.version import VERSION
 from snapline.testing.simulated.cluster import SimulatedCluster
 from snapline.testing.simulated.disk import Disk
 from snapline.testing.simulated.world import Process, SimulatedTime, Violation, World
+from tests.simulation.seed_command import run_seeds
 
 JOB = JobID("e" * 32)
 UNTIL = 300
@@ -321,6 +320,11 @@ class Run:
         """By generation of the job: the checkpoint that each task begins from."""
         self.places = {(task, index): Place() for task, number in self.tasks.items() for index in range(number)}
 
+    @property
+    def story(self) -> Sequence[str]:
+        """What has happened so far, a line each."""
+        return self.world.story.lines
+
     def begins(self, context: TaskContext) -> None:
         """All tasks restart together: those of one generation have one checkpoint."""
         graph, _, subtask, attempt = context.attempt_id.rsplit("_", 3)
@@ -398,32 +402,13 @@ class Run:
             self.cluster.coordinator.kill()
 
 
-@contextmanager
-def telling(run: Run, *, aloud: bool) -> Any:
-    """Print the story, whatever happens."""
-    try:
-        yield
-    finally:
-        if aloud:
-            print("\n".join(run.world.story.lines))
-
-
 def main() -> int:
     """Run seeds until one contradicts an oracle."""
-    parser = argparse.ArgumentParser(description="Programs outside in the simulator.")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
-    for seed in [given.seed] if given.seed is not None else range(given.seeds):
-        run = Run(seed, keep_story=given.seed is not None)
-        try:
-            with telling(run, aloud=given.seed is not None):
-                run.perform()
-        except BaseException:
-            print(f"seed {seed}")
-            raise
-    print(f"{given.seeds if given.seed is None else 1} seeds: every number was written once")
-    return 0
+    return run_seeds(
+        "Programs outside in the simulator.",
+        "every number was written once",
+        lambda seed, is_told: Run(seed, keep_story=is_told),
+    )
 
 
 if __name__ == "__main__":

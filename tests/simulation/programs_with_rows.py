@@ -13,7 +13,6 @@ what is said to be complete to a program is; and the rows come to their end once
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -40,6 +39,7 @@ from snapline.taskmanager.operators.external.external_operators import (
 )
 from snapline.taskmanager.programs.program_place import ForTask, ProgramPlace, SayToProgram
 from snapline.testing.simulated.world import Violation
+from tests.simulation.seed_command import run_seeds
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 KEYS = 6
@@ -354,21 +354,11 @@ class Run:
 
 def main() -> int:
     """Run seeds until one contradicts an oracle."""
-    parser = argparse.ArgumentParser(description="Programs outside that are operators, in the simulator.")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
-    for seed in [given.seed] if given.seed is not None else range(given.seeds):
-        run = Run(seed, keep_story=given.seed is not None)
-        try:
-            run.perform()
-        except BaseException:
-            print(f"seed {seed}")
-            raise
-        finally:
-            print("\n".join(run.story), end="\n" if run.story else "")
-    print(f"{given.seeds if given.seed is None else 1} seeds: every row was answered once")
-    return 0
+    return run_seeds(
+        "Programs outside that are operators, in the simulator.",
+        "every row was answered once",
+        lambda seed, is_told: Run(seed, keep_story=is_told),
+    )
 
 
 if __name__ == "__main__":

@@ -17,14 +17,16 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
 from snapline.taskmanager.programs.offered_places import OfferedPlace, OfferedPlaces, no_place
-from snapline.taskmanager.programs.program_place import PROTOCOL_VERSION
 
 COMMAND = b"snapline.external/1"
 """What the descriptor of such a stream says."""
 MAX_NAME = 60
 """Letters of what a program calls itself."""
+MAX_WAITING = 1_000
+"""Messages that wait for the program; one that talks and does not read would have ever more."""
 END_SECONDS = 5.0
 """How long a program may take to leave when it was told goodbye."""
 
@@ -50,9 +52,12 @@ class ProgramStream:
     # --- from other threads -------------------------------------------------------------------------------------------
 
     def say(self, message: pb.ToProgram) -> None:
-        """Send it, after what was said before."""
+        """Send it, after what was said before; a program that does not read what waits already is given up."""
         with self._changed:
-            self._to_program.append(message)
+            if len(self._to_program) < MAX_WAITING:
+                self._to_program.append(message)
+            else:
+                self._goodbye = self._goodbye or f"{MAX_WAITING} messages wait for it, which it does not read"
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:

@@ -15,6 +15,7 @@ from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.credentials import sign_ticket
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
+from snapline.taskmanager.network.flight import program_stream
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.programs.offered_places import PlaceSettings
@@ -124,3 +125,15 @@ def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, progr
     other.close("the attempt is over")
     answering.join(30)
     assert not answering.is_alive()
+
+
+def test_a_program_that_talks_and_does_not_read_is_given_up(exchange, program, monkeypatch):
+    """What it says makes no sense and is answered; the answers that it does not read have a bound."""
+    monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
+    place = exchange.programs.offer(RUN, range(0), lambda: None)
+    deaf = program(sign_ticket(SECRET, "j", "t"))
+    deaf.hear("run_task")
+    deaf.say(task_running=pb.TaskRunning(attempt_id="a"))
+    for _ in range(20_000):
+        deaf.say(rows_processed=pb.RowsProcessed(attempt_id="x" * 1_000))
+    assert ProgramFailed("1000 messages wait for it, which it does not read") == place.wait(60_000)
