@@ -104,6 +104,13 @@ class ClientView:
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
+    async def is_accepted(self, job: str) -> bool:
+        """Whether a job with this id or name is here that has not ended; its JobMaster may not have begun."""
+        return any(
+            job in (each.job_id, each.name) and not each.status.is_globally_terminal
+            for each in await self._ask_dispatcher()
+        )
+
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         details = await self._registry.details(job_id)
         if details is not None:

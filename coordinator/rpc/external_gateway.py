@@ -158,12 +158,15 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         streams: ServedStreams,
         registry: JobRegistry,
         leaders: LeaderPublisher,
+        is_accepted: Callable[[str], Awaitable[bool]],
         max_state_bytes: int,
         logger: Logger,
     ) -> None:
         self._streams = streams
         self._registry = registry
         self._leaders = leaders
+        self._is_accepted = is_accepted
+        """Whether a job of this id or name is known that has not ended."""
         self._max_state_bytes = max_state_bytes
         self._turns = ProgramTurns()
         self._logger = logger
@@ -206,6 +209,13 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
 
     async def _find(self, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
         found = self._registry.find_for_program(job, task)
+        if (
+            isinstance(found, pb.Rejected)
+            and found.reason == pb.REJECTION_REASON_JOB_IS_OVER
+            and await self._is_accepted(job)
+        ):
+            detail = f"job {job!r} is just beginning: try again"  # an earlier one of its name has ended
+            return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
         job_id = found if isinstance(found, str) else JobID(job)
         leader = self._leaders.job_master(job_id)
         if isinstance(found, pb.Rejected):

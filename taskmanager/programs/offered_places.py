@@ -155,9 +155,9 @@ class OfferedPlace:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def join(self, program: StreamOfProgram) -> bool:
-        """A program wants the place; False: somebody has it."""
+        """A program wants the place; False: somebody has it, or its attempt is over."""
         with self._changed:
-            if self._program is not None or self._is_closed:
+            if self._program is not None or self._is_closed or self._core.is_over:
                 return False
             self._program = program
             self._perform_effects(self._core.joined())

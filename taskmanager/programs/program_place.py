@@ -169,7 +169,8 @@ class ProgramPlace:
         self._key_groups = key_groups
         self.is_running = False
         """The program has said that it runs."""
-        self._over = False
+        self.is_over = False
+        """The attempt has failed: nothing that a program says counts any more."""
         self._given = 0
         self._processed = 0
         self._watermarks: deque[tuple[int, bool]] = deque()
@@ -202,14 +203,14 @@ class ProgramPlace:
 
     def left(self, why: str) -> list[PlaceEffect]:
         """The stream of the program is over."""
-        if self.is_running and not self._over:
+        if self.is_running and not self.is_over:
             self._fail(why)
         return self._out.take()
 
     def said(self, message: pb.FromProgram) -> list[PlaceEffect]:
         """Take one message of the program, which is none about its registration or its heart."""
         kind = message.WhichOneof("message")
-        if kind is not None and not self._over:
+        if kind is not None and not self.is_over:
             said = getattr(message, kind)
             if said.attempt_id != self._run.attempt_id:
                 self._complain(
@@ -364,5 +365,5 @@ class ProgramPlace:
         self._out.append(SayToProgram(pb.ToProgram(complaint=pb.Complaint(detail=detail))))
 
     def _fail(self, reason: str, details: str = "", *, is_final: bool = False) -> None:
-        self._over = True
+        self.is_over = True
         self._out.append(ProgramFailed(reason, details, is_final))

@@ -186,10 +186,16 @@ class Raw:
     """A program that says whatever a test wants, at a TaskManager."""
 
     def __init__(self, cluster, job, task):
+        self.address, self.job, self.task = cluster.address, job, task
+        self.has_pulse = True
+        self.open()
+
+    def open(self):
+        """At the TaskManager that the coordinator names, as soon as the task is on one."""
         self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        at_coordinator = open_channel(cluster.address, Security())
-        register = pb.Register(protocol_version=1, job=job, task=task, host="h", pid=1)
-        while True:  # until the task is on a TaskManager
+        at_coordinator = open_channel(self.address, Security())
+        register = pb.Register(protocol_version=1, job=self.job, task=self.task, host="h", pid=1)
+        while True:
             call = external_pb2_grpc.ExternalTasksStub(at_coordinator).Participate(
                 iter([pb.FromProgram(register=register)])
             )
@@ -201,7 +207,6 @@ class Raw:
         self.register = register
         self.channel = open_channel(rejected.address, Security())
         self.call = participation._exchange(self.channel, rejected.ticket, iter(self.said.get, None))
-        self.has_pulse = True
         self.kept: list[Any] = []
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.reader = threading.Thread(target=self.read)
@@ -220,15 +225,20 @@ class Raw:
     def say(self, **message):
         self.said.put(pb.FromProgram(**message))
 
-    def hear(self, kind):
-        """The next message of this kind; others are kept until they are asked for."""
-        while not (found := [each for each in self.kept if each.WhichOneof("message") == kind]):
+    def hear(self, *kinds):
+        """The next message of one of these kinds; others are kept until they are asked for."""
+        while not (found := [each for each in self.kept if each.WhichOneof("message") in kinds]):
             self.kept.append(self.heard.get(timeout=60))
         self.kept.remove(found[0])
-        return getattr(found[0], kind)
+        return getattr(found[0], found[0].WhichOneof("message"))
 
     def runs(self):
+        """Until it is let in: after a failure, the next attempt may not be there yet."""
         self.say(register=self.register)
+        while isinstance(self.hear("registered", "rejected"), pb.Rejected):
+            self.close()
+            self.open()
+            self.say(register=self.register)
         self.attempt = self.hear("run_task").attempt_id
         self.say(task_running=pb.TaskRunning(attempt_id=self.attempt))
         return self
@@ -260,7 +270,7 @@ def raw(cluster):
 
 def test_a_program_that_is_wrong_is_told_so_and_harms_no_other_task(cluster, programs, raw):
     """Another version, twice on a stream, a checkpoint that nobody asked for, state over the limit, silence: one line
-    each, while a second job of programs goes on without a restart."""
+    each, while the other program goes on."""
     settings = {"execution__checkpointing__tolerable_failed_checkpoints": "100"}
     env = cluster.environment(1, "100 ms", **settings)
     env.from_external("good", NUMBERS, uid="good").sink_to(DiscardingSink(), uid="nowhere")

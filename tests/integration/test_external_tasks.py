@@ -316,6 +316,27 @@ def test_a_job_of_programs_is_listed_and_says_whom_it_waits_for(coordinator, raw
     assert coordinator.client.required_resources().required_slots == 0
 
 
+def test_a_program_waits_for_a_job_that_begins_though_another_of_its_name_has_ended(coordinator, raw, monkeypatch):
+    """The second job is accepted, and its JobMaster begins only after the program has asked for it."""
+    first = coordinator.submit("fleet", orders=1)
+    coordinator.client.cancel(first)
+    coordinator.follow(first, lambda details: details.overview.end_time_ms > 0)
+    registry, asked = coordinator.entrypoint._registry, threading.Event()
+    started, find = registry.started, registry.find_for_program
+
+    def find_and_tell(job, task):
+        found = find(job, task)
+        asked.set()
+        return found
+
+    monkeypatch.setattr(registry, "find_for_program", find_and_tell)
+    monkeypatch.setattr(registry, "started", lambda job: (asked.wait(60), started(job)))
+    coordinator.client.submit(external_job(JobID(uuid.uuid4().hex), "fleet", {"orders": 1}, SETTINGS))
+    early = raw("fleet", "orders").hear("rejected")
+    assert early.detail == "job 'fleet' is just beginning: try again"
+    assert early.try_again
+
+
 class Adder(ExternalTask):
     """Holds numbers, one element each, and a checkpoint covers them all."""
 

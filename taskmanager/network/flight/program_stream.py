@@ -179,6 +179,5 @@ class ProgramStream:
                 why = f"no heartbeat for {settings.heartbeat_timeout_ms} ms"
                 place.left(self, why)
                 self.end(why)
-                self._end_connection()
             else:
                 self.say(pb.ToProgram(heartbeat=pb.Heartbeat()))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 
 from snapline.external import participation
@@ -18,7 +20,8 @@ from snapline.runtime.rpc.security import Security
 from snapline.taskmanager.network.flight import program_stream
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.programs.offered_places import PlaceSettings
+from snapline.taskmanager.network.flight.program_stream import ProgramStream
+from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSettings
 from snapline.taskmanager.programs.program_place import ProgramFailed
 
 SECRET = "exchange"
@@ -137,3 +140,46 @@ def test_a_program_that_talks_and_does_not_read_is_given_up(exchange, program, m
     for _ in range(20_000):
         deaf.say(rows_processed=pb.RowsProcessed(attempt_id="x" * 1_000))
     assert ProgramFailed("1000 messages wait for it, which it does not read") == place.wait(60_000)
+
+
+def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
+    """It may hang for a moment only: the goodbye is under way before the connection is cut."""
+    monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
+    places = OfferedPlaces(PlaceSettings(heartbeat_interval_ms=10, heartbeat_timeout_ms=50))
+    place = places.offer(RUN, range(0), lambda: None)
+    happened: list[str] = []
+    cut = threading.Event()
+    ticket = sign_ticket(SECRET, "j", "t")
+    chunks = [
+        pb.FromProgram(register=pb.Register(protocol_version=1, ticket=ticket)),
+        pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")),
+    ]
+
+    class Silent:
+        def read_chunk(self):
+            if chunks:
+                return SimpleNamespace(app_metadata=pa.py_buffer(chunks.pop(0).SerializeToString()))
+            cut.wait(60)
+            raise StopIteration
+
+        def write_metadata(self, data):
+            happened.append(str(pb.ToProgram.FromString(data).WhichOneof("message")))
+
+    def end_connection():
+        happened.append("cut")
+        cut.set()
+
+    ProgramStream(places, lambda: (SECRET,), end_connection).serve(Silent(), Silent())
+    assert ["goodbye", "cut"] == [each for each in happened if each in ("goodbye", "cut")]
+    assert ProgramFailed("no heartbeat for 50 ms") == place.take()
+
+
+def test_the_place_of_an_attempt_that_has_failed_is_for_nobody():
+    """Its program is gone, and the task has not taken the place back yet: the next program waits for the next one."""
+    places = OfferedPlaces()
+    place = places.offer(RUN, range(0), lambda: None)
+    first, second = (ProgramStream(places, lambda: (SECRET,), lambda: None) for _ in range(2))
+    assert place.join(first)
+    place.said(first, pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")))
+    place.left(first, "it is gone")
+    assert not place.join(second)
