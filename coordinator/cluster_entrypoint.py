@@ -368,9 +368,7 @@ class ClusterEntrypoint:
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger), server)
         limit = self._config.configuration.get_option(EXTERNAL_STATE_MAX_BYTES)
-        external = ExternalGateway(
-            self._streams, self._registry, self._leaders, view.is_accepted, limit, self._logger
-        )
+        external = ExternalGateway(self._streams, self._registry, self._leaders, view.is_accepted, limit, self._logger)
         external_pb2_grpc.add_ExternalTasksServicer_to_server(external, server)
         return list(SERVICES)
 
