@@ -80,7 +80,7 @@ class Environment(Protocol):
         ...
 
     def task_state_changed(self, change: TaskStateChanged) -> None:
-        """The attempt entered a state. A terminal state comes once and last, when everything is released."""
+        """The attempt entered a state. A terminal state comes once and last, when all but its results is released."""
         ...
 
     def acknowledge_checkpoint(self, message: AcknowledgeCheckpoint) -> None:

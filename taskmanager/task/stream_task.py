@@ -417,7 +417,10 @@ class StreamTask:
         return ProgressKind.IDLE
 
     def _end(self, state: ExecutionState, failure: SerializedFailure | None) -> None:
-        """Release everything, then say so. Whatever fails meanwhile does not hold the rest up."""
+        """Release what the task holds, then report its end. Whatever fails meanwhile does not hold the rest up.
+
+        Its results go last: consumers fail when they are gone, and the JobMaster has to hear of the cause before.
+        """
         parts = self._parts
         if parts is not None:
             if parts.chain is not None:
@@ -427,11 +430,11 @@ class StreamTask:
             parts.checkpoints.close()
         for channel in self._channels:
             channel.release()
+        self._mailbox.close()
+        self._become(state, failure)
         if state is not ExecutionState.FINISHED:
             for partition in self.descriptor.result_partitions:
                 self._environment.exchange.release_result_partition(str(self.descriptor.attempt_id), partition.edge_id)
-        self._mailbox.close()
-        self._become(state, failure)
 
     def _become(self, state: ExecutionState, failure: SerializedFailure | None = None) -> None:
         self._state = state

@@ -277,6 +277,28 @@ def test_a_users_exception_says_which_operator_and_which_row() -> None:
     assert numbers() == []
 
 
+def test_a_failure_is_reported_before_consumers_see_that_the_results_are_gone(monkeypatch) -> None:
+    """A consumer fails too, on another thread: what it says must not stand before the cause."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[0])])),
+            Operator("divide", MapRowsSpec(divide), [edge(0, Partitioning.REBALANCE)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(1, Partitioning.REBALANCE)]),
+        ]
+    )
+    failing, seen = job.find("divide"), []
+    release = failing.world.exchange.release_result_partition
+
+    def note_and_release(producer: str, edge_id: str) -> None:
+        if producer == str(failing.descriptor.attempt_id):
+            seen.append(failing.world.states[-1].state)
+        release(producer, edge_id)
+
+    monkeypatch.setattr(failing.world.exchange, "release_result_partition", note_and_release)
+    job.run()
+    assert [ExecutionState.FAILED] == seen
+
+
 def leave(_batch: pa.RecordBatch) -> pa.RecordBatch:
     sys.exit(3)
 
