@@ -40,7 +40,8 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     ended = programs.run(
         programs.python(job), programs.ROOT, SPARK_REMOTE="sc://127.0.0.1:1", PYTHONPATH=str(programs.ROOT)
     )
-    assert ended.code == 1
-    assert ended.errors[-1].startswith(
-        "snapline.spark.spark_hosts.NoSpark: no server of Spark Connect answers at 127.0.0.1:1"
-    )
+    assert (1, "") == (ended.code, ended.out)
+    assert ended.errors == [
+        "snapline: no server of Spark Connect answers at 127.0.0.1:1 (SPARK_REMOTE=sc://127.0.0.1:1): "
+        "start it, or say another"
+    ]
