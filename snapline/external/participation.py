@@ -84,13 +84,20 @@ def participate(
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    address, ticket = coordinator, ""
+    address, ticket, warned = coordinator, "", ""
     outside_since = time.monotonic()
     while True:
         conversation = Conversation(task)
         register.ticket = ticket
+        asked = f"the TaskManager at {address}" if ticket else coordinator
         why, leader = _one_stream(conversation, register, address, security, exchange_hostname if ticket else "")
         conversation.lost(why)
+        if ticket and not conversation.registered.resource_id and conversation.ended is None:
+            if security.tls:
+                why += f": its certificate has to carry what {SECURITY_SSL_EXCHANGE_HOSTNAME.key} says, or its address"
+            if why != warned:
+                warned = why
+                log.warning("%s has not let the program in, which tries again: %s", asked, why)
         address, ticket = leader or coordinator, ""
         if conversation.registered.resource_id:
             outside_since = time.monotonic()
@@ -105,9 +112,9 @@ def participate(
             if not ended.try_again:
                 raise ParticipationRefused(ended.detail)
         if why.startswith(FOR_GOOD):
-            raise ParticipationRefused(f"{coordinator} refuses the stream: {why}")
+            raise ParticipationRefused(f"{asked} refuses the stream: {why}")
         if give_up_after is not None and time.monotonic() - outside_since >= give_up_after:
-            raise ParticipationRefused(f"{coordinator} has not let the program in for {give_up_after:g} s: {why}")
+            raise ParticipationRefused(f"{asked} has not let the program in for {give_up_after:g} s: {why}")
         time.sleep(retry_pause)
 
 
