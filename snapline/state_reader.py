@@ -208,6 +208,11 @@ class StateReader:
         for operator in operators:
             if uid in (operator.uid, operator.operator_id) and any(_keyed(operator)):
                 return operator
+        if any(uid in (each.uid, each.operator_id) and _has_lists(each) for each in operators):
+            raise StateReadError(
+                f"{self.snapshot.location} holds no keyed state of {uid!r}, but lists whose bytes only their writer "
+                "understands: `snapline state ls` shows which, StateReader.lists gives their elements"
+            )
         known = ", ".join(repr(operator.uid or operator.operator_id) for operator in operators if any(_keyed(operator)))
         raise StateReadError(
             f"{self.snapshot.location} holds no keyed state of an operator {uid!r}; there is some of {known or 'none'}"
@@ -329,6 +334,10 @@ def _unequal(left: pa.Table, right: pa.Table, width: int) -> BoolArray:
 def _keyed(operator: OperatorState) -> Iterator[tuple[KeyedStateHandle, ...]]:
     subtasks: Sequence[OperatorSubtaskState] = [operator.subtasks[index] for index in sorted(operator.subtasks)]
     return (state.managed_keyed for state in subtasks)
+
+
+def _has_lists(operator: OperatorState) -> bool:
+    return any(state.managed_operator for state in operator.subtasks.values())
 
 
 def _state_column(field: pa.Field) -> StateColumn:

@@ -17,8 +17,10 @@ from typing import Any
 import grpc
 import pyarrow.dataset as ds
 import pytest
+from click.testing import CliRunner
 
 from examples.external_rows import KEYS, NUMBERS, TOTALS, Files, Numbers, Totals
+from snapline.cli import cli
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.connectors.files.file_sink import FileSink
 from snapline.external import participate, participation
@@ -26,6 +28,7 @@ from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
+from snapline.state_reader import StateReader, StateReadError
 from tests.services.cluster import LocalCluster
 from tests.services.node import NODE_IS_MISSING, node_program
 
@@ -120,6 +123,20 @@ def written(output):
     return sorted((row["key"], row["number"], row["total"]) for row in rows)
 
 
+def look_at_the_state(path):
+    """Every key of the source and of the operator is there, and who asks for rows hears that these are bytes."""
+    listed = CliRunner().invoke(cli, ["state", "ls", path])
+    assert 0 == listed.exit_code, listed.output
+    lists = {each.uid: each.elements for each in StateReader(path).lists()}
+    assert {"files", "numbers", "totals"} == set(lists)
+    assert list(range(KEYS)) == sorted(json.loads(each)[0] for each in lists["numbers"]["keys"])
+    by_key = lists["totals"]["snapline:by-key:totals"]
+    assert list(range(KEYS)) == sorted(json.loads(each[4:])[0] for each in by_key)
+    assert "snapline:by-key:totals" in listed.output
+    with pytest.raises(StateReadError, match="no keyed state of 'totals', but lists whose bytes only their writer"):
+        StateReader(path).table("totals")
+
+
 def test_source_operator_and_sink_are_programs(cluster, programs):
     """Nothing goes wrong, and each row is there once."""
     job_id = cluster.submit(external_job(cluster, 1), programs.job)
@@ -148,6 +165,7 @@ def test_kills_and_another_parallelism_leave_the_output_as_it_is(cluster, progra
     cluster.wait_for_checkpoints(job_id, restored.checkpoint_counts.completed + 1)
     path = cluster.client.stop_with_savepoint(job_id, str(tmp_path / "savepoint"))
     programs.join()
+    look_at_the_state(path)
     may_end.set()
     env = external_job(cluster, 3)
     env.restore_from(path)
