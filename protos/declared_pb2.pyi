@@ -30,7 +30,7 @@ class DeclaredJob(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., configuration: _Optional[_Mapping[str, str]] = ..., operators: _Optional[_Iterable[_Union[DeclaredOperator, _Mapping]]] = ..., savepoint_restore: _Optional[_Union[_job_pb2.SavepointRestoreSettings, _Mapping]] = ...) -> None: ...
 
 class DeclaredOperator(_message.Message):
-    __slots__ = ("uid", "inputs", "parallelism", "source", "sink", "select", "with_columns", "filter", "aggregate", "join", "union", "function", "watermarks")
+    __slots__ = ("uid", "inputs", "parallelism", "source", "sink", "select", "with_columns", "filter", "aggregate", "join", "union", "function", "watermarks", "external")
     UID_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     PARALLELISM_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class DeclaredOperator(_message.Message):
     UNION_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     WATERMARKS_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_FIELD_NUMBER: _ClassVar[int]
     uid: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     parallelism: int
@@ -57,7 +58,8 @@ class DeclaredOperator(_message.Message):
     union: DeclaredUnion
     function: DeclaredFunction
     watermarks: DeclaredWatermarks
-    def __init__(self, uid: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., parallelism: _Optional[int] = ..., source: _Optional[_Union[DeclaredSource, _Mapping]] = ..., sink: _Optional[_Union[DeclaredConnector, _Mapping]] = ..., select: _Optional[_Union[DeclaredColumns, _Mapping]] = ..., with_columns: _Optional[_Union[DeclaredColumns, _Mapping]] = ..., filter: _Optional[_Union[DeclaredExpression, _Mapping]] = ..., aggregate: _Optional[_Union[DeclaredAggregation, _Mapping]] = ..., join: _Optional[_Union[DeclaredJoin, _Mapping]] = ..., union: _Optional[_Union[DeclaredUnion, _Mapping]] = ..., function: _Optional[_Union[DeclaredFunction, _Mapping]] = ..., watermarks: _Optional[_Union[DeclaredWatermarks, _Mapping]] = ...) -> None: ...
+    external: DeclaredExternal
+    def __init__(self, uid: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., parallelism: _Optional[int] = ..., source: _Optional[_Union[DeclaredSource, _Mapping]] = ..., sink: _Optional[_Union[DeclaredConnector, _Mapping]] = ..., select: _Optional[_Union[DeclaredColumns, _Mapping]] = ..., with_columns: _Optional[_Union[DeclaredColumns, _Mapping]] = ..., filter: _Optional[_Union[DeclaredExpression, _Mapping]] = ..., aggregate: _Optional[_Union[DeclaredAggregation, _Mapping]] = ..., join: _Optional[_Union[DeclaredJoin, _Mapping]] = ..., union: _Optional[_Union[DeclaredUnion, _Mapping]] = ..., function: _Optional[_Union[DeclaredFunction, _Mapping]] = ..., watermarks: _Optional[_Union[DeclaredWatermarks, _Mapping]] = ..., external: _Optional[_Union[DeclaredExternal, _Mapping]] = ...) -> None: ...
 
 class DeclaredConnector(_message.Message):
     __slots__ = ("name", "options")
@@ -296,6 +298,16 @@ class DeclaredFunction(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[DeclaredField]
     key_columns: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, method: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[_Mapping[str, DeclaredValue]] = ..., columns: _Optional[_Iterable[_Union[DeclaredField, _Mapping]]] = ..., key_columns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeclaredExternal(_message.Message):
+    __slots__ = ("task", "columns", "key_columns")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    KEY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    columns: _containers.RepeatedCompositeFieldContainer[DeclaredField]
+    key_columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[DeclaredField, _Mapping]]] = ..., key_columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeclaredPayload(_message.Message):
     __slots__ = ("job", "node_id")

@@ -135,6 +135,11 @@ def _add(
             return inputs[0].union(*inputs[1:])
         case "function":
             stream = _call_function(inputs[0], operator.function, uid, parts)
+        case "external":
+            external = _add_external(environment, operator, inputs)
+            if external is None:
+                return None
+            stream = external
         case "watermarks":
             stream = inputs[0].assign_timestamps_and_watermarks(_strategy(operator.watermarks))
     stream = stream.uid(uid)
@@ -145,10 +150,11 @@ def _check_inputs(kind: str | None, count: int) -> None:
     """Raise JobDefinitionError when an operator of this kind does not read so many others."""
     if kind is None:
         raise JobDefinitionError("it says neither source, sink nor what else it is")
-    least, most = {"source": (0, 0), "join": (2, 2), "union": (2, MOST_OPERATORS)}.get(kind, (1, 1))
+    least, most = {"source": (0, 0), "external": (0, 1), "join": (2, 2), "union": (2, MOST_OPERATORS)}.get(kind, (1, 1))
     if not least <= count <= most:
-        wanted = f"{least}" if least == most else f"at least {least}"
-        raise JobDefinitionError(f"a {kind} reads {wanted} other operators, and {count} are named")
+        wanted = f"{least}" if least == most else f"at least {least}" if most > 1 else f"at most {most}"
+        label = "n external task" if kind == "external" else f" {kind}"
+        raise JobDefinitionError(f"a{label} reads {wanted} other operators, and {count} are named")
 
 
 def _add_source(environment: StreamExecutionEnvironment, operator: pb.DeclaredOperator, parts: PartMaker) -> DataStream:
@@ -164,6 +170,28 @@ def _add_source(environment: StreamExecutionEnvironment, operator: pb.DeclaredOp
         return stream
     stream.check_event_time(strategy.column, f"watermarks of {label!r}")
     return replace(stream, event_time_column=strategy.column)
+
+
+def _add_external(
+    environment: StreamExecutionEnvironment, operator: pb.DeclaredOperator, inputs: list[DataStream]
+) -> DataStream | None:
+    """Append the external task, whose shape follows from what it reads and puts out; returns its rows, or None for a
+    sink."""
+    declared, uid = operator.external, operator.uid
+    columns, keys = decode_schema(declared.columns), tuple(declared.key_columns)
+    if keys and not (inputs and len(columns)):
+        raise JobDefinitionError("an external source or sink has no key columns")
+    if not inputs:
+        if not len(columns):
+            raise JobDefinitionError("an external source says the columns of its rows")
+        return environment.from_external(declared.task, columns, uid=uid)
+    if len(columns):
+        stream = inputs[0]
+        return (stream.key_by(*keys) if keys else stream).via_external(declared.task, columns, uid=uid)
+    end = inputs[0].to_external(declared.task, uid=uid)
+    if operator.parallelism:
+        end.set_parallelism(operator.parallelism)
+    return None
 
 
 def _strategy(declared: pb.DeclaredWatermarks) -> WatermarkStrategy:

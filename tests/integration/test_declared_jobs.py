@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
 
 import snapline as sl
+from examples.external_rows import KEYS as EXTERNAL_KEYS
+from examples.external_rows import NUMBERS, TOTALS, Files, Numbers, Totals
 from snapline.cli import cli
 from snapline.client import RequestRefused
 from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.external import participate
 from tests.services.cluster import LocalCluster
 from tests.services.node import NODE_IS_MISSING, node_program
 
@@ -117,6 +122,38 @@ def test_the_command_submits_a_file_and_says_what_is_wrong_with_another(cluster,
     assert str(raised.value) == (
         "job 'pickled' is not run here: operator 'rows' is a pickle, and security.pickled-jobs.allowed is false; declare the job "
         "(SubmitDeclaredJob, `snapline submit`), or allow pickles in the coordinator's settings"
+    )
+
+
+def test_programs_outside_are_all_of_a_declared_job(cluster, tmp_path):
+    """Source, operator by key and sink register for tasks that a file names, and no pickle goes anywhere."""
+
+    def fields(schema):
+        return [{"name": field.name, "type": str(field.type)} for field in schema]
+
+    totals = {"task": "totals", "columns": fields(TOTALS), "keyColumns": ["key"]}
+    declared = numbered_rows(tmp_path) | {
+        "name": "declared programs",
+        "operators": [
+            {"uid": "numbers", "parallelism": 1, "external": {"task": "numbers", "columns": fields(NUMBERS)}},
+            {"uid": "totals", "parallelism": 1, "inputs": ["numbers"], "external": totals},
+            {"uid": "files", "parallelism": 1, "inputs": ["totals"], "external": {"task": "files"}},
+        ],
+    }
+    declaration = tmp_path / "job.json"
+    declaration.write_text(json.dumps(declared))
+    tasks = {"numbers": Numbers(100, 0.0), "totals": Totals(), "files": Files(tmp_path / "out")}
+    at = {"job": "declared programs", "coordinator": cluster.address, "retry_pause": 0.05, "give_up_after": 60}
+    with ThreadPoolExecutor() as threads:
+        said = [threads.submit(participate, task, task_name=name, **at) for name, task in tasks.items()]
+        done = CliRunner().invoke(cli, ["submit", "-m", cluster.address, str(declaration)])
+        assert 0 == done.exit_code, done.output
+        assert all(each.result().endswith("is FINISHED") for each in said)
+    rows = [json.loads(line) for file in (tmp_path / "out").glob("[!.]*") for line in file.read_text().splitlines()]
+    assert sorted((row["key"], row["number"], row["total"]) for row in rows) == sorted(
+        (key, number, total)
+        for key in range(EXTERNAL_KEYS)
+        for number, total in enumerate(accumulate(range(1, 101)), 1)
     )
 
 

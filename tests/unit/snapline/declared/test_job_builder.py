@@ -82,6 +82,36 @@ def test_it_is_the_graph_of_the_same_program() -> None:
     assert shape(env.translate("declared").job_graph) == shape(translate_declared(declared))
 
 
+def test_programs_outside_are_source_operator_and_sink() -> None:
+    """What an external task is follows from what it reads and puts out, and it has the graph of the same program."""
+    numbers, totals = (
+        [{"name": name, "type": "int64"} for name in names] for names in (("key", "n"), ("key", "total"))
+    )
+    declared = job(
+        operator("numbers", external={"task": "numbers", "columns": numbers}, parallelism=2),
+        operator("totals", "numbers", external={"task": "sums", "columns": totals, "keyColumns": ["key"]}),
+        operator("files", "totals", external={"task": "files"}, parallelism=1),
+        configuration={"parallelism.default": "3"},
+    )
+
+    env = sl.StreamExecutionEnvironment.get_execution_environment().set_parallelism(3)
+    first = pa.schema([("key", pa.int64()), ("n", pa.int64())])
+    second = pa.schema([("key", pa.int64()), ("total", pa.int64())])
+    rows = env.from_external("numbers", first, uid="numbers").set_parallelism(2)
+    rows.key_by("key").via_external("sums", second, uid="totals").to_external("files", uid="files").set_parallelism(1)
+    graph = translate_declared(declared)
+
+    def tasks(graph: JobGraph) -> list[str]:
+        return [o.external_task for vertex in graph.vertices for o in vertex.operators]
+
+    expected = env.translate("declared").job_graph
+    assert shape(expected) == shape(graph)
+    assert ["numbers", "sums", "files"] == tasks(expected) == tasks(graph)
+    specs = [load_payload(o.payload) for vertex in graph.vertices for o in vertex.operators]
+    assert ["source", "operator", "sink"] == [spec.shape for spec in specs]
+    assert ("key",) == specs[1].key_columns
+
+
 def test_every_payload_is_a_declaration_that_a_task_builds() -> None:
     """From the wire's bytes to the specification that runs."""
     declared = job(
@@ -179,6 +209,13 @@ def test_joins_and_unions() -> None:
          [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "aggregates": [{"name": "uid", "function": "count"}]})]),
         ("declared operator 'm': there is no kind 0 of windows",
          [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "window": {}, "aggregates": [{"name": "n", "function": "count"}]})]),
+        ("declared operator 'e': an external source says the columns of its rows", [operator("e", external={"task": "e"})]),
+        ("declared operator 'e': external task '': give it a name, under which its programs register",
+         [source(), operator("e", "orders", external={})]),
+        ("declared operator 'e': an external source or sink has no key columns",
+         [source(), operator("e", "orders", external={"task": "e", "keyColumns": ["shop"]})]),
+        ("declared operator 'e': an external task reads at most 1 other operators, and 2 are named",
+         [source("a"), source("b"), operator("e", "a", "b", external={"task": "e"})]),
         ("declared operator 'x': 'delete' is no method that takes a function here; there are map_batches, map, flat_map",
          [source(), operator("x", "orders", function={"method": "delete", "name": "a:b"})]),
     ],
