@@ -16,6 +16,9 @@ NODE := $(VENV)/node/node_modules/.package-lock.json
 SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline examples benchmarks tests
 PROTOS := $(wildcard protos/*.proto)
 
+# Tests start hundreds of processes; where the environment says not to keep compiled modules, each would compile all of them.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
 
