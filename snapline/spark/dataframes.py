@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import atexit
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import fs
 
+from snapline.connectors.files.filesystems import locate
+from snapline.connectors.files.output_files import failures
 from snapline.connectors.parquet import ParquetSink
 from snapline.connectors.parquet.staged_rows import StagedRowsSource, new_staged_directory
 from snapline.dataflow.api.watermarks import WatermarkStrategy
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from snapline.stream import DataStream
 
 OUTPUT_UID = "to-dataframe"
+FRAME_PREFIX = "snapline-frame-"
+"""How the names of directories begin that hold the rows of `to_dataframe`."""
 
 
 def from_dataframe(
@@ -102,18 +108,37 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     if stream.schema is not None:
         spark_schema_of(stream.schema, what)
     configuration = environment.configuration
-    directory = f"{staging_base(configuration, spark, what).rstrip('/')}/snapline-frame-{uuid.uuid4().hex}"
-    options = storage_options_of(configuration)
+    base, options = staging_base(configuration, spark, what).rstrip("/"), storage_options_of(configuration)
+    directory = f"{base}/{FRAME_PREFIX}{uuid.uuid4().hex}"
     atexit.register(_remove, directory, configuration)
     end.sink_to(ParquetSink(directory, schema=stream.schema, storage_options=options), uid=OUTPUT_UID)
-    environment.execute(job_name, local=local, threads=threads if local else None)
+    result = environment.execute(job_name, local=local, threads=threads if local else None)
+    written = directory_of_job(result.job_id, base, directory, options)
+    if written != directory:
+        atexit.register(_remove, written, configuration)
     register_data_source(spark)
     reader = spark.read.format(FORMAT)
     for key, value in options.items():
         reader = reader.option(key, value)
     if stream.schema is not None:
         reader = reader.schema(spark_schema_of(stream.schema, what))
-    return reader.load(directory)
+    return reader.load(written)
+
+
+def directory_of_job(job_id: str, base: str, own: str, storage_options: Mapping[str, str]) -> str:
+    """The directory that the job has written its frame into: this program's own, or that of a program that was killed,
+    whose job has gone on instead of the one of this program."""
+    place = locate(base, storage_options)
+
+    def names(path: str) -> list[str]:
+        return [file.base_name for file in place.filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))]
+
+    own_name = own.removeprefix(f"{base}/")
+    with failures("list", base):
+        for name in [own_name, *(name for name in names(place.path) if name.startswith(FRAME_PREFIX))]:
+            if any(file.startswith(f"part-{job_id}-") for file in names(f"{place.path}/{name}")):
+                return f"{base}/{name}"
+    return own
 
 
 def _remove(directory: str, configuration: Configuration) -> None:

@@ -15,6 +15,7 @@ import pytest
 import snapline as sl
 from snapline.client import RequestRefused
 from snapline.connectors.builtin.collection import CollectionSource
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.session import open_spark
 from tests.services.cluster import wait_until
@@ -180,6 +181,25 @@ def test_an_empty_frame(spark: Any, tmp_path: Path) -> None:
     stream = environment(tmp_path).from_dataframe(spark.range(0).selectExpr("id", "string(id) as s"), uid="f")
     back = stream.to_dataframe(spark, local=True)
     assert (back.count(), back.columns) == (0, ["id", "s"])
+
+
+def test_the_frame_of_a_job_that_a_killed_program_has_left(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With high availability that job goes on instead of the new one, and its rows are in the directory of the program
+    that is gone: they are the frame, and go with this program."""
+    env = environment(tmp_path)
+    base = env.configuration.get_option(CHECKPOINTS_DIRECTORY)
+    sink = sl.ParquetSink(f"{base}/snapline-frame-left")
+    env.from_collection([{"n": number} for number in range(5)]).sink_to(sink, uid="to-dataframe")
+    left = env.execute("left", local=True)
+    removed: list[str] = []
+    monkeypatch.setattr("atexit.register", lambda _, directory, *__: removed.append(directory))
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute", lambda *_, **__: left)
+
+    frame = environment(tmp_path).from_collection([{"n": 7}]).to_dataframe(spark, local=True)
+    assert sorted(row.n for row in frame.collect()) == list(range(5))
+    assert removed[1:] == [f"{base}/snapline-frame-left"]
 
 
 def test_a_savepoint_is_read_on_without_the_frame(spark: Any, tmp_path: Path) -> None:
