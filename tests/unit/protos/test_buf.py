@@ -1,4 +1,4 @@
-"""What buf says of the protos: its standard rules, and whether programs of an earlier Snapline would still be understood."""
+"""What buf says of the protos: its standard rules, and whether programs of an earlier Snapline are still understood."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 RELEASED = Path(__file__).with_name("released.binpb")
-"""The descriptors that must not break: until there is a release, those of the commit that rolling upgrades are tested from."""
+"""The descriptors that must not break: until there is a release, those that rolling upgrades are tested from."""
 BUF = Path(sys.executable).with_name("buf")
 
 pytestmark = pytest.mark.skipif(not BUF.exists(), reason="NO BUF HERE: the extra dev brings it (buf-bin)")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not BUF.exists(), reason="NO BUF HERE: the extra
 
 def ask_buf(*arguments: str, directory: Path = ROOT) -> tuple[int, str]:
     """Exit code and findings of buf."""
-    command = [str(BUF), *arguments, "--config", str(ROOT / "protos" / "buf.yaml")]
+    command = [str(BUF), *arguments, "--config", str(ROOT / "buf.yaml")]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -30,7 +30,7 @@ def copy_protos(directory: Path) -> Path:
 
 
 def test_the_standard_rules_hold():
-    """Exceptions stand in protos/buf.yaml, each with its reason."""
+    """Exceptions stand in buf.yaml, each with its reason."""
     assert (0, "") == ask_buf("lint", ".")
 
 
