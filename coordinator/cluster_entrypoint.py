@@ -60,6 +60,7 @@ from snapline.coordinator.rpc.refused_calls import SERVICES
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
+from snapline.coordinator.trace_reporter import TraceReporter, open_trace_reporter
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTS_DIRECTORY,
@@ -157,6 +158,7 @@ class ClusterEntrypoint:
         self._no_runners.set()
         self._actors: list[pykka.ActorRef[Any]] = []
         self._metrics: MetricsServer | None = None
+        self._traces: TraceReporter | None = None
 
     # --- up and down --------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class ClusterEntrypoint:
         base = configuration.get_option(CHECKPOINTS_DIRECTORY)
         if base:
             base = self._checked_directory(base)
+        self._traces = open_trace_reporter(configuration)
         self._high_availability = self._open_high_availability()
         self._start_marks = StartMarks(self._high_availability.storage)
         recovered, held, set_aside = self._stored_jobs(base)
@@ -215,6 +218,7 @@ class ClusterEntrypoint:
             start_marks=self._start_marks,
             replies=self._replies,
             logger=self._logger,
+            traces=self._traces,
         )
         self._start_metrics(address)
         self._read_archive(archive)
@@ -276,6 +280,8 @@ class ClusterEntrypoint:
         self._dialer.shutdown()
         self._io.close()
         self._timers.close()
+        if self._traces is not None:
+            self._traces.close()
 
     def _open_high_availability(self) -> HighAvailability:
         configuration = self._config.configuration

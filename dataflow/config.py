@@ -621,6 +621,14 @@ WEB_BIND_ADDRESS = _string(
     "web.bind-address", "127.0.0.1", "Address that the page listens on; others than loopback need a token or TLS."
 )
 
+TRACES_OTEL_ENDPOINT = _string(
+    "traces.reporter.otel.exporter.endpoint",
+    "",
+    "Where a coordinator sends spans of checkpoints, restarts and rescales by OTLP over gRPC (http://host:4317), with the "
+    "extra otlp; empty: nowhere.",
+)
+TRACES_OTEL_SERVICE_NAME = _string("traces.reporter.otel.service.name", "snapline", "What the traces call the service.")
+
 # --- security, storage, logs ------------------------------------------------------------------------------------------
 SECURITY_TOKEN = _string(
     "security.auth.token",

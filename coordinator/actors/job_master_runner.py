@@ -22,6 +22,7 @@ from snapline.coordinator.actors.master_hook_runner import MasterHookRunner
 from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
+from snapline.coordinator.diagnosis.job_spans import JobSpans
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from snapline.coordinator.event_logs import JobLog
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
@@ -51,6 +52,7 @@ from snapline.coordinator.jobmaster.operations import Reply
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.switchboard import Outbox, Switchboard
+from snapline.coordinator.trace_reporter import TraceReporter
 from snapline.dataflow.api.master_hooks import create_hooks
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from snapline.dataflow.failures import Blame, SerializedFailure
@@ -96,6 +98,8 @@ class JobServices:
     start_marks: StartMarks
     replies: PendingReplies
     logger: Logger
+    traces: TraceReporter | None = None
+    """Where the spans of jobs go; None: nowhere."""
 
 
 class JobMasterRunner:
@@ -236,6 +240,8 @@ class JobMasterRunner:
         )
         outbox = self._outbox = services.switchboard.outbox(self.tell)
         log = JobLog(master, self._logger)
+        began_ms = None if self._recovered else services.clock.now_ms()
+        spans = JobSpans(began_ms, checkpoints.stats.history)
 
         def after_events() -> None:
             outbox.flush()
@@ -243,6 +249,12 @@ class JobMasterRunner:
                 checkpoints.stats.job_restarts = master.scheduler.restarts
                 checkpoint_io.write_statistics(checkpoints.stats)
             log.write()
+            if services.traces is not None:
+                scheduler = master.scheduler
+                parallelism = [vertex.parallelism for vertex in scheduler.graph.job_graph.vertices]
+                found = spans.status_seen(scheduler.status, parallelism, scheduler.exceptions, services.clock.now_ms())
+                found += spans.checkpoints_seen(checkpoints.stats.history)
+                services.traces.report(job_id, graph.name, found)
 
         actor = MachineActor.start(
             f"job-master-{job_id}",
