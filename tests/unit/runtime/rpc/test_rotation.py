@@ -87,6 +87,7 @@ def test_everything_is_changed_while_a_stream_goes_on(files: LiveFiles, address:
 
 def test_the_page_shows_the_new_certificate_without_a_restart(files: LiveFiles) -> None:
     """From the next connection on; who trusts the old authority alone, or shows its certificate, ends outside then."""
+    pytest.importorskip("uvicorn", reason="the page needs the extra web")
 
     def shown(trusted: Authority, own: Authority) -> bytes:
         context = ssl.create_default_context(cafile=str(trusted.directory / "ca.pem"))
