@@ -105,11 +105,13 @@ class ClientView:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
     async def is_accepted(self, job: str) -> bool:
-        """Whether a job with this id or name is here that has not ended; its JobMaster may not have begun."""
-        return any(
-            job in (each.job_id, each.name) and not each.status.is_globally_terminal
-            for each in await self._ask_dispatcher()
-        )
+        """Whether a job with this id or name is here that has not ended; its JobMaster may not have begun. True as well
+        while the Dispatcher does not answer, which alone knows."""
+        try:
+            jobs = await self._ask_dispatcher()
+        except (pykka.ActorDeadError, pykka.Timeout):
+            return True
+        return any(job in (each.job_id, each.name) and not each.status.is_globally_terminal for each in jobs)
 
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         details = await self._registry.details(job_id)

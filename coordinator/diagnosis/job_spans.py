@@ -15,8 +15,6 @@ from snapline.coordinator.jobmaster.scheduler import RootException
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import JobStatus
 
-ENDS = (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED, JobStatus.SUSPENDED)
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -42,7 +40,7 @@ class JobSpans:
         self._parallelism: tuple[int, ...] = ()
         """Subtasks of each vertex when the job ran last."""
         self._last_failure = 0
-        self._ended = frozenset(_ended(history))
+        self._ended = _ended(history)
 
     def status_seen(
         self,
@@ -55,7 +53,8 @@ class JobSpans:
         last."""
         if status is JobStatus.RESTARTING and self._began_ms is None:
             self._began_ms = now_ms
-        if self._began_ms is None or not (status is JobStatus.RUNNING or status in ENDS):
+        has_settled = status in (JobStatus.RUNNING, JobStatus.SUSPENDED) or status.is_globally_terminal
+        if self._began_ms is None or not has_settled:
             if status is JobStatus.RUNNING:
                 self._parallelism = tuple(parallelism)
             return []
@@ -69,9 +68,9 @@ class JobSpans:
 
     def checkpoints_seen(self, history: Sequence[CheckpointStats]) -> list[Span]:
         """The checkpoints that have ended since the last call."""
-        new = [stats for stats in history if stats.checkpoint_id in _ended(history) - self._ended]
-        self._ended = frozenset(_ended(history))
-        return [_checkpoint(stats) for stats in new]
+        before, self._ended = self._ended, _ended(history)
+        new = self._ended - before
+        return [_checkpoint(stats) for stats in history if stats.checkpoint_id in new] if new else []
 
     def _waited(
         self,
@@ -100,8 +99,8 @@ class JobSpans:
         )
 
 
-def _ended(history: Sequence[CheckpointStats]) -> set[CheckpointID]:
-    return {stats.checkpoint_id for stats in history if stats.status is not CheckpointStatsStatus.IN_PROGRESS}
+def _ended(history: Sequence[CheckpointStats]) -> frozenset[CheckpointID]:
+    return frozenset(each.checkpoint_id for each in history if each.status is not CheckpointStatsStatus.IN_PROGRESS)
 
 
 def _checkpoint(stats: CheckpointStats) -> Span:

@@ -344,6 +344,15 @@ def test_a_program_waits_for_a_job_that_begins_though_another_of_its_name_has_en
     assert early.try_again
 
 
+def test_a_program_that_asks_while_the_coordinator_stops_tries_again(coordinator, raw):
+    """The Dispatcher is gone and cannot say whether another job of the name has come: the next leader will."""
+    first = coordinator.submit("fleet", orders=1)
+    coordinator.client.cancel(first)
+    coordinator.follow(first, lambda details: details.overview.end_time_ms > 0)
+    coordinator.entrypoint._dispatcher.stop()
+    assert raw("fleet", "orders").hear("rejected").try_again
+
+
 class Adder(ExternalTask):
     """Holds numbers, one element each, and a checkpoint covers them all."""
 
