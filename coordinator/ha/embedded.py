@@ -109,10 +109,14 @@ class EmbeddedCheckpointIDCounter:
     created, and deleted again, would win it a second time, but then it finds the counter far ahead and has lost.
     """
 
-    def __init__(self, storage: Storage, job_id: JobID, fence: LeadershipFence) -> None:
+    def __init__(
+        self, storage: Storage, job_id: JobID, fence: LeadershipFence, is_forgotten: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_forgotten`: the job is over for good, and its counter is being removed."""
         self._storage = storage
         self._directory = f"counters/{job_id}"
         self._fence = fence
+        self._is_forgotten = is_forgotten
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -123,7 +127,8 @@ class EmbeddedCheckpointIDCounter:
                 self._create_if_missing(int(INITIAL_CHECKPOINT_ID))
 
     def get_and_increment(self) -> CheckpointID:
-        """The next id; tried again while others are faster."""
+        """The next id; tried again while others are faster. A draw that was overtaken by the end of its job leaves
+        nothing."""
         with self._lock:
             self._fence.check()
             while True:
@@ -131,6 +136,8 @@ class EmbeddedCheckpointIDCounter:
                 drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
                 if self._create_if_missing(drawn + 1) and self._numbers()[-1] < drawn + 1 + _KEPT_NUMBERS:
                     self._delete([number for number in numbers if number <= drawn + 1 - _KEPT_NUMBERS])
+                    if self._is_forgotten():
+                        self._delete([drawn + 1])
                     return CheckpointID(drawn)
 
     def get(self) -> CheckpointID:
@@ -362,7 +369,7 @@ class EmbeddedHighAvailability:
     def open_job(self, job_id: JobID) -> JobStores:
         """The stores of one job."""
         self._forgotten.discard(job_id)
-        counter = EmbeddedCheckpointIDCounter(self._storage, job_id, self._fence)
+        counter = EmbeddedCheckpointIDCounter(self._storage, job_id, self._fence, lambda: job_id in self._forgotten)
         counter.start()
         return JobStores(
             counter,

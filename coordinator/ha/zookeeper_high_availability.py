@@ -138,9 +138,11 @@ class ZooKeeperCheckpointIDCounter:
     """`counters/<job>`: a number whose version decides who draws it (CheckpointIDCounter). A draw whose answer was lost
     costs an id, which is never used then."""
 
-    def __init__(self, nodes: FencedNodes, job_id: JobID) -> None:
+    def __init__(self, nodes: FencedNodes, job_id: JobID, is_forgotten: Callable[[], bool]) -> None:
+        """`is_forgotten`: the job is over for good, and its counter is being removed."""
         self._nodes = nodes
         self._name = f"counters/{job_id}"
+        self._is_forgotten = is_forgotten
 
     def start(self) -> None:
         """Go on where the predecessor stopped."""
@@ -149,7 +151,8 @@ class ZooKeeperCheckpointIDCounter:
             raise CheckpointIDCounterError(f"{self._place} cannot be created: {answer.error!r}") from answer.error
 
     def get_and_increment(self) -> CheckpointID:
-        """The next id; tried again while others are faster."""
+        """The next id; tried again while others are faster. A draw that was overtaken by the end of its job leaves
+        nothing."""
         path = self._nodes.path(self._name)
         while True:
             drawn, version = self._read()
@@ -159,6 +162,8 @@ class ZooKeeperCheckpointIDCounter:
             else:
                 answer = self._nodes.write(_setting(path, following, version))
             if answer.error is None:
+                if self._is_forgotten():
+                    self._nodes.delete(self._name)
                 return CheckpointID(drawn)
             if not isinstance(answer.error, BadVersionError | NodeExistsError | NoNodeError):
                 raise CheckpointIDCounterError(f"{self._place} cannot be moved: {answer.error!r}") from answer.error
@@ -425,7 +430,7 @@ class ZooKeeperHighAvailability:
     def open_job(self, job_id: JobID) -> JobStores:
         """The stores of one job."""
         self._forgotten.discard(job_id)
-        counter = ZooKeeperCheckpointIDCounter(self._nodes, job_id)
+        counter = ZooKeeperCheckpointIDCounter(self._nodes, job_id, lambda: job_id in self._forgotten)
         counter.start()
         statistics = ZooKeeperStatistics(self._statistics, job_id, lambda: job_id in self._forgotten)
         pointers = SignedPointers(ZooKeeperPointers(self._nodes, job_id), job_id, self._signer)

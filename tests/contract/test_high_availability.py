@@ -98,6 +98,16 @@ def test_counter_of_a_finished_job_is_gone(place: Place, stores: JobStores) -> N
     assert place.lead("second").open_job(JOB).counter.get() == 1
 
 
+def test_a_draw_that_comes_after_the_end_of_its_job_leaves_nothing(place: Place) -> None:
+    """A checkpoint was about to begin, on a slow storage, when the job ended."""
+    leader = place.lead("first")
+    stores = leader.open_job(JOB)
+    leader.forget_job(JOB)
+    stores.counter.get_and_increment()
+
+    assert place.lead("second").open_job(JOB).counter.get() == 1
+
+
 def test_pointers_are_found_by_the_next_leader(place: Place, stores: JobStores) -> None:
     """In order of their ids; removed ones are not."""
     for number in (10, 9, 2):
