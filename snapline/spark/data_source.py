@@ -37,6 +37,11 @@ from snapline.connectors.files.filesystems import Location, absolute, advice, fi
 from snapline.dataflow.errors import ConnectorError
 from snapline.spark.frame_types import arrow_schema_for_spark, conform_to_spark, spark_schema_of
 
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
+except ImportError:  # before PySpark 4.2, which neither limits a trigger nor tells a source when to end
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
 FORMAT = "snapline"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _BATCH_ROWS = 65_536
@@ -192,11 +197,13 @@ class _CommittedReader(DataSourceReader):
         return whole
 
 
-class _CommittedStreamReader(DataSourceStreamReader):
+class _CommittedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is committed between two offsets."""
 
     def __init__(self, directory: _Directory, schema: StructType, most_files: int | None) -> None:
         self._directory, self._schema, self._most = directory, schema, most_files
+        self._end: Offset | None = None
+        """What a query with `availableNow` reads, and nothing after it."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the offset before the first checkpoint."""
@@ -204,13 +211,19 @@ class _CommittedStreamReader(DataSourceStreamReader):
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """As many files as the option says."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
-
         return ReadAllAvailable() if self._most is None else ReadMaxFiles(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note what is committed now, which the query reads in as many batches as its limit asks for. Of a source that
+        cannot, Spark takes a single batch: the one that was planned before the query was stopped."""
+        self._end = advance(NOTHING, self._directory.files())
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802 - Spark's name
         """As far as committed files, and the limit of the trigger, go."""
-        return advance(start or NOTHING, self._directory.files(), getattr(limit, "max_files", None))
+        files = self._directory.files()
+        if self._end is not None:
+            files = [file for file in files if not file.is_after(self._end)]
+        return advance(start or NOTHING, files, getattr(limit, "max_files", None))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The files between two offsets: the same ones whenever Spark asks."""

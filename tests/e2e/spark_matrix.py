@@ -13,6 +13,7 @@ started again, as its user would.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -191,11 +192,21 @@ def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> N
     while driver.end():
         assert cell.starts < STARTS_MAX, f"the driver ends again and again: {cell.said[-1]}"
         driver.start()
-    found = ds.dataset(directory / "out", format="parquet").to_table()["n"]
+    found = ds.dataset(files_of(directory / "out"), format="parquet").to_table()["n"]
     values = sorted(pa.chunked_array(found).to_pylist())
     if values != list(range(ROWS)):
         missing, twice = len(set(range(ROWS)) - set(values)), len(values) - len(set(values))
         cell.problem = f"{missing} rows are missing, {twice} are there twice"
+
+
+def files_of(out: Path) -> list[str]:
+    """The files that count. Those of a streaming query are named in the log of Spark's file sink: an executor that is
+    killed leaves others beside them, which Spark does not read either."""
+    logs = list(out.glob("_spark_metadata/*"))
+    if not logs:
+        return sorted(str(path) for path in out.glob("*.parquet"))
+    lines = {line for log in logs for line in log.read_text().splitlines()[1:]}
+    return sorted({str(json.loads(line)["path"]).removeprefix("file://") for line in lines})
 
 
 def _wait(reached: Callable[[], bool], patience_s: float) -> None:

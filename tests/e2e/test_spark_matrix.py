@@ -5,9 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.programs import ROOT, python, run
-from tests.e2e.spark_matrix import DOORS
+from tests.e2e.spark_matrix import DOORS, files_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_a_file_that_a_killed_executor_has_left_is_no_output(tmp_path):
+    """Spark's log of a query's files says which count, also where older entries were put together."""
+    for name in ("a", "b", "left"):
+        (tmp_path / f"{name}.parquet").touch()
+    assert files_of(tmp_path) == [str(tmp_path / f"{name}.parquet") for name in ("a", "b", "left")]
+    (tmp_path / "_spark_metadata").mkdir()
+    for log, names in {"9.compact": ["a"], "8": ["a"], "10": ["b"]}.items():
+        entries = [f'{{"path":"file://{tmp_path}/{name}.parquet","size":0,"action":"add"}}' for name in names]
+        (tmp_path / "_spark_metadata" / log).write_text("\n".join(["v1", *entries]))
+    assert files_of(tmp_path) == [str(tmp_path / f"{name}.parquet") for name in ("a", "b")]
 
 
 @pytest.mark.rare

@@ -301,6 +301,40 @@ def test_a_stream_of_committed_rows_is_exact_through_restarts_of_both_sides(spar
     assert len(found) == len(numbers)
 
 
+def test_a_query_that_was_stopped_in_a_batch_reads_all_that_is_committed(spark: Any, tmp_path: Path) -> None:
+    """With `availableNow`, the next run does the batch that was planned and goes on to the end, not beyond it; without
+    word from its source Spark would do that batch only."""
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def commit(checkpoint: int) -> None:
+        pq.write_table(pa.table({"n": [checkpoint]}), out / f"part-s-0000-{checkpoint:06d}-0-ab-0000.parquet")
+
+    def run_query(each: Any) -> None:
+        source = spark.readStream.format("snapline").option("maxFilesPerTrigger", "1").schema("n long").load(str(out))
+        writer = source.writeStream.option("checkpointLocation", str(tmp_path / "query")).trigger(availableNow=True)
+        writer.foreachBatch(each).start().awaitTermination()
+
+    def stop(*_: Any) -> None:
+        raise RuntimeError("planned")
+
+    def note(batch: Any, _: int) -> None:
+        read.append([row.n for row in batch.collect()])
+        if len(read) == 1:
+            commit(9)
+
+    read: list[list[int]] = []
+    commit(1)
+    with pytest.raises(Exception, match="planned"):
+        run_query(stop)
+    commit(2)
+    commit(3)
+    run_query(note)
+    assert read == [[1], [2], [3]]
+    run_query(note)
+    assert read == [[1], [2], [3], [9]]
+
+
 NUMBERS = pa.schema([("n", pa.int64())])
 
 
