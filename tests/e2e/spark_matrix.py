@@ -202,7 +202,7 @@ def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> N
 def files_of(out: Path) -> list[str]:
     """The files that count. Those of a streaming query are named in the log of Spark's file sink: an executor that is
     killed leaves others beside them, which Spark does not read either."""
-    logs = list(out.glob("_spark_metadata/*"))
+    logs = list(out.glob("_spark_metadata/[0-9]*"))
     if not logs:
         return sorted(str(path) for path in out.glob("*.parquet"))
     lines = {line for log in logs for line in log.read_text().splitlines()[1:]}

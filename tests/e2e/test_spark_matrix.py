@@ -16,6 +16,7 @@ def test_a_file_that_a_killed_executor_has_left_is_no_output(tmp_path):
         (tmp_path / f"{name}.parquet").touch()
     assert files_of(tmp_path) == [str(tmp_path / f"{name}.parquet") for name in ("a", "b", "left")]
     (tmp_path / "_spark_metadata").mkdir()
+    (tmp_path / "_spark_metadata" / ".8.crc").write_bytes(b"crc\x00\xff")
     for log, names in {"9.compact": ["a"], "8": ["a"], "10": ["b"]}.items():
         entries = [f'{{"path":"file://{tmp_path}/{name}.parquet","size":0,"action":"add"}}' for name in names]
         (tmp_path / "_spark_metadata" / log).write_text("\n".join(["v1", *entries]))
