@@ -25,6 +25,7 @@ from snapline.coordinator.resource.events import (
 )
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
+from snapline.coordinator.rpc.job_pages import page_of_jobs, shorten_causes
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.dataflow.failures import Blame, SerializedFailure
@@ -82,16 +83,15 @@ class ClientView:
             return OperationFailed(SerializedFailure("the coordinator is shutting down", Blame.EXTERNAL))
         return await answer
 
-    async def list_jobs(self) -> Sequence[pb.JobOverview]:
-        found = {}
-        for job_id in self._registry.known():
-            overview = await self._registry.overview(job_id)
-            if overview is not None:
-                found[job_id] = overview
-        for job in await self._ask_dispatcher():
-            if job.job_id not in found:
-                found[job.job_id] = _minimal(job).overview
-        return sorted(found.values(), key=lambda overview: overview.start_time_ms, reverse=True)
+    async def list_jobs(self, page_size: int = 0, page_token: str = "") -> pb.ListJobsResponse:
+        known = self._registry.start_times()
+        dispatched = {job.job_id: job for job in await self._ask_dispatcher()}
+        times = {job_id: job.start_time_ms for job_id, job in dispatched.items()} | known
+        shown, next_page_token = page_of_jobs(times, page_size, page_token)
+        found = await self._registry.overviews(shown)
+        found |= {each: _minimal(dispatched[each]).overview for each in shown if each not in found and each in dispatched}
+        jobs = [shorten_causes(found[job_id]) for job_id in shown if job_id in found]
+        return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page_token)
 
     async def job_graph(self, job_id: JobID) -> JobGraph | None:
         job = next((job for job in self._registry.live() if job.master.job_id == job_id), None)
@@ -172,7 +172,7 @@ class ClientView:
 
     async def overview(self) -> pb.ClusterOverview:
         resources = await self.required_resources()
-        statuses = [decode_job_status(job.status) for job in await self.list_jobs()]
+        statuses = [decode_job_status(job.status) for job in (await self.list_jobs()).jobs]
         running = sum(status in RUNNING for status in statuses)
         overview = pb.ClusterOverview(
             version=self._version,

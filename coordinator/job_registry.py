@@ -7,8 +7,9 @@ transition; they are awaited on the server's loop through a small pool of thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,6 +60,8 @@ class LiveJob:
     statistics: Callable[[], CheckpointStatsSnapshot]
     retained: Callable[[], frozenset[CheckpointID]]
     """Completed checkpoints whose files are there."""
+    start_time_ms: int
+    """When the job was submitted; it never changes."""
     name: str = ""
     external_tasks: frozenset[str] = frozenset()
     """Names of the job's external tasks without rows; they never change."""
@@ -196,20 +199,21 @@ class JobRegistry:
         """Whether the job has a JobMaster, or had one."""
         return job_id in self._live or job_id in self._ended
 
-    def known(self) -> list[JobID]:
-        """Return the ids of all jobs that this coordinator knows."""
-        return [*self._live, *(job_id for job_id in self._ended if job_id not in self._live)]
-
     async def details(self, job_id: JobID) -> pb.JobDetails | None:
         """One job; None: not known here."""
         return await self._read(
             job_id, lambda job: views.job_details(job.master, job.statistics()), lambda ended: ended.details
         )
 
-    async def overview(self, job_id: JobID) -> pb.JobOverview | None:
-        """One job in a line."""
-        return await self._read(
-            job_id, lambda job: views.job_overview(job.master, job.statistics()), lambda ended: ended.details.overview
+    def start_times(self) -> dict[JobID, int]:
+        """When each job that this coordinator knows was submitted; no actor is asked."""
+        ended = {job_id: job.details.overview.start_time_ms for job_id, job in self._ended.items()}
+        return {**ended, **{job_id: job.start_time_ms for job_id, job in self._live.items()}}
+
+    async def overviews(self, job_ids: Collection[JobID]) -> dict[JobID, pb.JobOverview]:
+        """Those of the jobs that are known, in a line each."""
+        return await self._read_all(
+            job_ids, lambda job: views.job_overview(job.master, job.statistics()), lambda ended: ended.details.overview
         )
 
     async def checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
@@ -234,11 +238,28 @@ class JobRegistry:
     async def _read(
         self, job_id: JobID, live: Callable[[LiveJob], ResultT], ended: Callable[[EndedJob], ResultT]
     ) -> ResultT | None:
-        job = self._live.get(job_id)
-        if job is not None:
-            try:
-                return await read_actor(job.actor, lambda _: live(job))
-            except pykka.ActorDeadError:  # it ended meanwhile
-                pass
-        view = self._ended.get(job_id)
-        return None if view is None else ended(view)
+        return (await self._read_all((job_id,), live, ended)).get(job_id)
+
+    async def _read_all(
+        self, job_ids: Collection[JobID], live: Callable[[LiveJob], ResultT], ended: Callable[[EndedJob], ResultT]
+    ) -> dict[JobID, ResultT]:
+        """What is read of each job that is known. All actors are asked before the first answer is awaited: one after
+        the other, each would wait for its turn on a busy loop."""
+        jobs = {job_id: self._live[job_id] for job_id in job_ids if job_id in self._live}
+
+        def asked_of(job: LiveJob) -> Any:
+            return job.actor.ask(Query(lambda _: live(job)), block=False)
+
+        def ask() -> dict[JobID, ResultT]:
+            asked = {job_id: asked_of(job) for job_id, job in jobs.items()}
+            answers = {}
+            for job_id, answer in asked.items():
+                with contextlib.suppress(pykka.ActorDeadError):  # the job ended meanwhile
+                    answers[job_id] = answer.get(timeout=QUERY_TIMEOUT_SECONDS)
+            return answers
+
+        found = await asyncio.to_thread(ask) if jobs else {}
+        for job_id in job_ids:
+            if job_id not in found and job_id in self._ended:
+                found[job_id] = ended(self._ended[job_id])
+        return found

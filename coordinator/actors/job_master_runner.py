@@ -284,6 +284,7 @@ class JobMasterRunner:
             master,
             checkpoints.stats.create_snapshot,
             lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
+            master.scheduler.graph.status_since_ms[JobStatus.CREATED],
             graph.name,
             frozenset(vertex.name for vertex in graph.vertices if vertex.is_external),
             tasks_with_rows(graph),

@@ -32,7 +32,7 @@ from snapline.coordinator.jobmaster.operations import (
 )
 from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.audit import AuditLog, client_of
-from snapline.coordinator.rpc.job_pages import BadPageToken, page_of_jobs
+from snapline.coordinator.rpc.job_pages import BadPageToken
 from snapline.coordinator.rpc.savepoint_operations import BadTriggerId, SavepointOperations
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
@@ -65,8 +65,8 @@ class Cluster(Protocol):
         """Hand the operation to the job's JobMaster."""
         ...
 
-    async def list_jobs(self) -> Sequence[pb.JobOverview]:
-        """All that are known, newest first."""
+    async def list_jobs(self, page_size: int = 0, page_token: str = "") -> pb.ListJobsResponse:
+        """Those after the one that the token names, newest first; 0: all of them. Raises BadPageToken."""
         ...
 
     async def job_graph(self, job_id: JobID) -> JobGraph | None:
@@ -168,7 +168,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:  # noqa: N802
         try:
-            return page_of_jobs(await self._cluster.list_jobs(), request.page_size, request.page_token)
+            return await self._cluster.list_jobs(request.page_size, request.page_token)
         except BadPageToken as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -335,7 +335,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             await _abort(context, grpc.StatusCode.NOT_FOUND, text)
         await self._cluster.set_draining(resource_id, draining=not request.undo)
         moved: list[str] = []
-        for job in await self._cluster.list_jobs() if not request.undo else ():
+        for job in (await self._cluster.list_jobs()).jobs if not request.undo else ():
             details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
             if details is None or resource_id not in task_managers_of(details):
                 continue

@@ -5,8 +5,9 @@ A page's token names its last job; jobs that have come or gone meanwhile move no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+from snapline.dataflow.ids import JobID
 from snapline.protos import client_pb2 as pb
 
 MAX_CAUSE = 500
@@ -17,18 +18,16 @@ class BadPageToken(ValueError):
     """The token was not given out by this service."""
 
 
-def page_of_jobs(jobs: Sequence[pb.JobOverview], page_size: int, page_token: str) -> pb.ListJobsResponse:
-    """The jobs after the one that the token names, newest first. Raises BadPageToken."""
-    ordered = sorted(jobs, key=_place)
+def page_of_jobs(start_times_ms: Mapping[JobID, int], page_size: int, page_token: str) -> tuple[list[JobID], str]:
+    """The jobs after the one that the token names, newest first, at most `page_size` (0: all of them), and the token of
+    the next page; empty: there is none. Raises BadPageToken."""
+    ordered = sorted((-start_time_ms, job_id) for job_id, start_time_ms in start_times_ms.items())
     if page_token:
         after = _read_token(page_token)
-        ordered = [job for job in ordered if _place(job) > after]
+        ordered = [place for place in ordered if place > after]
     shown = ordered[:page_size] if page_size > 0 else ordered
-    response = pb.ListJobsResponse(jobs=[shorten_causes(job) for job in shown])
-    if len(shown) < len(ordered):
-        last = shown[-1]
-        response.next_page_token = f"{last.start_time_ms}-{last.job_id}"
-    return response
+    next_page_token = f"{-shown[-1][0]}-{shown[-1][1]}" if len(shown) < len(ordered) else ""
+    return [job_id for _, job_id in shown], next_page_token
 
 
 def shorten_causes(job: pb.JobOverview) -> pb.JobOverview:
@@ -42,12 +41,8 @@ def shorten_causes(job: pb.JobOverview) -> pb.JobOverview:
     return shown
 
 
-def _place(job: pb.JobOverview) -> tuple[int, str]:
-    return -job.start_time_ms, job.job_id
-
-
-def _read_token(token: str) -> tuple[int, str]:
+def _read_token(token: str) -> tuple[int, JobID]:
     start, separator, job_id = token.partition("-")
     if not separator or not start.isdigit():
         raise BadPageToken(f"page_token {token!r} is none of this service: leave it out for the first page")
-    return -int(start), job_id
+    return -int(start), JobID(job_id)
