@@ -89,7 +89,9 @@ class ClientView:
         times = {job_id: job.start_time_ms for job_id, job in dispatched.items()} | known
         shown, next_page_token = page_of_jobs(times, page_size, page_token)
         found = await self._registry.overviews(shown)
-        found |= {each: _minimal(dispatched[each]).overview for each in shown if each not in found and each in dispatched}
+        found |= {
+            each: _minimal(dispatched[each]).overview for each in shown if each not in found and each in dispatched
+        }
         jobs = [shorten_causes(found[job_id]) for job_id in shown if job_id in found]
         return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page_token)
 
