@@ -136,15 +136,16 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: _Stop, leadership
     from snapline.coordinator.web.page_server import start_page
 
     ended = threading.Event()
-    entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)
-    page = None
+    entrypoint = page = None
     try:
+        entrypoint = ClusterEntrypoint(config, logger, on_fatal=ended.set, leadership=leadership)
         address = entrypoint.start()
         _announce(config, address)
         if leadership is None and not config.sidecar:  # otherwise it is there already, whoever leads
             page = start_page(config.configuration, lambda: address, logger)
     except SnaplineError as error:
-        entrypoint.stop()
+        if entrypoint is not None:
+            entrypoint.stop()
         if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):
             return 0
         return _refuse(error, config.status_fd)

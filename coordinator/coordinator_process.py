@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from snapline.dataflow.config import LOG_LEVEL, SECURITY_TOKEN
+from snapline.dataflow.config import LOG_LEVEL
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.rpc.security import settings_of_token
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 15.0
@@ -50,8 +52,7 @@ class CoordinatorProcess:
         up unless `log.level` is set. Raises CoordinatorStartError with the one line that the child gave."""
         values = dict(settings or {})
         values.setdefault(LOG_LEVEL.key, "INFO" if log_to else "WARNING")
-        if token:
-            values[SECURITY_TOKEN.key] = token
+        values |= settings_of_token(token)
         read_end, write_end = os.pipe()
         command = [
             sys.executable,
@@ -149,6 +150,8 @@ class CoordinatorProcess:
             return ""
         if "error" in said:
             raise CoordinatorStartError(said["error"])
+        with suppress(subprocess.TimeoutExpired):  # the pipe closes a moment before the process is gone
+            self._process.wait(1.0)
         code = self._process.poll()
         why = f"took longer than {START_TIMEOUT_SECONDS:.0f} s" if code is None else f"ended with exit code {code}"
         raise CoordinatorStartError(f"the coordinator did not start: it {why}; its standard error says more")

@@ -27,7 +27,6 @@ from snapline.dataflow.config import (
     HEARTBEAT_INTERVAL,
     LOG_LEVEL,
     RESOURCEMANAGER_ADDRESS,
-    SECURITY_TOKEN,
     TASKMANAGER_INSTANCES,
     TASKMANAGER_REGISTRATION_TIMEOUT,
     TASKMANAGER_SLOTS,
@@ -36,7 +35,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
-from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token, settings_of_token
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
@@ -318,7 +317,7 @@ class EmbeddedCluster:
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")
-        with_token = self.configuration.with_values({SECURITY_TOKEN.key: self.token})
+        with_token = self.configuration.with_values(settings_of_token(self.token))
         return ClusterClient(address or self._coordinator.address, Security.from_configuration(with_token))
 
     def __exit__(

@@ -234,6 +234,11 @@ def check_secret(security: Security) -> None:
         )
 
 
+def settings_of_token(token: str) -> dict[str, str]:
+    """Return the settings with which a process takes this token, whatever else it reads settings from; empty: none."""
+    return {SECURITY_TOKEN.key: token, SECURITY_TOKEN_FILE.key: ""} if token else {}
+
+
 def configured_token(configuration: Configuration) -> str:
     """Return what `security.auth.token` says, or the file that `security.auth.file` names. Raises SecurityError."""
     return Security.from_configuration(configuration).token

@@ -312,6 +312,22 @@ def test_why_a_coordinator_does_not_start_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CoordinatorStartError, match="file"):
         CoordinatorProcess.start(settings={"execution.checkpointing.dir": str(tmp_path / "file" / "below")})
+    with pytest.raises(CoordinatorStartError, match=r"security.auth.file: cannot read .*none: No such file"):
+        CoordinatorProcess.start(settings={"security.auth.file": str(tmp_path / "none")})
+
+
+def test_a_token_that_is_handed_over_counts_whatever_file_the_settings_of_the_machine_name(tmp_path, monkeypatch):
+    """A driver reads the token's file itself, and starts its coordinator with what it says."""
+    (tmp_path / "token").write_text("of the machine\n")
+    settings = tmp_path / "snapline.toml"
+    settings.write_text(f'"security.auth.file" = "{tmp_path / "token"}"\n')
+    monkeypatch.setenv("SNAPLINE_CONFIG", str(settings))
+    coordinator = CoordinatorProcess.start(token="handed over")
+    try:
+        with ClusterClient(coordinator.address, Security("handed over")) as client:
+            assert client.list_jobs() == []
+    finally:
+        coordinator.stop()
 
 
 def test_the_daemon_writes_its_address_and_stops_on_sigterm(tmp_path):
