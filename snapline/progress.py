@@ -21,6 +21,8 @@ def rows_expected(job_graph: JobGraph) -> int | None:
     for vertex in job_graph.vertices:
         if not vertex.is_source:
             continue
+        if vertex.is_external:  # whatever its programs do, it has no rows, and no code to look into
+            return None
         spec = load_payload(vertex.operators[0].payload)
         if not isinstance(spec, SourceSpec) or not spec.source.bounded:
             return None

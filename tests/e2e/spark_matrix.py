@@ -1,13 +1,15 @@
 """Every door between Spark and Snapline, through every failure: the output is the same.
 
 Doors: a DataFrame into a job, a streaming one, rows of a job as a DataFrame and as a streaming one, a resumable
-function. Each is gone through straight; with every process killed by signal 9 in turn, one in each run (a worker,
-Spark's Python daemon, an executor, the coordinator, the driver's Java, the driver), or an executor told to go, as a
-cluster manager does; and stopped with a savepoint, and started from it at another parallelism. A driver that ends is
-started again, as its user would.
+function, programs outside as source, as operator, and as tasks of a job that has no others. Each is gone through
+straight; with every process killed by signal 9 in turn, one in each run (a worker, Spark's Python daemon, an executor,
+the coordinator, the driver's Java, the driver, a program outside), or an executor told to go, as a cluster manager
+does; and stopped with a savepoint, and started from it at another parallelism. A driver that ends is started again, as
+its user would.
 
     python -m tests.e2e.spark_matrix                          # all
     python -m tests.e2e.spark_matrix --doors frame_in,stream_in --faults straight,driver --master 'local[4]'
+    python -m tests.e2e.spark_matrix --master standalone      # on a cluster of Spark's own, started for it
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,15 +39,21 @@ from snapline.dataflow.errors import SnaplineError
 from tests.e2e import programs
 from tests.e2e.kill_matrix import parent_of
 from tests.e2e.spark_program import ROWS
+from tests.soak import standalone_spark
 
 MASTER = "local-cluster[2,2,1024]"
-DOORS = ("frame_in", "stream_in", "frame_out", "stream_out", "resumable")
-VICTIMS = ("worker", "daemon", "executor", "decommission", "coordinator", "java", "driver")
+STANDALONE = "standalone"
+CORES = 4
+OUTSIDE = {"external_source": "source", "external_operator": "operator", "external_only": "alone"}
+"""What programs outside are, where there are any."""
+DOORS = ("frame_in", "stream_in", "frame_out", "stream_out", "resumable", *OUTSIDE)
+VICTIMS = ("worker", "daemon", "executor", "decommission", "coordinator", "java", "driver", "program")
 FAULTS = ("straight", *VICTIMS, "savepoint")
 NOT_THERE = {
     ("frame_out", "savepoint"): "to_dataframe runs to its end or not at all",
     ("resumable", "savepoint"): "other partitions are refused by their digest",
     ("resumable", "coordinator"): "partitions have none",
+    **{(door, "program"): "there are none outside" for door in DOORS if door not in OUTSIDE},
 }
 STARTS_MAX = 6
 POLL_S = 0.1
@@ -66,7 +74,7 @@ class Cell:
 
     def __str__(self) -> str:
         result = "EQUAL" if not self.problem else f"NOT EQUAL: {self.problem}"
-        return f"{self.door:<11} {self.fault:<12} {result}  {self.starts} starts  {self.seconds:.0f} s"
+        return f"{self.door:<17} {self.fault:<12} {result}  {self.starts} starts  {self.seconds:.0f} s"
 
 
 class Driver:
@@ -75,6 +83,7 @@ class Driver:
     def __init__(self, cell: Cell, directory: Path, master: str, patience_s: float) -> None:
         self.cell, self.directory, self._master, self._patience_s = cell, directory, master, patience_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._programs: list[subprocess.Popen[bytes]] = []
         self._mark = ""
 
     def start(self, parallelism: int = 2, restore: str = "") -> None:
@@ -84,18 +93,39 @@ class Driver:
         program = programs.python(
             Path(__file__).with_name("spark_program.py"), self.cell.door, self.directory, self._master, str(parallelism)
         )
+        self._process = self._run([*program, *([restore] if restore else [])], f"driver-{self.cell.starts}", self._mark)
+        while self.cell.door in OUTSIDE and len(self._programs) < parallelism:
+            self._start_program()
+
+    def _start_program(self) -> None:
+        program = programs.python(Path(__file__).with_name("spark_outside.py"), OUTSIDE[self.cell.door], self.directory)
+        self._programs.append(self._run(program, f"program-{len(self._programs)}", "outside"))
+
+    def _run(self, command: Sequence[str | Path], name: str, mark: str) -> subprocess.Popen[bytes]:
         runtime = {DIRECTORY_VARIABLE: str(self.directory / "runtime"), "PYTHONPATH": str(programs.ROOT)}
-        with (self.directory / f"driver-{self.cell.starts}.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(part) for part in [*program, *([restore] if restore else [])]],
-                env=programs.environment(self._mark, **runtime),
+        with (self.directory / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(part) for part in command],
+                env=programs.environment(mark, **runtime),
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
             )
 
+    def end_programs(self, count: int | None = None) -> int:
+        """Kill so many of the programs outside, or all; how many that was."""
+        killed = [self._programs.pop(0) for _ in self._programs[:count]]
+        for program in killed:
+            program.kill()
+            program.wait()
+        return len(killed)
+
     def kill(self, victim: str) -> bool:
         """Kill such a process; whether there was one."""
+        if victim == "program":
+            for _ in range(self.end_programs(1)):
+                self._start_program()
+            return True
         pids = self._pids(victim)
         if not pids:
             return False
@@ -178,12 +208,25 @@ def _parent(pid: int) -> int:
 def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> None:
     """Run one cell, and compare its output. Raises AssertionError when it does not come to an end."""
     driver = Driver(cell, directory, master, patience_s)
+    try:
+        _drive(driver, cell, directory, patience_s)
+    finally:
+        driver.end_programs()
+    found = ds.dataset(files_of(directory / "out"), format="parquet").to_table()["n"]
+    values = sorted(pa.chunked_array(found).to_pylist())
+    if values != list(range(ROWS)):
+        missing, twice = len(set(range(ROWS)) - set(values)), len(values) - len(set(values))
+        cell.problem = f"{missing} rows are missing, {twice} are there twice"
+
+
+def _drive(driver: Driver, cell: Cell, directory: Path, patience_s: float) -> None:
     driver.start()
     _wait(lambda: driver.is_on_its_way() or driver.has_ended, patience_s)
     if cell.fault == "savepoint":
         path = driver.stop_with_savepoint()
         code = driver.end()
         assert not code, f"the driver ends with {code}: {cell.said}"
+        driver.end_programs()
         (directory / "job-is-done").unlink(missing_ok=True)
         shutil.rmtree(directory / "ha", ignore_errors=True)
         driver.start(3, path)
@@ -192,11 +235,6 @@ def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> N
     while driver.end():
         assert cell.starts < STARTS_MAX, f"the driver ends again and again: {cell.said[-1]}"
         driver.start()
-    found = ds.dataset(files_of(directory / "out"), format="parquet").to_table()["n"]
-    values = sorted(pa.chunked_array(found).to_pylist())
-    if values != list(range(ROWS)):
-        missing, twice = len(set(range(ROWS)) - set(values)), len(values) - len(set(values))
-        cell.problem = f"{missing} rows are missing, {twice} are there twice"
 
 
 def files_of(out: Path) -> list[str]:
@@ -222,7 +260,7 @@ def run_cells(doors: Sequence[str], faults: Sequence[str], master: str, patience
     for door in doors:
         for fault in faults:
             if (door, fault) in NOT_THERE:
-                print(f"{door:<11} {fault:<12} not there: {NOT_THERE[door, fault]}", flush=True)
+                print(f"{door:<17} {fault:<12} not there: {NOT_THERE[door, fault]}", flush=True)
                 continue
             cell = Cell(door, fault)
             directory = Path(tempfile.mkdtemp(prefix=f"snapline-{door}-{fault}-"))
@@ -246,13 +284,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--doors", type=lambda text: tuple(text.split(",")), default=DOORS, help=",".join(DOORS))
     parser.add_argument("--faults", type=lambda text: tuple(text.split(",")), default=FAULTS, help=",".join(FAULTS))
-    parser.add_argument("--master", default=MASTER, help="of Spark, such as local-cluster[2,2,1024] or spark://...")
+    parser.add_argument(
+        "--master", default=MASTER, help="of Spark, such as local-cluster[2,2,1024] or spark://..., or standalone"
+    )
     parser.add_argument("--patience", type=float, default=600, help="seconds for one start of a driver")
     options = parser.parse_args(arguments)
     for name, given, known in (("door", options.doors, DOORS), ("fault", options.faults, FAULTS)):
         if unknown := set(given) - set(known):
             parser.error(f"unknown {name} {', '.join(sorted(unknown))}: one of {', '.join(known)}")
-    cells = run_cells(options.doors, options.faults, options.master, options.patience)
+    with ExitStack() as stack:
+        master = options.master
+        if master == STANDALONE:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="snapline-standalone-")))
+            master = stack.enter_context(standalone_spark(directory, CORES))
+        cells = run_cells(options.doors, options.faults, master, options.patience)
     equal = sum(not cell.problem for cell in cells)
     print(f"{equal} of {len(cells)} outputs are equal")
     return 0 if equal == len(cells) else 1

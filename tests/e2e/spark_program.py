@@ -6,8 +6,10 @@ python spark_program.py DOOR DIRECTORY MASTER PARALLELISM [RESTORE]; its output 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import snapline as sl
+from snapline.dataflow.graph.external_tasks import external_job
+from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+from snapline.dataflow.ids import JobID
 from snapline.session import open_spark, stop_spark
+from snapline.sidecar import EmbeddedCluster, run_in, silent_logger, slots_required
+from tests.e2e.programs import MARK
 
+JOB = "door"
 ROWS = 4_000
 FILES = 16
 PER_FILE = ROWS // FILES
@@ -25,6 +33,7 @@ PAUSE_S = 0.002
 """For each row, so that the whole takes some seconds."""
 SPARK_SETTINGS = {
     "spark.executor.memory": "512m",
+    "spark.executor.cores": "2",
     "spark.task.maxFailures": "8",
     "spark.decommission.enabled": "true",
     "spark.executor.decommission.forceKillTimeout": "1s",
@@ -59,7 +68,7 @@ class Doors:
     """One method for each."""
 
     def __init__(self, spark: Any, directory: Path, parallelism: int, restore: str) -> None:
-        self._spark, self._directory, self._restore = spark, directory, restore
+        self._spark, self._directory, self._restore, self._parallelism = spark, directory, restore, parallelism
         self._out = str(directory / "out")
         settings = {
             "execution.checkpointing.dir": str(directory / "checkpoints"),
@@ -112,19 +121,42 @@ class Doors:
         frame = self._spark.read.parquet(str(self._directory / "in")).coalesce(2)
         frame.mapInArrow(function, "n long").write.mode("overwrite").parquet(self._out)
 
+    def external_source(self) -> None:
+        """Rows of programs outside into a job."""
+        rows = self._environment.from_external("source", NUMBERS, uid="source")
+        rows.sink_to(sl.ParquetSink(self._out), uid="sink")
+        self._environment.execute(JOB)
+
+    def external_operator(self) -> None:
+        """Rows of a job through programs outside."""
+        rows = self._stream_of_files().via_external("operator", NUMBERS, uid="operator")
+        rows.sink_to(sl.ParquetSink(self._out), uid="sink")
+        self._environment.execute(JOB)
+
+    def external_only(self) -> None:
+        """Programs outside, and nothing else, whose coordinator runs beside this driver."""
+        settings = self._environment.configuration
+        savepoint = SavepointRestoreSettings(self._restore) if self._restore else None
+        job = external_job(
+            JobID(uuid.uuid4().hex), JOB, {"alone": self._parallelism}, dict(settings.items()), savepoint
+        )
+        with EmbeddedCluster(open_spark(JOB), settings, slots_required(job), silent_logger()) as cluster:
+            run_in(cluster, job)
+
     def _stream_of_files(self) -> sl.DataStream:
         return self._environment.from_source(sl.ParquetSource(str(self._directory / "in")), uid="files")
 
     def _to_files(self, stream: sl.DataStream, path: str) -> None:
         stream.map_batches(slowly, schema=NUMBERS).sink_to(sl.ParquetSink(path), uid="sink")
-        self._environment.execute("door")
+        self._environment.execute(JOB)
 
 
 def main() -> None:
     """Go through the door."""
     door, directory, master, parallelism = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     write_input(directory)
-    spark = open_spark("door", {"spark.master": master, **SPARK_SETTINGS})
+    marks = {f"spark.executorEnv.{MARK}": os.environ.get(MARK, "")}  # those of a cluster are not children of ours
+    spark = open_spark(JOB, {"spark.master": master, **marks, **SPARK_SETTINGS})
     getattr(Doors(spark.session, directory, parallelism, "".join(sys.argv[5:6])), door)()
     stop_spark(spark)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from snapline.dataflow.graph.external_tasks import external_job
+from snapline.dataflow.ids import JobID
+from snapline.progress import rows_expected
 from snapline.protos import client_pb2 as pb
 from snapline.protos.job_pb2 import JobEdge, Partitioning
 from snapline.rows_read import RowsRead
@@ -43,3 +46,8 @@ def test_rows_of_a_source_that_discovers_are_those_that_its_readers_emit():
     rows = RowsRead()
     rows.note(pb.JobDetails(vertices=vertices, edges=edges))
     assert rows.total == 3_000
+
+
+def test_nobody_knows_how_many_rows_programs_outside_have():
+    """A job that has no other tasks has no code to ask, either."""
+    assert rows_expected(external_job(JobID("a"), "fleet", {"orders": 2}, {})) is None
