@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
@@ -66,7 +67,9 @@ class CollectedRows:
         """All that is left as a table."""
         batches = list(self._batches)
         schema = batches[0].schema if batches else self._schema
-        return pa.Table.from_batches(batches, schema) if schema is not None else pa.table({})
+        if schema is None:
+            return pa.table({})
+        return pa.Table.from_batches([_in_types_of(schema, batch) for batch in batches], schema)
 
     def to_polars(self) -> Any:
         """All that is left as a polars.DataFrame."""
@@ -151,6 +154,23 @@ def refuse_unbounded(graph: StreamGraph, for_what: str) -> None:
         if endless or isinstance(node.spec, SourceFunctionSpec):
             why = "never ends" if endless else "is a function that may never end"
             raise JobDefinitionError(f"source {node.uid or node.name!r} {why}, so its rows cannot be {for_what}")
+
+
+def _in_types_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with texts as the first one had them. Raises JobDefinitionError for other columns."""
+    if batch.schema.equals(schema):
+        return batch
+    if not differ_in_offsets_only(batch.schema, schema):
+        raise JobDefinitionError(
+            f"rows of this stream have different columns, which make no table: {_describe(schema)} and {_describe(batch.schema)}; "
+            "take them as rows or by batches(), or give the operators before a union the same schema="
+        )
+    return batch.cast(schema)
+
+
+def _describe(schema: pa.Schema) -> str:
+    """Names and types in one line."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:

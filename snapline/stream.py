@@ -25,6 +25,7 @@ from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.window_names import describe_windows
+from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.external_tasks import external_spec
 from snapline.dataflow.graph.operator_specs import (
@@ -47,7 +48,7 @@ from snapline.dataflow.graph.side_outputs import why_no_side_output
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.partitioning import Partitioning
-from snapline.expressions.expression import Expr
+from snapline.expressions.expression import Expr, col
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 from snapline.row_hints import schema_by_hints
@@ -347,8 +348,8 @@ class DataStream(StreamResults):
         return self.add_operator(name, CustomOperatorSpec(factory), uid, stateful=stateful, schema=None)
 
     def union(self, *others: DataStream) -> DataStream:
-        """All rows of all streams, in no order between them. Raises JobDefinitionError for streams of different
-        environments.
+        """All rows of all streams, in no order between them; texts of all get the type that this stream has
+        (large_string or string). Raises JobDefinitionError for streams of different environments.
 
         >>> more = env.from_collection([{"shop": "c", "customer": "y", "cents": 5, "coupon": None, "at": 9}], uid="more")
         >>> len(orders.union(more).edges)
@@ -357,6 +358,7 @@ class DataStream(StreamResults):
         for other in others:
             if other.environment is not self.environment:
                 raise JobDefinitionError("union of streams of different environments")
+        others = tuple(_in_types_of(self.schema, other) for other in others)
         times = {stream.event_time_column for stream in (self, *others)}
         schema = self.schema if all(o.schema == self.schema for o in others) else None
         return DataStream(
@@ -719,3 +721,11 @@ def _checked_on_error(on_error: OnError, name: str) -> OnError:
     if why := why_wrong(on_error):
         raise JobDefinitionError(f"operator {name!r}: {why}")
     return on_error
+
+
+def _in_types_of(schema: pa.Schema | None, stream: DataStream) -> DataStream:
+    """The stream with texts whose offsets are as wide as in this schema, where both are known and nothing else differs."""
+    if schema is None or stream.schema is None or not differ_in_offsets_only(stream.schema, schema):
+        return stream
+    wrong = [field for field in schema if stream.schema.field(field.name).type != field.type]
+    return stream.with_columns([col(field.name).cast(field.type) for field in wrong]) if wrong else stream

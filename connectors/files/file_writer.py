@@ -24,6 +24,7 @@ from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, pa
 from snapline.connectors.formats.file_format import FileEncoder, FileFormat
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import Counter, MetricGroup
+from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.errors import ConnectorError
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, *, cast: bool, what: str
             batch = batch.select(schema.names)
             if batch.schema.types == schema.types:
                 return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-            if cast:
+            if cast or differ_in_offsets_only(batch.schema, schema):
                 return batch.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConnectorError(f"{what}: a batch does not fit the schema: {first_line(error)}") from error

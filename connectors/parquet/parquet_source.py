@@ -30,6 +30,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
@@ -109,7 +110,7 @@ class ParquetSource(Source):
         ]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        return ParquetReader(self, context)
+        return ParquetReader(self, context, self._schema)
 
     def _files(self) -> list[Location]:
         """All files that the paths mean, each once, in order."""
@@ -127,8 +128,9 @@ class ParquetSource(Source):
 class ParquetReader(SourceReader):
     """Reads the row groups of one subtask one after the other, in bounded memory."""
 
-    def __init__(self, source: ParquetSource, context: SourceContextInfo) -> None:
+    def __init__(self, source: ParquetSource, context: SourceContextInfo, schema: pa.Schema | None = None) -> None:
         self._source = source
+        self._schema = schema
         self._parallelism = context.parallelism
         self._bytes_read = context.metrics.counter(BYTES_READ)
         self._splits: list[SourceSplit] = []
@@ -204,10 +206,15 @@ class ParquetReader(SourceReader):
                     skip -= batch.num_rows
                     continue
                 rows = batch.slice(skip).replace_schema_metadata(None)
-                return rows if self._source.columns is None else rows.select(list(self._source.columns))
+                return self._in_one_type(rows)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(split.description["path"], error) from error
         raise ConnectorError(_changed(split))
+
+    def _in_one_type(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The chosen columns, with offsets as wide as those of the first file, where the files differ in that."""
+        rows = batch if self._source.columns is None else batch.select(list(self._source.columns))
+        return rows if self._schema is None or rows.schema.equals(self._schema) else rows.cast(self._schema)
 
     def _open(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
         url, row_group = split.description["path"], int(split.description["row_group"])
@@ -339,7 +346,9 @@ def _require_same_columns(
         return
     for name in columns if columns is not None else [*first.names, *(n for n in schema.names if n not in first.names)]:
         mine, theirs = _type_of(schema, name), _type_of(first, name)
-        if mine != theirs and not (columns is not None and theirs == "missing"):
+        if mine == theirs or (columns is not None and theirs == "missing"):
+            continue
+        if "missing" in (mine, theirs) or narrow_type(schema.field(name).type) != narrow_type(first.field(name).type):
             raise ConnectorError(
                 f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
                 "columns that they share"

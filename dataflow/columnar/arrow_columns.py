@@ -96,6 +96,27 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
     )
 
 
+def narrow_type(data_type: pa.DataType) -> pa.DataType:
+    """The type with 32-bit offsets, also inside of structs and lists. Some writers of Parquet say large_string and others
+    string, of the same texts: two types are one for people if their narrow types are equal."""
+    kinds = pa.types
+    if kinds.is_struct(data_type):
+        return pa.struct([field.with_type(narrow_type(field.type)) for field in data_type.fields])
+    if kinds.is_list(data_type) or kinds.is_large_list(data_type):
+        return pa.list_(data_type.value_field.with_type(narrow_type(data_type.value_type)))
+    if kinds.is_large_string(data_type) or kinds.is_string_view(data_type):
+        return pa.string()
+    return pa.binary() if kinds.is_large_binary(data_type) or kinds.is_binary_view(data_type) else data_type
+
+
+def differ_in_offsets_only(schema: pa.Schema, other: pa.Schema) -> bool:
+    """Whether both have the same columns in the same order, and types that are one for people."""
+    return schema.names == other.names and all(
+        mine == theirs or narrow_type(mine) == narrow_type(theirs)
+        for mine, theirs in zip(schema.types, other.types, strict=True)
+    )
+
+
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array without dictionary, run-end encoding, views or extension type."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

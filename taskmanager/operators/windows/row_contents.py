@@ -17,6 +17,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TimeWindow
+from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
@@ -30,21 +31,12 @@ ROWS = "rows"
 REDUCED = "reduced"
 
 
-def _narrow(data_type: pa.DataType) -> pa.DataType:
-    """The type with 32-bit offsets for texts, also inside of structs: some writers of Parquet say large_string, others
-    string, and the rows kept are cast from one to the other."""
-    if pa.types.is_struct(data_type):
-        fields = [data_type.field(number) for number in range(data_type.num_fields)]
-        return pa.struct([field.with_type(_narrow(field.type)) for field in fields])
-    return pa.string() if pa.types.is_large_string(data_type) else data_type
-
-
 def check_same_columns(stored: pa.Schema, schema: pa.Schema, operator_uid: str) -> None:
     """StateError that names the first column that is not what the state holds."""
     for field in stored:
         position = schema.get_field_index(field.name)
         found = stored_schema(pa.schema([schema.field(position)])).field(0).type if position >= 0 else None
-        if found is None or _narrow(found) != _narrow(field.type):
+        if found is None or narrow_type(found) != narrow_type(field.type):
             raise StateError(
                 f"operator {operator_uid!r}: its state holds rows with a column {field.name!r} of {field.type}, and this batch "
                 f"has {'none' if found is None else found}: keep the columns, or give the operator another uid to start without "
