@@ -88,3 +88,5 @@ class SerializedFailure:
     operator_uid: str = ""
     position: str = ""
     """Where in the input it happened, as precisely as the task knows: input, batch number, rows."""
+    row: str = ""
+    """The digest of the row whose function raised; empty: it was no row-wise function."""

@@ -202,7 +202,7 @@ class JobGraph(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SerializedFailure(_message.Message):
-    __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position")
+    __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position", "row")
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     BLAME_FIELD_NUMBER: _ClassVar[int]
     RETRYABLE_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,7 @@ class SerializedFailure(_message.Message):
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_UID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     summary: str
     blame: Blame
     retryable: bool
@@ -217,7 +218,8 @@ class SerializedFailure(_message.Message):
     traceback: str
     operator_uid: str
     position: str
-    def __init__(self, summary: _Optional[str] = ..., blame: _Optional[_Union[Blame, str]] = ..., retryable: _Optional[bool] = ..., error_type: _Optional[str] = ..., traceback: _Optional[str] = ..., operator_uid: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
+    row: str
+    def __init__(self, summary: _Optional[str] = ..., blame: _Optional[_Union[Blame, str]] = ..., retryable: _Optional[bool] = ..., error_type: _Optional[str] = ..., traceback: _Optional[str] = ..., operator_uid: _Optional[str] = ..., position: _Optional[str] = ..., row: _Optional[str] = ...) -> None: ...
 
 class JobStatusChanged(_message.Message):
     __slots__ = ("job_id", "status", "timestamp_ms", "failure", "leader_session_id")

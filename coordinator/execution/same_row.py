@@ -1,6 +1,7 @@
 """Poison rows: a user's function that fails the same way at the same row again will not be mended by a restart.
 
-The core here counts failures in a row that are equal in operator, message, traceback and position in the input. Only
+The core here counts failures in a row that are equal in operator, message, traceback and row. A row is known by its
+digest, since after a restart it lies elsewhere; where a failure has none, by its position in the input. Only
 the function of a user is meant, not a service that is away. There is no counterpart in Flink, where such a job restarts
 for ever.
 """
@@ -27,7 +28,8 @@ class SameRowFailures:
         if failure.blame is not Blame.USER or ROW not in failure.position:
             self._last, self._count = None, 0
             return False
-        kind = (failure.operator_uid, failure.summary, failure.traceback, failure.position)
+        row = failure.row or failure.position
+        kind = (failure.operator_uid, failure.summary, failure.traceback, row)
         self._count = self._count + 1 if kind == self._last else 1
         self._last = kind
         return 0 < self._limit <= self._count

@@ -7,6 +7,7 @@ column is offsets and bytes. Anything else (lists, structs, maps) is refused by 
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import numpy as np
@@ -166,11 +167,15 @@ def numpy_type(data_type: pa.DataType) -> np.dtype[Any]:
 
 
 def column_named(batch: pa.RecordBatch, name: str, role: str = "column") -> pa.Array:
-    """The column of this name. Raises KeyError, which names those that there are. `role`: what the column is there
-    for."""
+    """The column of this name. Raises KeyError, which names the nearest and those that there are. `role`: what the column
+    is there for."""
     position = batch.schema.get_field_index(name)
     if position < 0:
-        raise KeyError(f"no {role} {name!r} in the batch: its columns are {', '.join(map(repr, batch.schema.names))}")
+        near = difflib.get_close_matches(name, batch.schema.names, n=1, cutoff=0.5)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise KeyError(
+            f"no {role} {name!r} in the batch{hint}: its columns are {', '.join(map(repr, batch.schema.names))}"
+        )
     return batch.column(position)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.errors import JobDefinitionError
 
 Text = str
@@ -280,7 +281,7 @@ class Expr:
     def _value(self, batch: pa.RecordBatch) -> pa.Array | pa.Scalar:
         match self.operation:
             case "col":
-                return batch.column(self.arguments[0])
+                return column_named(batch, self.arguments[0])
             case "lit":
                 return self.arguments[0]
             case "alias":

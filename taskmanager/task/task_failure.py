@@ -33,7 +33,9 @@ class InputPosition:
         """Return the position as it stands in error messages."""
         if not self.input_name:
             return ""
-        last = self.rows_before + max(self.rows, 1) - 1
+        if not self.rows:  # of a source, which emits what it has read without saying how much
+            return self.input_name
+        last = self.rows_before + self.rows - 1
         return f"{self.input_name}, batch {self.batch_number} (rows {self.rows_before} to {last} of this attempt)"
 
 
@@ -60,12 +62,13 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
     """The failure as it travels."""
     cause = root_cause(error)
     blame = _blame(error, cause)
-    operator_uid, where = "", str(position)
+    operator_uid, where, row = "", str(position), ""
     prefix = ""
     if isinstance(error, OperatorFailure):
         operator_uid = error.operator_uid
         prefix = f"operator {error.operator_name!r} (uid {operator_uid!r}) failed in {error.activity}: "
         if isinstance(error.cause, RowFailure):
+            row = error.cause.digest
             where = (
                 f"{where}, row {error.cause.row_index} of the batch"
                 if where
@@ -81,6 +84,7 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
         traceback=_traceback(cause, blame),
         operator_uid=operator_uid,
         position=where,
+        row=row,
     )
 
 

@@ -8,6 +8,7 @@ ExceptionInChainedOperatorException.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from operator import length_hint
 from typing import Any
 
@@ -26,12 +27,24 @@ class OperatorFailure(Exception):
 class RowFailure(Exception):
     """A row-wise function raised. `__cause__` is what it raised."""
 
-    def __init__(self, row_index: int, cause: BaseException) -> None:
+    def __init__(self, row_index: int, cause: BaseException, digest: str = "") -> None:
         super().__init__(f"row {row_index} of the batch: {cause!r}")
         self.row_index = row_index
         self.cause = cause
+        self.digest = digest
+        """Of what the function was given, so that the row is known again after a restart, wherever it lies then."""
 
 
-def row_being_read(rows: Sequence[Any], iterator: Iterator[Any]) -> int:
-    """Index of the item that was last taken from `iterator`, an iterator over the list `rows`."""
-    return len(rows) - length_hint(iterator) - 1
+def failed_row(index: int, row: Any, cause: BaseException) -> RowFailure:
+    """The failure of a function at this row."""
+    try:
+        said = repr(row)
+    except Exception:
+        said = ""
+    return RowFailure(index, cause, blake2b(said.encode(errors="replace"), digest_size=8).hexdigest() if said else "")
+
+
+def failed_read(rows: Sequence[Any], iterator: Iterator[Any], cause: BaseException) -> RowFailure:
+    """The failure of a function at the item that was last taken from `iterator`, an iterator over the list `rows`."""
+    index = len(rows) - length_hint(iterator) - 1
+    return failed_row(index, rows[index], cause)

@@ -22,7 +22,7 @@ from snapline.dataflow.api.bad_rows import (
 )
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.user_metrics import Counter
-from snapline.taskmanager.operators.base.failure import RowFailure
+from snapline.taskmanager.operators.base.failure import failed_row
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
@@ -80,7 +80,7 @@ def try_rows(items: Sequence[Item], produce: Callable[[Item], Made]) -> tuple[di
         try:
             made[index] = produce(item)
         except NOT_OF_THE_ROW as error:
-            raise RowFailure(index, error) from error
+            raise failed_row(index, item, error) from error
         except Exception as error:
             errors[index] = error
     return made, errors

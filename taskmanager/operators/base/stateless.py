@@ -22,7 +22,7 @@ from snapline.dataflow.graph.operator_specs import (
     MapBatchesSpec,
     MapRowsSpec,
 )
-from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, listed, try_rows
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
@@ -124,7 +124,7 @@ class MapRowsOperator(RowWiseOperator):
         try:
             results = [call(row) for row in iterator]
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         _emit_rows(self, self._batcher, results)
 
 
@@ -150,7 +150,7 @@ class FlatMapRowsOperator(RowWiseOperator):
                 if produced is not None:
                     results.extend(produced)
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         _emit_rows(self, self._batcher, results)
 
 
@@ -173,7 +173,7 @@ class FilterRowsOperator(RowWiseOperator):
         try:
             mask = [bool(predicate(row)) for row in iterator]
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         self._emit(batch, mask)
 
     def _emit(self, batch: pa.RecordBatch, mask: Sequence[bool]) -> None:

@@ -21,7 +21,7 @@ from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSp
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
-from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import rows_of
@@ -183,7 +183,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
                 if produced is not None:
                     results.extend(produced)
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         self._emit(results, context.side_rows)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:

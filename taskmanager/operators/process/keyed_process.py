@@ -36,7 +36,7 @@ from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
-from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import (
     FunctionRuntimeContext,
     InitializationContext,
@@ -260,7 +260,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     if produced is not None:
                         results.extend(produced)
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         backend.end_batch()
         self._emit(results, context.side_rows)
         self._arm()

@@ -16,7 +16,7 @@ from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import ProcessSpec
 from snapline.taskmanager.operators.base.event_time import event_times_ms
-from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, fitting, listed, try_rows
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
@@ -94,7 +94,7 @@ class ProcessOperator(RowWiseOperator):
                 if produced is not None:
                     results.extend(produced)
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
         emitted = self._batcher.batch_of(results)
         if emitted is not None:
             self.output.emit_batch(emitted)

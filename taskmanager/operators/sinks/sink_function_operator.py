@@ -13,7 +13,7 @@ import pyarrow as pa
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec
 from snapline.dataflow.ids import CheckpointID
-from snapline.taskmanager.operators.base.failure import RowFailure, row_being_read
+from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator, SnapshotContext
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
 from snapline.taskmanager.operators.base.rows import rows_of
@@ -44,7 +44,7 @@ class SinkFunctionOperator(FunctionOperator):
             for row in iterator:
                 invoke(row)
         except Exception as error:
-            raise RowFailure(row_being_read(rows, iterator), error) from error
+            raise failed_read(rows, iterator, error) from error
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Do nothing, because watermarks end at a sink."""

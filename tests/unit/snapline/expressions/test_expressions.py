@@ -185,6 +185,14 @@ def test_what_means_nothing_is_refused_before_the_job_runs(build: Callable[[sl.D
         build(stream())
 
 
+def test_a_column_that_is_missing_while_the_job_runs_is_said_with_those_that_are_there() -> None:
+    """What a function without schema= puts out is known only then."""
+    unknown = stream().map(lambda row: row, uid="rows")
+    said = r"no column 'prize' in the batch \(did you mean 'price'\?\): its columns are 'price', 'pieces', 'item'"
+    with pytest.raises(sl.JobFailed, match=said):
+        unknown.select("prize").execute_and_collect(local=True).to_arrow()
+
+
 def test_an_expression_is_neither_true_nor_false() -> None:
     """`and`, `or` and chained comparisons would say something else than they seem to."""
     with pytest.raises(TypeError, match="combine conditions with &"):

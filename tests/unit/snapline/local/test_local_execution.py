@@ -193,5 +193,15 @@ def test_a_row_that_fails_every_time_ends_the_job(tmp_path, capsys):
     with pytest.raises(JobFailed, match="the same row has failed the same way 3 times"):
         run(tmp_path, divide, **{"execution.checkpointing.interval": "1 min"})
     said = capsys.readouterr().err
-    assert said.count("ZeroDivisionError: division by zero, at source, batch 0") >= 1
+    assert said.count("ZeroDivisionError: division by zero, at source, row 7 of the batch") >= 1
     assert said.count("in divide") == 1
+
+
+def test_a_job_that_cannot_run_here_says_why(tmp_path):
+    """Its external tasks come to a coordinator, and there is none."""
+    env = environment(tmp_path)
+    env.from_collection(ROWS, uid="rows").to_external("ledger", uid="ledger")
+    with pytest.raises(
+        JobFailed, match="external task 'ledger' cannot run here: .*start one with `snapline coordinator`"
+    ):
+        env.execute("outside", local=True)

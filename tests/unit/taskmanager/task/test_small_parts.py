@@ -162,11 +162,15 @@ def test_failures_say_who_is_to_blame(error: Exception, blame: Blame, retryable:
 def test_a_position_is_told_when_there_is_one() -> None:
     """Only while a batch was being processed."""
     position = InputPosition("input 1, channel 2", 5, 10, 40)
-    in_batch = serialize_failure(OperatorFailure("u", "m", "process_batch", RowFailure(3, KeyError("x"))), position)
+    in_batch = serialize_failure(
+        OperatorFailure("u", "m", "process_batch", RowFailure(3, KeyError("x"), "d1")), position
+    )
     outside = serialize_failure(OperatorFailure("u", "m", "snapshot_state", KeyError("x")), position)
 
     assert in_batch.position == "input 1, channel 2, batch 5 (rows 40 to 49 of this attempt), row 3 of the batch"
-    assert outside.position == ""
+    assert in_batch.row == "d1"
+    assert (outside.position, outside.row) == ("", "")
+    assert str(InputPosition("source")) == "source"
 
 
 def test_channel_state_is_read_as_it_was_written() -> None:

@@ -108,6 +108,10 @@ def test_the_failing_row_is_known(spec: Any) -> None:
         run(spec(lambda r: 1 // (2 - r["k"]) and r)).process(ROWS)
 
     assert raised.value.row_index == 1
+    with pytest.raises(RowFailure) as again:
+        run(spec(lambda r: 1 // (2 - r["k"]) and r)).process(ROWS.slice(1))
+    assert (again.value.row_index, again.value.digest) == (0, raised.value.digest)
+    assert raised.value.digest
 
 
 class Counting(Function):
