@@ -202,6 +202,6 @@ def test_a_job_that_cannot_run_here_says_why(tmp_path):
     env = environment(tmp_path)
     env.from_collection(ROWS, uid="rows").to_external("ledger", uid="ledger")
     with pytest.raises(
-        JobFailed, match="external task 'ledger' cannot run here: .*start one with `snapline coordinator`"
+        JobFailed, match=r"external task 'ledger' cannot run here: .*start one with `snapline coordinator`"
     ):
         env.execute("outside", local=True)
