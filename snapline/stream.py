@@ -724,7 +724,7 @@ def _checked_on_error(on_error: OnError, name: str) -> OnError:
 
 
 def _in_types_of(schema: pa.Schema | None, stream: DataStream) -> DataStream:
-    """The stream with texts whose offsets are as wide as in this schema, where both are known and nothing else differs."""
+    """The stream with texts that have the types of this schema, where both are known and nothing else differs."""
     if schema is None or stream.schema is None or not differ_in_offsets_only(stream.schema, schema):
         return stream
     wrong = [field for field in schema if stream.schema.field(field.name).type != field.type]

@@ -98,8 +98,8 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def narrow_type(data_type: pa.DataType) -> pa.DataType:
-    """The type with 32-bit offsets, also inside of structs and lists. Some writers of Parquet say large_string and others
-    string, of the same texts: two types are one for people if their narrow types are equal."""
+    """The type with 32-bit offsets, also inside of structs and lists. Some writers of Parquet say large_string and
+    others string, of the same texts: two types are one for people if their narrow types are equal."""
     kinds = pa.types
     if kinds.is_struct(data_type):
         return pa.struct([field.with_type(narrow_type(field.type)) for field in data_type.fields])
@@ -167,8 +167,8 @@ def numpy_type(data_type: pa.DataType) -> np.dtype[Any]:
 
 
 def column_named(batch: pa.RecordBatch, name: str, role: str = "column") -> pa.Array:
-    """The column of this name. Raises KeyError, which names the nearest and those that there are. `role`: what the column
-    is there for."""
+    """The column of this name. Raises KeyError, which names the nearest and those that there are. `role`: what the
+    column is there for."""
     position = batch.schema.get_field_index(name)
     if position < 0:
         near = difflib.get_close_matches(name, batch.schema.names, n=1, cutoff=0.5)

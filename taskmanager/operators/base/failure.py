@@ -32,7 +32,7 @@ class RowFailure(Exception):
         self.row_index = row_index
         self.cause = cause
         self.digest = digest
-        """Of what the function was given, so that the row is known again after a restart, wherever it lies then."""
+        """The digest of what the function was given, by which the row is known again after a restart."""
 
 
 def failed_row(index: int, row: Any, cause: BaseException) -> RowFailure:
