@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.settings import default_layers, resolve
 
 SETTINGS = {
     "heartbeat.interval": "10 s",
@@ -142,7 +144,8 @@ def measure(subtasks: int, task_managers: int, relays: int, checkpoints: int, wa
         far_side = FarSide(coordinator.address, task_managers, -(-subtasks // task_managers), addresses)
         stack.callback(far_side.stop)
         far_side.wait_until_registered()
-        client = stack.enter_context(ClusterClient(coordinator.address, Security()))
+        security = Security.from_configuration(resolve(default_layers(os.environ)))
+        client = stack.enter_context(ClusterClient(coordinator.address, security))
         pids = {
             "coordinator": [coordinator.pid],
             "relays": [relay.pid for relay in between],

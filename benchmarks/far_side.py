@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import sys
 from typing import Any
 
@@ -40,11 +41,12 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.rpc.dialing import relay_for
-from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, COORDINATOR_METADATA_KEY
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, open_aio_channel
+from snapline.runtime.rpc.security import Security
+from snapline.runtime.settings import default_layers, resolve
 from snapline.runtime.version import VERSION
-
-import grpc.aio  # isort: skip - after snapline.runtime.rpc.grpc_channels, which sets gRPC up
 
 REGISTER_AT_ONCE = 20
 """TaskManagers that register at the same time."""
@@ -54,12 +56,13 @@ STARTING = (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 class FarTaskManager:
     """One of the TaskManagers that are played here."""
 
-    def __init__(self, name: str, slots: int, coordinator: str, relay: str = "") -> None:
+    def __init__(self, name: str, slots: int, coordinator: str, security: Security, relay: str = "") -> None:
         self.info = TaskManagerInfo(ResourceID(name), "127.0.0.1:1", slots, VERSION, "127.0.0.1", 1)
         self.registered = asyncio.Event()
         self._coordinator = coordinator
-        self._channel = grpc.aio.insecure_channel(relay or coordinator, options=CHANNEL_OPTIONS)
-        self._metadata = ((COORDINATOR_METADATA_KEY, coordinator),) if relay else ()
+        self._channel = open_aio_channel(relay or coordinator, security)
+        token = security.acting_as(Identity(Role.TASK_MANAGER, name=name)).metadata
+        self._metadata = (*token, *(((COORDINATOR_METADATA_KEY, coordinator),) if relay else ()))
         self._manager: Any = None
         self._session = LeaderSessionID("")
         self._masters: dict[JobID, Any] = {}
@@ -154,10 +157,11 @@ def _answers(envelope: cluster_pb2.Envelope, job_id: JobID, running: dict[Execut
     return answers
 
 
-async def leader_session(coordinator: str) -> LeaderSessionID:
+async def leader_session(coordinator: str, security: Security) -> LeaderSessionID:
     """Return the leader session of the ResourceManager."""
-    async with grpc.aio.insecure_channel(coordinator, options=CHANNEL_OPTIONS) as channel:
-        async for table in cluster_pb2_grpc.LeaderRetrievalStub(channel).Watch(cluster_pb2.WatchLeadersRequest()):
+    async with open_aio_channel(coordinator, security) as channel:
+        stub = cluster_pb2_grpc.LeaderRetrievalStub(channel)
+        async for table in stub.Watch(cluster_pb2.WatchLeadersRequest(), metadata=security.metadata):
             if table.resource_manager.address:
                 return LeaderSessionID(table.resource_manager.leader_session_id)
     raise RuntimeError("the coordinator publishes no leader")
@@ -165,9 +169,10 @@ async def leader_session(coordinator: str) -> LeaderSessionID:
 
 async def run_all(options: argparse.Namespace) -> None:
     """Register all, say so, and serve until the standard input ends."""
-    session = await leader_session(options.coordinator)
+    security = Security.from_configuration(resolve(default_layers(os.environ)))
+    session = await leader_session(options.coordinator, security)
     managers = [
-        FarTaskManager(name, options.slots, options.coordinator, relay_for(ResourceID(name), options.relays))
+        FarTaskManager(name, options.slots, options.coordinator, security, relay_for(ResourceID(name), options.relays))
         for name in (f"far-{options.name}-{i}" for i in range(options.task_managers))
     ]
     running = []

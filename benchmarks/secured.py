@@ -6,6 +6,8 @@ to pair, and the figure is how much more CPU, or time, it took with everything o
 
     python -m benchmarks.secured keyed_sum --pairs 3 -- --seconds 6 --parallelism 2
     python -m benchmarks.secured latency --pairs 3 -- --rate 10000 --seconds 6
+    python -m benchmarks.secured coordinator --pairs 3 -- --subtasks 1000 --task-managers 10 --checkpoints 10
+    python -m benchmarks.secured failover --pairs 3 -- --trials 2 --cut-off-trials 0
 """
 
 from __future__ import annotations
@@ -24,8 +26,13 @@ from benchmarks.cluster import fail, report, versions
 from snapline.dataflow.errors import SnaplineError
 from snapline.security_commands import make_certificates
 
-FIGURES = {"keyed_sum": ("cpu_us_per_event", "events_per_s"), "latency": ("p50", "p99")}
-"""What is compared of each benchmark."""
+FIGURES = {
+    "keyed_sum": ("cpu_us_per_event", "events_per_s"),
+    "latency": ("latency_ms.p50", "latency_ms.p99"),
+    "coordinator": ("results.0.trigger_to_complete_ms.median", "results.0.coordinator_cpu_us_per_subtask.median"),
+    "failover": ("leader_kill.output_gap_ms.median", "taskmanager_kill.output_gap_ms.median"),
+}
+"""What is compared of each benchmark: where it stands in the JSON that it prints."""
 
 
 def settings_of_a_secure_cluster(directory: Path) -> Path:
@@ -37,15 +44,20 @@ def settings_of_a_secure_cluster(directory: Path) -> Path:
     return everybody
 
 
-def run(benchmark: str, arguments: list[str], settings: Path | None) -> dict[str, Any]:
-    """One run; what it printed as JSON."""
+def run(benchmark: str, arguments: list[str], settings: Path | None) -> dict[str, float]:
+    """One run; its figures."""
     environment = {key: value for key, value in os.environ.items() if key != "SNAPLINE_CONFIG"}
     if settings is not None:
         environment["SNAPLINE_CONFIG"] = str(settings)
     command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--json", *arguments]
     printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
-    figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return {**figures, **figures.get("latency_ms", {})}
+    return {place: _find(json.loads(printed.splitlines()[-1]), place) for place in FIGURES[benchmark]}
+
+
+def _find(found: Any, place: str) -> float:
+    for key in place.split("."):
+        found = found[int(key)] if isinstance(found, list) else found[key]
+    return float(found)
 
 
 def main() -> int:
