@@ -27,7 +27,7 @@ from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, Pee
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.message_budget import MessageBudget
-from snapline.runtime.cores.permissions import refuse_message
+from snapline.runtime.cores.message_permissions import refuse_message
 from snapline.runtime.cores.senders import MAX_STREAMS, StreamsBySender, host_of
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, MAX_QUEUED_MESSAGES, take_envelope

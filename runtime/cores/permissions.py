@@ -1,9 +1,9 @@
 """What each role may ask of a coordinator, and which messages it may send.
 
-Decides by the method that is called, before anything of the call is read, and then by each request or message: whoever
-acts for one job names that job, and a TaskManager names no resource id but its own. A user function can read the
-credential of the TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches
-no client's call but those that say which TaskManagers there are. What the roles are is in `credentials`.
+Decides by the method that is called, before anything of the call is read, and then by each request: whoever acts for one
+job names that job. Messages of streams are in `message_permissions`. A user function can read the credential of the
+TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches no client's call but
+those that say which TaskManagers there are. What the roles are is in `credentials`.
 """
 
 from __future__ import annotations
@@ -54,26 +54,3 @@ def refuse_request(identity: Identity, request: Any) -> str:
     if asked == identity.job:
         return ""
     return f"this credential is for job {identity.job} only, and the call is about {asked or 'all jobs'}"
-
-
-def refuse_message(identity: Identity, message: Any) -> str:
-    """Why this caller may not say this on a stream; empty: it may."""
-    # not above: a thin client, which has no Arrow, asks about calls only
-    from snapline.dataflow.wire.messages import DeclareRequiredSlots, ForTasks, RegisterJobMaster, RegisterTaskExecutor
-
-    if identity.role is Role.ADMINISTRATOR:
-        return ""
-    if type(message) is ForTasks:
-        message = message.template
-    is_of_job_master = isinstance(message, (RegisterJobMaster, DeclareRequiredSlots))
-    if is_of_job_master and identity.role is not Role.JOB_MASTER:
-        return f"a {identity} may not send {type(message).__name__}: JobMasters do"
-    if isinstance(message, RegisterTaskExecutor) and identity.role is not Role.TASK_MANAGER:
-        return f"a {identity} may not register a TaskManager"
-    said = message.info if hasattr(message, "info") else message
-    resource_id, job = str(getattr(said, "resource_id", "")), str(getattr(message, "job_id", ""))
-    if identity.name and resource_id and identity.role is Role.TASK_MANAGER and resource_id != identity.name:
-        return f"a {identity} may not send {type(message).__name__} of {resource_id}"
-    if identity.job and job and job != identity.job:
-        return f"a {identity} may not send {type(message).__name__} of job {job}"
-    return ""

@@ -33,7 +33,7 @@ from snapline.runtime.cores.connections import (
     PeerKind,
 )
 from snapline.runtime.cores.credentials import Identity, Role
-from snapline.runtime.cores.permissions import refuse_message
+from snapline.runtime.cores.message_permissions import refuse_message
 from snapline.testing.simulated.world import Process, World
 from tests.simulation.electing_cluster import ElectingCluster
 

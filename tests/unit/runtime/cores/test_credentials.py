@@ -24,7 +24,8 @@ from snapline.runtime.cores.credentials import (
     sign_credential,
     split_tokens,
 )
-from snapline.runtime.cores.permissions import refuse_call, refuse_message, refuse_request
+from snapline.runtime.cores.message_permissions import refuse_message
+from snapline.runtime.cores.permissions import refuse_call, refuse_request
 
 SECRET = "the secret of the cluster"
 CLIENT, LAUNCHER = Identity(Role.CLIENT), Identity(Role.TASK_MANAGER)
