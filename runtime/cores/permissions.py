@@ -1,9 +1,9 @@
 """What each role may ask of a coordinator, and which messages it may send.
 
-Decides by the method that is called, before anything of the call is read, and then by each request: whoever acts for one
-job names that job. Messages of streams are in `message_permissions`. A user function can read the credential of the
-TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches no client's call but
-those that say which TaskManagers there are. What the roles are is in `credentials`.
+Decides by the method that is called, before anything of the call is read, and then by each request: whoever acts for
+one job names that job. Messages of streams are in `message_permissions`. A user function can read the credential of
+the TaskManager that it runs in, so that credential submits nothing, registers nobody else, and reaches no client's call
+but those that say which TaskManagers there are. What the roles are is in `credentials`.
 """
 
 from __future__ import annotations
