@@ -31,6 +31,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from snapline.beside_drivers import DIRECTORY_VARIABLE, running
 from snapline.client import ClusterClient, RequestRefused
@@ -69,12 +70,14 @@ class Cell:
     seconds: float = 0.0
     problem: str = ""
     """Empty: the output was equal."""
+    came_at: str = ""
+    """How much of the output was there when the fault came."""
     said: list[str] = field(default_factory=list)
     """The last line of each driver that did not end well."""
 
     def __str__(self) -> str:
         result = "EQUAL" if not self.problem else f"NOT EQUAL: {self.problem}"
-        return f"{self.door:<17} {self.fault:<12} {result}  {self.starts} starts  {self.seconds:.0f} s"
+        return f"{self.door:<17} {self.fault:<12} {result}  {self.starts} starts  {self.seconds:.0f} s  {self.came_at}".rstrip()
 
 
 class Driver:
@@ -175,14 +178,20 @@ class Driver:
         lines = (self.directory / f"driver-{self.cell.starts}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
-    def is_on_its_way(self) -> bool:
-        """Whether something is done that a checkpoint knows of."""
+    def done(self) -> list[Path]:
+        """The files of what checkpoints know of."""
         patterns = {
             "frame_out": "checkpoints/snapline-frame-*/*.parquet",
             "resumable": "progress/*/p-*/chk-*",
             "stream_out": "sink/*.parquet",
         }
-        return any(self.directory.glob(patterns.get(self.cell.door, "out/*.parquet")))
+        return list(self.directory.glob(patterns.get(self.cell.door, "out/*.parquet")))
+
+    def note_how_far(self) -> None:
+        """Say how much was done when the fault came, where files tell."""
+        files = [path for path in self.done() if path.suffix == ".parquet"]
+        if files:
+            self.cell.came_at = f"at {sum(pq.read_metadata(path).num_rows for path in files) / ROWS:.0%}"
 
     def stop_with_savepoint(self) -> str:
         """Stop the job; the path. Raises AssertionError when the driver has ended before."""
@@ -221,7 +230,8 @@ def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> N
 
 def _drive(driver: Driver, cell: Cell, directory: Path, patience_s: float) -> None:
     driver.start()
-    _wait(lambda: driver.is_on_its_way() or driver.has_ended, patience_s)
+    _wait(lambda: driver.done() or driver.has_ended, patience_s)
+    driver.note_how_far()
     if cell.fault == "savepoint":
         path = driver.stop_with_savepoint()
         code = driver.end()

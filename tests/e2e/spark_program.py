@@ -86,7 +86,7 @@ class Doors:
 
     def frame_in(self) -> None:
         """A DataFrame into a job."""
-        frame = self._spark.read.parquet(str(self._directory / "in"))
+        frame = self._spark.read.parquet(str(self._directory / "in")).repartition(FILES)  # else all comes at once
         stream = self._environment.from_dataframe(frame, uid="frame")
         self._to_files(stream, self._out)
 

@@ -17,7 +17,7 @@ import json
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,18 +51,49 @@ FAULTY_STEPS = 250
 STEPS = 3_000
 
 
+class FaultyRun:
+    """What the programs of one seed share: chance, faults, and the checkpoint that they begin from."""
+
+    def __init__(self, seed: str, *, keep_story: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.has_faults = True
+        self.story: list[str] = []
+        self._keep_story = keep_story
+        self.completed = 0
+        """The latest checkpoint that is complete."""
+        self.attempts = 0
+
+    def draw(self) -> float:
+        """A number below 1; 1 when nothing goes wrong any more."""
+        return self.rng.random() if self.has_faults else 1.0
+
+    def say(self, line: str) -> None:
+        """Tell the story."""
+        if self._keep_story:
+            self.story.append(line)
+
+    def check_begin(self, context: TaskContext) -> None:
+        """From the latest checkpoint, and from none before or after it."""
+        if context.restored_checkpoint_id != self.completed:
+            raise Violation(f"it begins from {context.restored_checkpoint_id}, and {self.completed} is complete")
+
+    def check_complete(self, checkpoint_id: int) -> None:
+        """Nobody hears of a checkpoint that is not complete."""
+        if checkpoint_id > self.completed:
+            raise Violation(f"checkpoint {checkpoint_id} is said to be complete, and {self.completed} is")
+
+
 class Counting(ExternalTask):
     """Answers each row with how many of its key there have been."""
 
     redistribution: Mapping[str, str] = {"counts": "by_key"}
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FaultyRun) -> None:
         self._run = run
 
     def begin(self, context: TaskContext) -> None:
-        """From the latest checkpoint, and from none before or after it."""
-        if context.restored_checkpoint_id != self._run.completed:
-            raise Violation(f"it begins from {context.restored_checkpoint_id}, and {self._run.completed} is complete")
+        """Go on with the counts of the state."""
+        self._run.check_begin(context)
         groups = context.key_groups.get("counts", [])
         states = [json.loads(element) for element in context.state.get("counts", [])]
         self._counts = {key: (group, count) for group, (key, count) in zip(groups, states, strict=True)}
@@ -90,22 +121,23 @@ class Counting(ExternalTask):
 
     def complete(self, checkpoint_id: int) -> None:
         """Nothing is made visible; but it has to be true."""
-        if checkpoint_id > self._run.completed:
-            raise Violation(f"checkpoint {checkpoint_id} is said to be complete, and {self._run.completed} is")
+        self._run.check_complete(checkpoint_id)
 
 
 class SimulatedPlace:
     """A place whose program answers when the task waits, or when it is its turn (PlaceForProgram)."""
 
-    def __init__(self, run: Run, core: ProgramPlace) -> None:
-        self._run, self._core = run, core
+    def __init__(self, run: FaultyRun, core: ProgramPlace, create_task: Callable[[], ExternalTask]) -> None:
+        self._run, self._core, self._create_task = run, core, create_task
         self._to_task: deque[ForTask] = deque()
         self._to_program: deque[bytes] = deque()
         self._from_program: deque[bytes] = deque()
-        self._conversation = Conversation(Counting(run))
+        self._conversation = Conversation(create_task())
         self._is_gone = self._is_closed = False
         self.is_slow = False
         """It answers nothing until the faults stop, or somebody waits for too long."""
+        self.has_steps = False
+        """It is a source, which does more than answer."""
         self.take = lambda: self._to_task.popleft() if self._to_task else None
         self.give_rows = lambda arrow, groups: self._perform(core.give_rows(arrow, groups))
         self.end_input = lambda: self._perform(core.end_input())
@@ -163,14 +195,19 @@ class SimulatedPlace:
         elif self._from_program and (not self._to_program or self._run.rng.random() < 0.5):
             self._perform(self._core.said(pb.FromProgram.FromString(self._from_program.popleft())))
         elif self._to_program:
-            for answer in self._conversation.handle(pb.ToProgram.FromString(self._to_program.popleft())):
-                twice = not answer.HasField("rows") and self._run.draw() < 0.05
-                self._from_program += [answer.SerializeToString()] * (2 if twice else 1)
+            self._answer(self._conversation.handle(pb.ToProgram.FromString(self._to_program.popleft())))
+        elif self.has_steps and self._conversation.is_running:
+            self._answer(self._conversation.work()[1])
+
+    def _answer(self, answers: Sequence[pb.FromProgram]) -> None:
+        for answer in answers:
+            twice = not answer.HasField("rows") and self._run.draw() < 0.05
+            self._from_program += [answer.SerializeToString()] * (2 if twice else 1)
 
     def _come_again(self) -> None:
         """One that died before it had begun is followed by another in the same attempt."""
         if not self._core.is_running and not self._is_closed:
-            self._conversation, self._is_gone = Conversation(Counting(self._run)), False
+            self._conversation, self._is_gone = Conversation(self._create_task()), False
             self._to_program.clear()
             self._from_program.clear()
             self._perform(self._core.joined())
@@ -178,6 +215,7 @@ class SimulatedPlace:
     def _lie(self) -> pb.FromProgram:
         """Something that is wrong, and that must have no effect."""
         attempt = self._conversation._attempt
+        watermark = pb.Watermark(attempt_id=attempt, timestamp_ms=-1)
         return self._run.rng.choice(
             [
                 pb.FromProgram(rows=pb.Rows(attempt_id="another", arrow=to_arrow([], TOTALS))),
@@ -186,8 +224,8 @@ class SimulatedPlace:
                 ),
                 pb.FromProgram(notification_handled=pb.NotificationHandled(attempt_id=attempt, checkpoint_id=9_999)),
                 pb.FromProgram(rows_processed=pb.RowsProcessed(attempt_id=attempt, number=0)),
-                pb.FromProgram(watermark=pb.Watermark(attempt_id=attempt, timestamp_ms=-1)),
                 pb.FromProgram(task_finished=pb.TaskFinished(attempt_id=attempt)),
+                *([] if self.has_steps else [pb.FromProgram(watermark=watermark)]),
             ]
         )
 
@@ -213,7 +251,9 @@ class Subtask:
 
         def offer(told: pb.RunTask, key_groups: range, wake_up: Any) -> SimulatedPlace:
             del wake_up
-            self.places.append(SimulatedPlace(run, ProgramPlace(told, MAX_STATE_BYTES, key_groups)))
+            self.places.append(
+                SimulatedPlace(run, ProgramPlace(told, MAX_STATE_BYTES, key_groups), lambda: Counting(run))
+            )
             return self.places[-1]
 
         self.operator.setup(replace(harness.context, offer_place=offer), harness)
@@ -228,16 +268,11 @@ class Subtask:
         return int(assign_to_key_groups([pa.array([key])], MAX_PARALLELISM)[0]) in self.groups
 
 
-class Run:
+class Run(FaultyRun):
     """One seed."""
 
     def __init__(self, seed: int, *, keep_story: bool = False) -> None:
-        self.rng = random.Random(f"rows {seed}")
-        self.has_faults = True
-        self.story: list[str] = []
-        self._keep_story = keep_story
-        self.completed = 0
-        self.attempts = 0
+        super().__init__(f"rows {seed}", keep_story=keep_story)
         self._checkpoints = 0
         self.positions = dict.fromkeys(range(KEYS), 1)
         """The next number of each key, at the latest complete checkpoint."""
@@ -245,15 +280,6 @@ class Run:
         """What was put out before it."""
         self._written: list[Written] = []
         self._subtasks: list[Subtask] = []
-
-    def draw(self) -> float:
-        """A number below 1; 1 when nothing goes wrong any more."""
-        return self.rng.random() if self.has_faults else 1.0
-
-    def say(self, line: str) -> None:
-        """Tell the story."""
-        if self._keep_story:
-            self.story.append(line)
 
     def perform(self) -> None:
         """Run it to its end, with faults at first. Raises Violation."""
