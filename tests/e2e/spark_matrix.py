@@ -230,7 +230,7 @@ def go_through(cell: Cell, directory: Path, master: str, patience_s: float) -> N
 
 def _drive(driver: Driver, cell: Cell, directory: Path, patience_s: float) -> None:
     driver.start()
-    _wait(lambda: driver.done() or driver.has_ended, patience_s)
+    _wait(lambda: bool(driver.done()) or driver.has_ended, patience_s)
     driver.note_how_far()
     if cell.fault == "savepoint":
         path = driver.stop_with_savepoint()

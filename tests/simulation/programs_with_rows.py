@@ -129,10 +129,12 @@ class SimulatedPlace:
 
     def __init__(self, run: FaultyRun, core: ProgramPlace, create_task: Callable[[], ExternalTask]) -> None:
         self._run, self._core, self._create_task = run, core, create_task
+        self.task = create_task()
+        """The program that is there, or was there last."""
         self._to_task: deque[ForTask] = deque()
         self._to_program: deque[bytes] = deque()
         self._from_program: deque[bytes] = deque()
-        self._conversation = Conversation(create_task())
+        self._conversation = Conversation(self.task)
         self._is_gone = self._is_closed = False
         self.is_slow = False
         """It answers nothing until the faults stop, or somebody waits for too long."""
@@ -207,7 +209,8 @@ class SimulatedPlace:
     def _come_again(self) -> None:
         """One that died before it had begun is followed by another in the same attempt."""
         if not self._core.is_running and not self._is_closed:
-            self._conversation, self._is_gone = Conversation(self._create_task()), False
+            self.task = self._create_task()
+            self._conversation, self._is_gone = Conversation(self.task), False
             self._to_program.clear()
             self._from_program.clear()
             self._perform(self._core.joined())
