@@ -32,6 +32,9 @@ from snapline.spark.frame_types import arrow_schema_of_frame
 FORMAT = "snapline_staging"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
+_ENCODING = {"use_dictionary": False, "compression": "lz4"}
+"""Rows that are read once: dictionaries of columns with many values cost five times what they save, to write and to
+read, and LZ4 finds what is the same as well."""
 _PATH, _OPTIONS, _NAME, _MANIFEST = "path", "storage", "frame", "manifest"
 _REFUSAL = re.compile(r"(?:ConnectorError|JobDefinitionError): (.+)")
 """What a task says, in the traceback that Spark brings."""
@@ -122,7 +125,7 @@ class _StagingWriter(DataSourceArrowWriter):
         in_progress = f"{path}.inprogress" if location.is_local else path
         groups: list[int] = []
         stream = files.open(in_progress)
-        with failures("write", location.url), stream, pq.ParquetWriter(stream, self._schema) as writer:
+        with failures("write", location.url), stream, pq.ParquetWriter(stream, self._schema, **_ENCODING) as writer:
             for group in _row_groups(iterator, self._schema):
                 writer.write_table(group, row_group_size=group.num_rows)
                 groups.append(group.num_rows)
