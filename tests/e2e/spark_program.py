@@ -129,7 +129,8 @@ class Doors:
 
     def external_operator(self) -> None:
         """Rows of a job through programs outside."""
-        rows = self._stream_of_files().via_external("operator", NUMBERS, uid="operator")
+        numbers = self._stream_of_files().map_batches(slowly, schema=NUMBERS)
+        rows = numbers.via_external("operator", NUMBERS, uid="operator")
         rows.sink_to(sl.ParquetSink(self._out), uid="sink")
         self._environment.execute(JOB)
 
