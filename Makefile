@@ -12,7 +12,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
 STAMP := $(VENV)/.setup-done
 FLIGHTS := $(VENV)/data/flights.parquet
 SHOPPING := $(VENV)/data/shopping/transactions.parquet
-NODE := $(VENV)/node/node_modules/.package-lock.json
+NODE := $(VENV)/node/node_modules/.package-lock.json $(VENV)/browser/node_modules/.package-lock.json
 SOURCES := coordinator taskmanager protos dataflow runtime connectors snapline examples benchmarks tests
 PROTOS := $(wildcard protos/*.proto)
 
@@ -20,7 +20,7 @@ PROTOS := $(wildcard protos/*.proto)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
+.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs pictures kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,13 +65,15 @@ pipeline: setup data ## Real flights through Kafka, a PostgreSQL table and windo
 resumable: setup data ## Real flights scored on Spark, workers killed after 30, 60 and 90 % of each partition, beside plain PySpark
 	@$(BIN)/python -m examples.resumable
 
-node: $(NODE) ## Fetch what the client for Node needs into .venv/node, if there is npm
+node: $(NODE) ## Fetch what the client for Node and the tests of the page need into .venv, if there is npm
 
-$(NODE): clients/node/package-lock.json | $(STAMP)
-	@mkdir -p $(VENV)/node && cp clients/node/package.json clients/node/package-lock.json $(VENV)/node
-	@if ! command -v npm >/dev/null; then echo "NO npm HERE: the tests of the client for Node are skipped"; \
-	elif npm ci --prefix $(VENV)/node --omit=dev --ignore-scripts --no-audit --no-fund --silent --fetch-timeout=60000 --fetch-retries=1; then touch $@; \
-	else echo "npm HAS FAILED: the tests of the client for Node are skipped"; fi
+$(VENV)/node/node_modules/.package-lock.json: clients/node/package-lock.json | $(STAMP)
+$(VENV)/browser/node_modules/.package-lock.json: tests/browser/package-lock.json | $(STAMP)
+$(NODE):
+	@mkdir -p $(@D)/.. && cp $(<D)/package.json $< $(@D)/..
+	@if ! command -v npm >/dev/null; then echo "NO npm HERE: the tests of $(<D) are skipped"; \
+	elif npm ci --prefix $(@D)/.. --omit=dev --ignore-scripts --no-audit --no-fund --silent --fetch-timeout=60000 --fetch-retries=1; then touch $@; \
+	else echo "npm HAS FAILED: the tests of $(<D) are skipped"; fi
 
 test: setup data node ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
@@ -116,6 +118,9 @@ kafka-check: setup ## The tests of Kafka's connectors against a real cluster: BR
 
 docs: setup ## The site of docs/, into .venv/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open .venv/site/index.html"
+
+pictures: setup node ## Take the pictures of the page for the docs anew, in a real browser
+	@SNAPLINE_PICTURES=docs/images $(BIN)/python -m pytest -q tests/integration/test_page_in_a_browser.py
 
 bench: setup ## The benchmarks
 	$(BIN)/python -m benchmarks

@@ -1,11 +1,8 @@
-"""The page of a cluster: its data without a browser, and its views in one, if there is one."""
+"""The page of a cluster: its data; `test_page_in_a_browser` looks at its views."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -24,8 +21,6 @@ from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.security import Security
 from tests.integration.test_cluster_entrypoint import waiting_job
 from tests.services.cluster import wait_until
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Served:
@@ -169,30 +164,6 @@ def test_the_coordinator_is_asked_seldom_while_nobody_looks(monkeypatch):
             assert len(looks) <= 1 + 3 * asked
     finally:
         page.stop()
-
-
-@pytest.mark.skipif(BROWSER is None, reason="NO BROWSER: chromium is not installed, so that no view is drawn")
-@pytest.mark.parametrize(
-    ("route", "expected"),
-    [
-        ("", "Running jobs"),
-        ("#/taskmanagers", "No TaskManager is registered"),
-        ("#/job/{job}", "waiting for slots"),
-        ("#/job/{job}/vertex/" + "v" * 32, "the hottest subtask first"),
-        ("#/job/{job}/checkpoints", "0 triggered"),
-        ("#/job/{job}/exceptions", "The job has not failed"),
-        ("#/job/{job}/configuration", "no settings of its own"),
-    ],
-)
-def test_every_view_is_drawn_in_a_browser(served, tmp_path, route, expected):
-    """A real one, headless; what it shows is in the document, and no error is."""
-    url = f"{served.url}/{route.format(job=served.job_id)}"
-    options = ["--headless", "--disable-gpu", "--no-first-run", "--virtual-time-budget=6000", "--dump-dom"]
-    options += ["--no-sandbox"] if os.getuid() == 0 else []
-    command = [str(BROWSER), *options, f"--user-data-dir={tmp_path}", url]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert expected in shown
-    assert '<div id="trouble" role="alert" hidden' in shown
 
 
 def test_no_file_of_the_page_names_another_server():

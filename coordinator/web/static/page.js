@@ -125,7 +125,7 @@ async function exceptionsView(id) {
 async function stacksView(id) {
   const [job, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/why?stacks`)]);
   const dumps = await ask(`jobs/${id}/stacks`);
-  return { data: [why, Date.now()], slow: true, draw: () => [...jobHead(job, "stacks"), el("p", { class: "why" }, why.summary), dumps.dumps.map((dump) => [el("h2", {}, dump.resource_id),
+  return { data: [why, Date.now()], slow: true, draw: () => [...jobHead(job, "stacks"), el("p", { class: `why ${why.findings.length ? "" : "calm"}` }, why.summary), dumps.dumps.map((dump) => [el("h2", {}, dump.resource_id),
     dump.stacks.filter((s) => s.task_name).map((s) => el("section", {}, el("h3", {}, s.task_name), el("pre", { tabindex: "0" }, [...s.frames].reverse().join("\n"))))]), dumps.dumps.length ? null : el("p", { class: "soft" }, "No TaskManager runs a task of the job.")] };
 }
 async function configurationView(id) {
