@@ -121,6 +121,7 @@ docs: setup ## The site of docs/, into .venv/site
 
 pictures: setup node ## Take the pictures of the page for the docs anew, in a real browser
 	@SNAPLINE_PICTURES=docs/images $(BIN)/python -m pytest -q tests/integration/test_page_in_a_browser.py
+	@find docs/images -name 'page-*-dark.png' ! -name 'page-job-*' -delete; find docs/images -name 'page-*-phone.png' ! -name 'page-job-*' -delete
 
 bench: setup ## The benchmarks
 	$(BIN)/python -m benchmarks

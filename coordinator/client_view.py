@@ -149,10 +149,16 @@ class ClientView:
         return await read_actor(self._resource_manager, read)
 
     async def dump_threads(
-        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0, *, heap: bool = False
+        self,
+        resource_ids: Collection[str],
+        duration_ms: int = 0,
+        interval_ms: int = 0,
+        *,
+        heap: bool = False,
+        log_lines: int = 0,
     ) -> Sequence[ThreadDump]:
         request_id, answer = self._thread_dumps.draw(resource_ids)
-        request = RequestThreadDump(request_id, duration_ms, interval_ms, heap)
+        request = RequestThreadDump(request_id, duration_ms, interval_ms, heap, log_lines)
         asked = tuple(ResourceID(resource_id) for resource_id in resource_ids)
         tell_if_alive(self._resource_manager, ThreadDumpRequested(request, asked))
         return await answer(duration_ms / 1000 + (HEAP_TIMEOUT_SECONDS if heap else DUMP_TIMEOUT_SECONDS))

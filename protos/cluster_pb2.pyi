@@ -292,16 +292,18 @@ class Disconnect(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class RequestThreadDump(_message.Message):
-    __slots__ = ("request_id", "duration_ms", "interval_ms", "heap")
+    __slots__ = ("request_id", "duration_ms", "interval_ms", "heap", "log_lines")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEAP_FIELD_NUMBER: _ClassVar[int]
+    LOG_LINES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     duration_ms: int
     interval_ms: int
     heap: bool
-    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ...) -> None: ...
+    log_lines: int
+    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ..., log_lines: _Optional[int] = ...) -> None: ...
 
 class HeapType(_message.Message):
     __slots__ = ("name", "count", "bytes")
@@ -338,20 +340,22 @@ class ThreadStack(_message.Message):
     def __init__(self, thread_name: _Optional[str] = ..., task_name: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ThreadDump(_message.Message):
-    __slots__ = ("request_id", "resource_id", "stacks", "samples", "types", "sites")
+    __slots__ = ("request_id", "resource_id", "stacks", "samples", "types", "sites", "log")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TYPES_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     resource_id: str
     stacks: _containers.RepeatedCompositeFieldContainer[ThreadStack]
     samples: int
     types: _containers.RepeatedCompositeFieldContainer[HeapType]
     sites: _containers.RepeatedCompositeFieldContainer[AllocationSite]
-    def __init__(self, request_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., stacks: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., samples: _Optional[int] = ..., types: _Optional[_Iterable[_Union[HeapType, _Mapping]]] = ..., sites: _Optional[_Iterable[_Union[AllocationSite, _Mapping]]] = ...) -> None: ...
+    log: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., stacks: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., samples: _Optional[int] = ..., types: _Optional[_Iterable[_Union[HeapType, _Mapping]]] = ..., sites: _Optional[_Iterable[_Union[AllocationSite, _Mapping]]] = ..., log: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShutDownTaskExecutor(_message.Message):
     __slots__ = ("reason",)

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from rich.table import Table
 
 import snapline
+from snapline import diagnosis_commands
 from snapline.client import ClusterClient
 from snapline.config_command import config
 from snapline.dataflow.config import (
@@ -31,7 +32,6 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
-from snapline.diagnosis_commands import ended_jobs, explain_job, print_heap, print_stacks, serve_page, write_profile
 from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
@@ -340,7 +340,7 @@ def status(target: Target, job: str) -> None:
 @with_target
 def why(target: Target, job: str, *, stacks: bool) -> None:
     """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
-    explain_job(target, job, with_stacks=stacks)
+    diagnosis_commands.explain_job(target, job, with_stacks=stacks)
 
 
 @cli.command()
@@ -349,7 +349,16 @@ def why(target: Target, job: str, *, stacks: bool) -> None:
 @with_target
 def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
     """Where the threads of a job's tasks, or of a TaskManager, are now; the innermost frame first."""
-    print_stacks(target, job_or_taskmanager, everything=everything)
+    diagnosis_commands.print_stacks(target, job_or_taskmanager, everything=everything)
+
+
+@cli.command()
+@click.argument("job_or_taskmanager")
+@click.option("--lines", default=200, show_default=True, help="the last ones of each TaskManager, at most 2000")
+@with_target
+def logs(target: Target, job_or_taskmanager: str, lines: int) -> None:
+    """The last lines that a job's TaskManagers, or one, have written: their log, and what functions print."""
+    diagnosis_commands.print_logs(target, job_or_taskmanager, lines)
 
 
 @cli.command()
@@ -363,9 +372,9 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path, heap: bool) -> None:
     """Where the time of a job's tasks goes: a flame graph as one HTML file. With --heap, where memory goes."""
     if heap:
-        print_heap(target, job_or_taskmanager, seconds)
+        diagnosis_commands.print_heap(target, job_or_taskmanager, seconds)
     else:
-        write_profile(target, job_or_taskmanager, seconds, file)
+        diagnosis_commands.write_profile(target, job_or_taskmanager, seconds, file)
 
 
 @cli.command()
@@ -374,7 +383,7 @@ def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path
 @with_coordinator
 def ui(target: Target, *, port: int | None, bind: str) -> None:
     """Serve the page of a cluster from here, until Ctrl-C."""
-    serve_page(target.configuration, port, bind)
+    diagnosis_commands.serve_page(target.configuration, port, bind)
 
 
 @cli.command()
@@ -382,7 +391,7 @@ def ui(target: Target, *, port: int | None, bind: str) -> None:
 def history(target: Target) -> None:
     """Jobs that have ended, the latest first; `snapline status JOB` and `snapline checkpoints JOB` show one of them."""
     with target.client() as client:
-        jobs = ended_jobs(client.list_jobs())
+        jobs = diagnosis_commands.ended_jobs(client.list_jobs())
     target.show(jobs, ["JOB ID", "NAME", "STATUS", "STARTED", "ENDED", "RESTARTS", "CAUSE"], _history_row)
 
 

@@ -350,17 +350,26 @@ class ClusterClient:
         return "lost" if resource_id in answer.lost else "unknown"
 
     def dump_threads(
-        self, job_id: str = "", resource_id: str = "", duration_ms: int = 0, *, heap: bool = False
+        self,
+        job_id: str = "",
+        resource_id: str = "",
+        duration_ms: int = 0,
+        *,
+        heap: bool = False,
+        log_lines: int = 0,
     ) -> pb.ThreadDumps:
         """What the threads of a job's TaskManagers do, or of one TaskManager: now, or which stacks are seen how often
         while `duration_ms` pass. With `heap` also the types that take most of their memory, and the containers that
-        have grown most meanwhile. Raises RequestRefused for what is not known.
+        have grown most meanwhile. With `log_lines` only so many of the last lines that they have written. Raises
+        RequestRefused for what is not known.
 
         >>> client.dump_threads(resource_id="nobody")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
-        request = pb.DumpThreadsRequest(job_id=job_id, resource_id=resource_id, duration_ms=duration_ms, heap=heap)
+        request = pb.DumpThreadsRequest(
+            job_id=job_id, resource_id=resource_id, duration_ms=duration_ms, heap=heap, log_lines=log_lines
+        )
         return self._call(self._stub.DumpThreads, request, CALL_TIMEOUT_S + duration_ms / 1000)
 
     def drain_task_manager(self, resource_id: str, *, undo: bool = False) -> list[str]:

@@ -1,5 +1,5 @@
-"""The commands that say why a job does not get on, what its threads do, and what happened: `why`, `stack`, `profile`,
-`history`."""
+"""The commands that say why a job does not get on, what its threads do, and what happened: `why`, `stack`, `logs`,
+`profile`, `history`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def print_stacks(target: Target, what: str, *, everything: bool) -> None:
             echo(f"  thread {stack.thread_name!r}{attempt}")
             for frame in reversed(stack.frames):
                 echo(f"    at {frame}")
+    for resource_id in dumps.silent:
+        echo(f"TaskManager {resource_id} did not answer", err=True)
+
+
+def print_logs(target: Target, what: str, lines: int) -> None:
+    """Print the last lines of a job's TaskManagers, or of one TaskManager."""
+    with target.client() as client:
+        dumps = _dump(client, what, 0, log_lines=lines)
+    if target.as_json:
+        echo(json.dumps({dump.resource_id: list(dump.log) for dump in dumps.dumps}, indent=2))
+    else:
+        for dump in dumps.dumps:
+            for line in dump.log:
+                echo(f"{dump.resource_id}: {line}" if len(dumps.dumps) > 1 else line)
     for resource_id in dumps.silent:
         echo(f"TaskManager {resource_id} did not answer", err=True)
 
@@ -109,11 +123,13 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
         server.stop()
 
 
-def _dump(client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False) -> pb.ThreadDumps:
-    """Dump the threads of a TaskManager of this name, else those of a job."""
-    if any(what == each.resource_id for each in client.list_task_managers()):
-        return client.dump_threads(resource_id=what, duration_ms=duration_ms, heap=heap)
-    return client.dump_threads(client.resolve_job(what), duration_ms=duration_ms, heap=heap)
+def _dump(
+    client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0
+) -> pb.ThreadDumps:
+    """Ask a TaskManager of this name, else those of a job."""
+    is_one = any(what == each.resource_id for each in client.list_task_managers())
+    job_id, resource_id = ("", what) if is_one else (client.resolve_job(what), "")
+    return client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines)
 
 
 def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:

@@ -22,6 +22,7 @@ from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.recent_output import RecentOutput
 from snapline.runtime.rpc.security import task_manager_token
 from snapline.runtime.settings import Setting, command_line_layers, resolve, restart_without_secrets
 from snapline.taskmanager.task_manager_config import TaskManagerConfig
@@ -60,6 +61,11 @@ def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None 
     except SnaplineError as error:
         print(f"taskmanager: {error}", file=sys.stderr)
         return 1
+    with RecentOutput() as recent:
+        return _run(config, recent)
+
+
+def _run(config: TaskManagerConfig, recent: RecentOutput) -> int:
     level = Configuration(config.settings).get_option(LOG_LEVEL)
     capture_standard_logging(make_logger("taskmanager", level))
     stopping = threading.Event()
@@ -67,7 +73,7 @@ def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None 
         # the handler runs on the thread that waits for the event, maybe while it holds the event's lock
         signal.signal(number, lambda *_: threading.Thread(target=stopping.set, name="stop").start())
     threading.Thread(target=preload, name="preload", daemon=True).start()
-    outcome = run_task_manager(config, stopping.is_set, bell=stopping)
+    outcome = run_task_manager(config, stopping.is_set, bell=stopping, recent=recent)
     if not outcome.clean:
         print(f"taskmanager: {outcome.detail}", file=sys.stderr)
     return 0 if outcome.clean else 1

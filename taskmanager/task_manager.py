@@ -35,6 +35,7 @@ from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderR
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
 from snapline.runtime.logs import Logger
 from snapline.runtime.process_figures import ProcessWatch
+from snapline.runtime.recent_output import RecentOutput
 from snapline.runtime.rpc.dialing import Dialer, relay_for
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.storage.object_storage import open_storage
@@ -76,8 +77,10 @@ STOP_TASKS_SECONDS = 5.0
 class TaskManager:
     """A TaskManager while it runs: its actors, servers and threads."""
 
-    def __init__(self, config: TaskManagerConfig, logger: Logger, on_ended: Callable[[], None]) -> None:
-        """Starts the data server, registers nowhere yet. Raises SnaplineError for settings that cannot work."""
+    def __init__(
+        self, config: TaskManagerConfig, logger: Logger, recent: RecentOutput, on_ended: Callable[[], None]
+    ) -> None:
+        """Starts the data server, registers nowhere yet. `recent` is what this process has written. Raises SnaplineError for settings that cannot work."""
         configuration = config.configuration
         self._logger = logger
         self._on_ended = on_ended
@@ -163,7 +166,7 @@ class TaskManager:
             self._exchange.programs.offer,
         )
         self._dumper = ThreadDumper(
-            ResourceID(config.resource_id), self._tasks.threads, lambda dump: self._tell(ThreadsDumped(dump))
+            ResourceID(config.resource_id), self._tasks.threads, recent, lambda dump: self._tell(ThreadsDumped(dump))
         )
         self._retrieval: LeaderRetrieval | ZooKeeperLeaderRetrieval
         if zookeeper is None:

@@ -19,6 +19,7 @@ from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.runtime.logs import make_logger
+from snapline.runtime.recent_output import RecentOutput
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def run_task_manager(
     should_stop: Callable[[], bool] = lambda: False,
     exit_hard: Callable[[int], None] = os._exit,
     bell: threading.Event | None = None,
+    recent: RecentOutput | None = None,
 ) -> TaskManagerOutcome:
     """Run until the coordinator does not need it any more, `should_stop` says so, or it cannot go on. Whoever makes
-    `should_stop` say so may ring the `bell`, and is heard at once."""
+    `should_stop` say so may ring the `bell`, and is heard at once. `recent` is what the process writes."""
     from snapline.taskmanager.task_manager import TaskManager
 
     compile_kernels_at_once()
@@ -65,7 +67,7 @@ def run_task_manager(
 
     sys.breakpointhook = refuse_breakpoint
     try:
-        manager = TaskManager(config, logger, on_ended=on_ended)
+        manager = TaskManager(config, logger, recent or RecentOutput(), on_ended=on_ended)
     except SnaplineError as error:
         return TaskManagerOutcome(clean=False, detail=str(error))
     switch_seconds = sys.getswitchinterval()

@@ -44,6 +44,7 @@ from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import Logger
+from snapline.runtime.recent_output import MAX_LINES
 
 MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
@@ -98,10 +99,16 @@ class Cluster(Protocol):
         ...
 
     async def dump_threads(
-        self, resource_ids: Collection[str], duration_ms: int = 0, interval_ms: int = 0, *, heap: bool = False
+        self,
+        resource_ids: Collection[str],
+        duration_ms: int = 0,
+        interval_ms: int = 0,
+        *,
+        heap: bool = False,
+        log_lines: int = 0,
     ) -> Sequence[ThreadDump]:
-        """What the threads of these TaskManagers do, and what their memory is used for; those that do not answer in
-        time are missing."""
+        """What the threads of these TaskManagers do, and what their memory is used for, or the last lines that they have
+        written; those that do not answer in time are missing."""
         ...
 
     async def set_draining(self, resource_id: str, *, draining: bool) -> None:
@@ -358,6 +365,8 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if not 0 <= request.duration_ms <= MAX_PROFILE_MS or not 0 <= request.interval_ms <= MAX_PROFILE_MS:
             text = f"duration_ms and interval_ms lie between 0 and {MAX_PROFILE_MS}"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        if not 0 <= request.log_lines <= MAX_LINES:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"log_lines lies between 0 and {MAX_LINES}")
         registered = {each.resource_id for each in (await self._cluster.list_task_managers()).task_managers}
         if request.job_id:
             details = await self._details(request.job_id, context)
@@ -368,7 +377,11 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
                 text = f"there is no TaskManager {request.resource_id!r} here; `snapline cluster` shows all"
                 await _abort(context, grpc.StatusCode.NOT_FOUND, text)
         found = await self._cluster.dump_threads(
-            sorted(wanted), request.duration_ms, request.interval_ms, heap=request.heap
+            sorted(wanted),
+            request.duration_ms,
+            request.interval_ms,
+            heap=request.heap,
+            log_lines=request.log_lines,
         )
         answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
         for dump in found:

@@ -35,6 +35,8 @@ from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
 LONG_CALL_SECONDS = 600.0
+LOG_LINES = 200
+"""Last lines of each TaskManager, unless the page asks for more."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -72,7 +74,9 @@ class PageApp:
             ("/api/jobs/{job_id}/figures", self._recent),
             ("/api/jobs/{job_id}/why", self._why),
             ("/api/jobs/{job_id}/stacks", self._stacks),
+            ("/api/jobs/{job_id}/logs", self._logs),
             ("/api/taskmanagers", self._task_managers),
+            ("/api/taskmanagers/{resource_id}/log", self._logs),
         ]
         change = [
             ("/api/jobs/{job_id}/cancel", self._cancel),
@@ -193,6 +197,14 @@ class PageApp:
 
     async def _stacks(self, request: Request) -> Answer:
         answer: Answer = await self._ask(request, "DumpThreads", pb.DumpThreadsRequest(job_id=_job_id(request)))
+        return answer
+
+    async def _logs(self, request: Request) -> Answer:
+        of, lines = request.path_params, int(request.query_params.get("lines", LOG_LINES))
+        message = pb.DumpThreadsRequest(
+            job_id=of.get("job_id", ""), resource_id=of.get("resource_id", ""), log_lines=lines
+        )
+        answer: Answer = await self._ask(request, "DumpThreads", message)
         return answer
 
     async def _task_managers(self, request: Request) -> Answer:

@@ -305,6 +305,8 @@ class RequestThreadDump:
     interval_ms: int = 0
     heap: bool = False
     """Say also what memory is used for, and which containers have grown meanwhile."""
+    log_lines: int = 0
+    """Not 0: say only the last lines that the process has written, at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,8 @@ class ThreadDump:
     types: tuple[HeapType, ...] = ()
     """When asked for the heap: those whose objects take most."""
     sites: tuple[AllocationSite, ...] = ()
+    log: tuple[str, ...] = ()
+    """When asked for the log: its last lines, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

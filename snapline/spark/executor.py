@@ -99,6 +99,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         wait_for_the_original(launch, token, lambda: os.getppid() != host)
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
+        from snapline.runtime.recent_output import RecentOutput
         from snapline.runtime.settings import take_secrets
         from snapline.taskmanager.task_manager_config import TaskManagerConfig
         from snapline.taskmanager.task_manager_process import run_task_manager
@@ -114,19 +115,18 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         os._exit(EXIT_ORPHAN)
     if context is not None:
         _use_job_files(launch.packages)
-    reason = run_task_manager(
-        TaskManagerConfig(
-            resource_id=launch.resource_id,
-            coordinator_address=launch.coordinator_address,
-            slots=launch.slots,
-            token=token,
-            settings=dict(launch.settings),
-            executor_id=executor_id(os.environ),
-            log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
-            stays_when_idle=launch.stays_when_idle,
-        ),
-        should_stop=lambda: os.getppid() != host,  # nobody else could end us once Spark's daemon is gone
+    config = TaskManagerConfig(
+        resource_id=launch.resource_id,
+        coordinator_address=launch.coordinator_address,
+        slots=launch.slots,
+        token=token,
+        settings=dict(launch.settings),
+        executor_id=executor_id(os.environ),
+        log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
+        stays_when_idle=launch.stays_when_idle,
     )
+    with RecentOutput() as recent:  # nobody else could end us once Spark's daemon is gone
+        reason = run_task_manager(config, should_stop=lambda: os.getppid() != host, recent=recent)
     if os.getppid() != host:
         os._exit(EXIT_ORPHAN)
     return TaskManagerExit(launch.resource_id, "stopped" if reason.clean else "failed", reason.detail)

@@ -15,6 +15,7 @@ from types import FrameType
 
 from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
 from snapline.dataflow.wire.messages import RequestThreadDump, ThreadDump, ThreadStack
+from snapline.runtime.recent_output import RecentOutput
 from snapline.taskmanager.threads.heap_reading import HeapReading
 
 MAX_FRAMES = 100
@@ -49,11 +50,16 @@ class ThreadDumper:
     """Answers requests for the stacks of this process."""
 
     def __init__(
-        self, resource_id: ResourceID, task_threads: TaskThreads, answer: Callable[[ThreadDump], object]
+        self,
+        resource_id: ResourceID,
+        task_threads: TaskThreads,
+        recent: RecentOutput,
+        answer: Callable[[ThreadDump], object],
     ) -> None:
-        """`answer` gets each dump, on a thread of this one's."""
+        """`answer` gets each dump, on a thread of this one's. `recent` is what the process has written."""
         self._resource_id = resource_id
         self._task_threads = task_threads
+        self._recent = recent
         self._answer = answer
         self._free = threading.Semaphore(MAX_SAMPLINGS)
         self._stopping = threading.Event()
@@ -81,7 +87,11 @@ class ThreadDumper:
             self._free.release()
 
     def sample(self, request: RequestThreadDump) -> ThreadDump:
-        """Look for as long as the request asks; at least once."""
+        """Look for as long as the request asks; at least once, unless it asks for the log."""
+        if request.log_lines:
+            return ThreadDump(
+                request.request_id, self._resource_id, samples=0, log=self._recent.tail(request.log_lines)
+            )
         ends = time.monotonic() + min(request.duration_ms, MAX_DURATION_MS) / 1000
         interval_s = (request.interval_ms or DEFAULT_INTERVAL_MS) / 1000
         own = threading.get_ident()

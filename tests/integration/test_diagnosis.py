@@ -142,3 +142,24 @@ def test_a_new_leader_remembers_what_happened(cluster, tmp_path):
     assert "fails" in snapline(cluster, "history")
     (tmp_path / "released").touch()
     cluster.wait_for(running, JobStatus.FINISHED)
+
+
+def test_what_a_function_prints_is_read_through_the_coordinator(cluster, tmp_path):
+    """With the log of its TaskManager, by job or by TaskManager; from an executor nobody reads files."""
+
+    def say(row):
+        print("row", row["id"], "is here")
+        return row
+
+    environment = cluster.environment(parallelism=1)
+    environment.from_collection([{"id": 7}], uid="rows").map(say, uid="said").sink_to(DiscardingSink(), uid="sink")
+    job_id = cluster.submit(environment, "says")
+    cluster.wait_for(job_id, JobStatus.FINISHED)
+    shown = CliRunner().invoke(cli, ["logs", "-m", cluster.address, "tm-1"])
+    assert shown.exit_code == 0, shown.output
+    assert "row 7 is here\n" in shown.stdout
+    assert '"msg":"TaskManager starts"' in shown.stdout
+    few = CliRunner().invoke(cli, ["logs", "-m", cluster.address, "tm-1", "--lines", "1", "-o", "json"])
+    assert len(json.loads(few.stdout)["tm-1"]) == 1
+    wrong = CliRunner().invoke(cli, ["logs", "-m", cluster.address, "tm-1", "--lines", "-1"])
+    assert "log_lines lies between 0 and 2000" in str(wrong.exception) + wrong.output

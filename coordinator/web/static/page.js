@@ -1,7 +1,7 @@
 // The views of the page. Each asks the server for what it shows, every two seconds, and draws only what has changed.
 import { jobGraph, vertexFigures } from "/static/job_graph.js";
 import { plots } from "/static/plots.js";
-import { bare, bytes, checkpointStatus, count, element as el, jobStatus, lasting, share, status, table, taskState, time } from "/static/words.js";
+import { bare, bytes, checkpointStatus, count, element as el, jobStatus, lasting, logLine, share, status, table, taskState, time } from "/static/words.js";
 
 const PERIOD_MS = 2000, LIVE = ["CREATED", "RUNNING", "RESTARTING", "FAILING", "CANCELLING", "RECONCILING", "SUSPENDED"];
 const main = document.getElementById("main"), trouble = document.getElementById("trouble");
@@ -63,7 +63,7 @@ async function jobsView() {
     el("h2", {}, "Ended"), table("Ended jobs", columns, over.map(row), "No job has ended.")] };
 }
 
-const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["exceptions", "Exceptions"], ["stacks", "Stacks"], ["configuration", "Configuration"]];
+const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["exceptions", "Exceptions"], ["stacks", "Stacks"], ["logs", "Logs"], ["configuration", "Configuration"]];
 function jobHead(job, tab) {
   const { overview } = job, name = jobStatus(overview.status), live = LIVE.includes(name);
   const button = (text, kind, action) => el("button", { type: "button", class: kind, onclick: action }, text);
@@ -128,6 +128,16 @@ async function stacksView(id) {
   return { data: [why, Date.now()], slow: true, draw: () => [...jobHead(job, "stacks"), el("p", { class: `why ${why.findings.length ? "" : "calm"}` }, why.summary), dumps.dumps.map((dump) => [el("h2", {}, dump.resource_id),
     dump.stacks.filter((s) => s.task_name).map((s) => el("section", {}, el("h3", {}, s.task_name), el("pre", { tabindex: "0" }, [...s.frames].reverse().join("\n"))))]), dumps.dumps.length ? null : el("p", { class: "soft" }, "No TaskManager runs a task of the job.")] };
 }
+const logOf = (dump) => el("pre", { class: "log", tabindex: "0" }, el("code", {}, dump.log.map(logLine).join("\n") || "It has written nothing."));
+async function logsView(id) {
+  const [job, found] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/logs`)]);
+  return { data: found, draw: () => [...jobHead(job, "logs"), found.dumps.map((dump) => [el("h2", {}, el("a", { href: `#/taskmanager/${dump.resource_id}` }, dump.resource_id)), logOf(dump)]),
+    found.dumps.length ? null : el("p", { class: "soft" }, "No TaskManager runs a task of the job.")] };
+}
+async function logView(id) {
+  const found = await ask(`taskmanagers/${encodeURIComponent(id)}/log?lines=1000`);
+  return { data: found, draw: () => [el("h1", {}, id), el("p", { class: "soft" }, "The last lines that it has written: its log, and what functions print."), found.dumps.map(logOf), found.silent.length ? el("p", {}, "It did not answer in time.") : null] };
+}
 async function configurationView(id) {
   const job = await ask(`jobs/${id}`);
   return { data: job.configuration, draw: () => [...jobHead(job, "configuration"), table("Configuration", [["Setting"], ["Value", "long"]], Object.entries(job.configuration), "The job has no settings of its own.")] };
@@ -141,16 +151,17 @@ function processCells({ process: used, memory_growth_bytes: grown = 0, memory_gr
 async function taskManagersView() {
   const found = await ask("taskmanagers");
   return { data: found, draw: () => [el("h1", {}, "TaskManagers"), table("TaskManagers", [["Id"], ["Host"], ["Process", "n"], ["Executor"], ["Version"], ["Slots", "n"], ["Free", "n"], ["Memory", "n"], ["CPU", "n"], ["Threads", "n"], ["Files", "n"], ["Log"]],
-    found.task_managers.map((each) => [each.resource_id, each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, ...processCells(each), /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
+    found.task_managers.map((each) => [el("a", { href: `#/taskmanager/${each.resource_id}` }, each.resource_id), each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, ...processCells(each), /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
     found.lost.length ? el("p", { class: "soft" }, `lost under this leader: ${found.lost.slice(-20).join(", ")}`) : null] };
 }
 
 // --- which view, and when
 function viewOf(parts) {
+  if (parts[0] === "taskmanager") return logView(decodeURIComponent(parts[1]));
   if (parts[0] === "taskmanagers") return taskManagersView();
   if (parts[0] !== "job") return jobsView();
   const [, id, kind, which] = parts;
-  return { vertex: () => vertexView(id, which), checkpoints: () => checkpointsView(id, which), exceptions: () => exceptionsView(id), stacks: () => stacksView(id), configuration: () => configurationView(id) }[kind]?.() ?? jobView(id);
+  return { vertex: () => vertexView(id, which), checkpoints: () => checkpointsView(id, which), exceptions: () => exceptionsView(id), stacks: () => stacksView(id), logs: () => logsView(id), configuration: () => configurationView(id) }[kind]?.() ?? jobView(id);
 }
 let timer = 0;
 async function refresh(always = false) {

@@ -24,6 +24,12 @@ export function lasting(ms) {
 }
 export const time = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
 export const bare = (name, prefix) => String(name).replace(prefix, "");
+export function logLine(line) {
+  if (!line.startsWith('{"ts":')) return line;
+  const { ts, level, msg, context = {}, exception } = JSON.parse(line);
+  const said = Object.entries(context).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
+  return [`${ts} ${level} ${msg}  ${said.join(" ")}`, exception?.stacktrace].filter(Boolean).join("\n");
+}
 export const jobStatus = (name) => bare(name, "JOB_STATUS_");
 export const taskState = (name) => bare(name, "EXECUTION_STATE_");
 export const checkpointStatus = (name) => bare(name, "CHECKPOINT_STATUS_");

@@ -22,7 +22,7 @@ def test_threads_hand_pythons_lock_over_sooner_as_long_as_a_task_manager_runs(mo
         outcome=SimpleNamespace(clean=True, detail=""),
     )
 
-    def create(config: object, logger: object, *, on_ended: object) -> SimpleNamespace:
+    def create(config: object, logger: object, recent: object, *, on_ended: object) -> SimpleNamespace:
         on_ended()  # type: ignore[operator]
         return manager
 
