@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 MAX_LINES = 2000
-"""What is kept."""
+"""So many are kept."""
 MAX_LINE = 4000
 """Characters of a line; of a longer one the end is left out."""
 MAX_CHARACTERS = 500_000
@@ -35,7 +35,7 @@ class RecentOutput:
         self._replaced: tuple[TextIO, TextIO] | None = None
 
     def __enter__(self) -> RecentOutput:
-        """Listen to both streams."""
+        """Return this, which listens to both streams from now on."""
         self._replaced = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = _Heard(sys.stdout, self), _Heard(sys.stderr, self)
         return self
@@ -43,7 +43,7 @@ class RecentOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the streams back."""
+        """Put the streams back as they were."""
         if self._replaced is not None:
             sys.stdout, sys.stderr = self._replaced
 

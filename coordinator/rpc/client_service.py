@@ -107,8 +107,8 @@ class Cluster(Protocol):
         heap: bool = False,
         log_lines: int = 0,
     ) -> Sequence[ThreadDump]:
-        """What the threads of these TaskManagers do, and what their memory is used for, or the last lines that they have
-        written; those that do not answer in time are missing."""
+        """What the threads of these TaskManagers do, and what their memory is used for, or the last lines that they
+        have written; those that do not answer in time are missing."""
         ...
 
     async def set_draining(self, resource_id: str, *, draining: bool) -> None:
