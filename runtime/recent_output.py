@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 MAX_LINES = 2000
-"""So many are kept."""
+"""A process keeps so many."""
 MAX_LINE = 4000
 """Characters of a line; of a longer one the end is left out."""
 MAX_CHARACTERS = 500_000

@@ -80,8 +80,8 @@ class TaskManager:
     def __init__(
         self, config: TaskManagerConfig, logger: Logger, recent: RecentOutput, on_ended: Callable[[], None]
     ) -> None:
-        """Starts the data server, registers nowhere yet. `recent` is what this process has written. Raises SnaplineError
-        for settings that cannot work."""
+        """Starts the data server, registers nowhere yet. `recent` is what this process has written. Raises
+        SnaplineError for settings that cannot work."""
         configuration = config.configuration
         self._logger = logger
         self._on_ended = on_ended
