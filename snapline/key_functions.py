@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from snapline.dataflow.errors import JobDefinitionError
+
+if TYPE_CHECKING:
+    from snapline.dataflow.api.function_contexts import RuntimeContext
 
 DEFAULT_KEY = "key"
 """Name of the column of a function that says nothing about its result."""
@@ -33,6 +37,16 @@ class WithKeys:
     def names(self) -> tuple[str, ...]:
         """Return the names of the key columns."""
         return (DEFAULT_KEY,) if self.schema is None else tuple(self.schema.names)
+
+    def open(self, context: RuntimeContext) -> None:
+        """Open the function, if it is one that is opened."""
+        if callable(opener := getattr(self.function, "open", None)):
+            opener(context)
+
+    def close(self) -> None:
+        """Close the function, if it is one that is closed."""
+        if callable(closer := getattr(self.function, "close", None)):
+            closer()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with its keys. Raises TypeError or ValueError that says what the function should have given."""

@@ -29,6 +29,12 @@ class RunningReduce(KeyedProcessFunction):
 
     def open(self, context: RuntimeContext) -> None:
         self._reduced = context.get_state(ValueStateDescriptor("reduced", self._type))
+        if callable(opener := getattr(self._function, "open", None)):
+            opener(context)
+
+    def close(self) -> None:
+        if callable(closer := getattr(self._function, "close", None)):
+            closer()
 
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
         known = self._reduced.value()

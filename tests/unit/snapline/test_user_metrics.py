@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -64,6 +65,38 @@ def test_a_jobs_handle_has_the_metrics_of_its_functions() -> None:
     assert (measured["sizes"]["count"], measured["sizes"]["mean"]) == (1, FEW)
     assert metrics.operators["keys"] == {"keyed_rows": FEW}
     assert sum(task["records_in"] for task in metrics.tasks.values()) >= FEW
+
+
+class Combining(sl.Function):
+    """Computes keys from a batch, and combines rows; counts how often it is asked, and that it was closed."""
+
+    closed: ClassVar[list[str]] = []
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.calls = context.metrics.counter("calls")
+        self.task = context.task_name
+
+    def close(self) -> None:
+        self.closed.append(self.task)
+
+    def __call__(self, one: Any, other: Any = None) -> Any:
+        self.calls.inc()
+        return one["n"] if other is None else other
+
+
+def test_functions_of_keys_and_of_reduce_are_opened_and_closed() -> None:
+    """They are functions as any other, though operators of ours stand around them."""
+    env = sl.StreamExecutionEnvironment(Configuration({}))
+    keyed = env.from_collection([{"n": number % 3} for number in range(FEW)], uid="numbers").key_by(
+        Combining(), schema=pa.schema([("k", pa.int64())])
+    )
+    keyed.reduce(Combining(), uid="reducing").sink_to(DiscardingSink(), uid="out")
+    Combining.closed.clear()
+    with env.execute_async("combining", local=True) as job:
+        job.wait()
+        operators = job.metrics().operators
+    assert sorted(figures["calls"] for figures in operators.values()) == [1, FEW - 3]
+    assert len(Combining.closed) == 2
 
 
 def test_a_task_has_so_many_metrics_at_most_and_says_which_one_is_left_out() -> None:
