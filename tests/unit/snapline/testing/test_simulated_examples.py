@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from examples import flights, shopping, state_source_and_sink, test_orders
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.testing import simulate
 
-SEEDS = 6
+SEEDS = pytest.mark.parametrize("seeds", [6, pytest.param(200, marks=[pytest.mark.rare, pytest.mark.timeout(600)])])
+"""Few in each run of the tests, and as many as planted mistakes are looked for in the long one."""
 MORNING = dt.datetime(2013, 1, 1, 8)  # noqa: DTZ001 - as in the data, which has no zone
 
 
@@ -21,7 +23,8 @@ def hours(count):
     return MORNING + dt.timedelta(hours=count)
 
 
-def test_flights(tmp_path: Path) -> None:
+@SEEDS
+def test_flights(tmp_path: Path, seeds: int) -> None:
     """Daily windows, and a function with list state and timers, over flights of four aircraft."""
     types = {**{name: pa.string() for name in flights.COLUMNS}, "scheduled_departure": pa.timestamp("ms")}
     types |= {"flight": pa.int64(), "dep_time": pa.int64(), "dep_delay": pa.int64()}
@@ -40,12 +43,13 @@ def test_flights(tmp_path: Path) -> None:
     path = tmp_path / "flights.parquet"
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(list(types.items()))), path)
 
-    report = simulate(lambda env: flights.build(env, str(path), str(tmp_path)), seeds=SEEDS)
+    report = simulate(lambda env: flights.build(env, str(path), str(tmp_path)), seeds=seeds)
 
     assert report.ok
 
 
-def test_shopping(tmp_path: Path) -> None:
+@SEEDS
+def test_shopping(tmp_path: Path, seeds: int) -> None:
     """Sessions, windows over an enriched stream and an interval join, over purchases of three households."""
     items = [
         {"household_id": n % 3, "product_id": n % 5, "quantity": 1, "sales_cents": n, "bought_at": hours(7 * n)}
@@ -58,12 +62,13 @@ def test_shopping(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(redeemed, schema=coupons), tmp_path / "redemptions.parquet")
     pq.write_table(products, tmp_path / "products.parquet")
 
-    report = simulate(lambda env: shopping.build(env, str(tmp_path), str(tmp_path / "out")), seeds=SEEDS)
+    report = simulate(lambda env: shopping.build(env, str(tmp_path), str(tmp_path / "out")), seeds=seeds)
 
     assert report.ok
 
 
-def test_state_source_and_sink(tmp_path: Path) -> None:
+@SEEDS
+def test_state_source_and_sink(tmp_path: Path, seeds: int) -> None:
     """A push-style source and a sink with operator state of the program's own; a file may come twice, and none is
     missing."""
 
@@ -73,7 +78,7 @@ def test_state_source_and_sink(tmp_path: Path) -> None:
 
     report = simulate(
         lambda env: state_source_and_sink.build(env, str(tmp_path), rows=200),
-        seeds=SEEDS,
+        seeds=seeds,
         outputs={"files": lambda: sorted(set(state_source_and_sink.flushed(str(tmp_path))))},
         before_each=clear,
     )
@@ -81,11 +86,12 @@ def test_state_source_and_sink(tmp_path: Path) -> None:
     assert report.ok
 
 
-def test_the_orders_of_the_test_kits_example() -> None:
+@SEEDS
+def test_the_orders_of_the_test_kits_example(seeds: int) -> None:
     """A sum in value state."""
     orders = [{"customer": "xyz"[n % 3], "cents": n} for n in range(30)]
 
     def build(env):
         test_orders.spent(env.from_collection(orders, uid="orders")).sink_to(DiscardingSink(), uid="out")
 
-    assert simulate(build, seeds=SEEDS).ok
+    assert simulate(build, seeds=seeds).ok
