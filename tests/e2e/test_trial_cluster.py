@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,13 @@ def test_a_trial_is_one_command_up_and_one_down(tmp_path: Path, monkeypatch: pyt
     """What runs where is printed; a command finds the cluster by the settings file that it names; a second `up` is
     refused; after `down` nothing of it runs."""
     place = ["--directory", str(tmp_path)]
-    started = CliRunner().invoke(cli, ["up", *place, "--taskmanagers", "1", "--slots", "1"])
+    command = [sys.executable, "-m", "snapline.cli", "up", *place, "--taskmanagers", "1", "--slots", "1"]
+    started = subprocess.run(command, capture_output=True, text=True, check=False)  # its processes outlive it
     try:
-        assert started.exit_code == 0, started.output
+        assert started.returncode == 0, started.stderr
         names = [each.name for each in TrialCluster(tmp_path).processes()]
         assert names == ["zookeeper", "coordinator-1", "coordinator-2", "spark-master", "spark-worker", "taskmanagers"]
-        assert f"export SNAPLINE_CONFIG={tmp_path / 'snapline.toml'}" in started.output
+        assert f"export SNAPLINE_CONFIG={tmp_path / 'snapline.toml'}" in started.stdout
         monkeypatch.setenv("SNAPLINE_CONFIG", str(tmp_path / "snapline.toml"))
         with ClusterClient.from_configuration(resolve(default_layers(os.environ))) as client:
             assert [each.slots for each in client.list_task_managers()] == [1]

@@ -16,6 +16,7 @@ from tests.integration.savepoint_job import assert_exactly_once
 from tests.integration.test_coordinator_failover import completed_after, newest_checkpoint
 from tests.services.cluster import wait_until
 from tests.services.ha_cluster import HighAvailabilityCluster
+from tests.services.relay import RelayProcess
 from tests.services.released_wheel import BEFORE, ReleasedWheel, build_wheel, why_not
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
@@ -47,12 +48,16 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> ReleasedWheel:
 def test_a_cluster_is_upgraded_under_a_running_job(
     tmp_path: Path, ensemble: ZooKeeperEnsemble, before: ReleasedWheel
 ) -> None:
-    """The standby first, then the leader, then one TaskManager after the other, each drained before: the job is never
-    restarted by a failure, and its output is exact."""
+    """The standby first, then the leader, then one TaskManager after the other, each drained before, onto a relay of
+    the new version: the job is never restarted by a failure, and its output is exact."""
     output = tmp_path / "out"
-    with HighAvailabilityCluster(
-        tmp_path, ensemble, coordinators=2, slots=(1, 1), python_path=before.python_path
-    ) as cluster:
+    with (
+        RelayProcess(tmp_path / "old", python_path=before.python_path) as old_relay,
+        HighAvailabilityCluster(
+            tmp_path, ensemble, 2, slots=(1, 1), settings=old_relay.settings, python_path=before.python_path
+        ) as cluster,
+        RelayProcess(tmp_path / "new") as new_relay,
+    ):
         job_id = submitted_by(before, cluster, output)
         goes_on(cluster, job_id)
         assert versions_of(cluster) == {before.directory}
@@ -67,6 +72,7 @@ def test_a_cluster_is_upgraded_under_a_running_job(
         goes_on(cluster, job_id)
         cluster.start_coordinator()
 
+        cluster.settings.update(new_relay.settings)
         for number, name in enumerate(("tm-1", "tm-2")):
             cluster.start_task_manager(1)
             with cluster.client() as client:
@@ -78,11 +84,17 @@ def test_a_cluster_is_upgraded_under_a_running_job(
         with cluster.client() as client:
             details = client.get_job(job_id)
             assert {s.resource_id for v in details.vertices for s in v.subtasks} == {"tm-3", "tm-4"}
+        old_relay.kill()
+        goes_on(cluster, job_id)
+        with cluster.client() as client:
+            details = client.get_job(job_id)
             assert (details.overview.restarts, list(details.failures)) == (0, [])
             client.cancel(job_id)
             assert [decode_job_status(each.overview.status) for each in client.watch_job(job_id)][
                 -1
             ] is JobStatus.CANCELED
+    for relay in (old_relay, new_relay):
+        assert "trunk opened" in relay.log.read_text(), "TaskManagers came through the relay"
     assert assert_exactly_once(output) > 0
 
 

@@ -26,9 +26,11 @@ from tests.services.cluster import wait_until
 class RelayProcess:
     """One `python -m snapline.runtime.relay.relay_process`; a context manager."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
-        """`directory`: the cluster's; `arguments`: more of the command line."""
+    def __init__(self, directory: Path, *arguments: str, python_path: str = "") -> None:
+        """`directory`: the cluster's; `arguments`: more of the command line; `python_path`: empty: that of this
+        process."""
         self._arguments = arguments
+        self._python_path = python_path or os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._address_file = directory / "relay-address"
         self.log = directory / "logs" / "relay.log"
         self.address = ""
@@ -38,7 +40,7 @@ class RelayProcess:
         """Start it and wait until it listens."""
         command = [sys.executable, "-m", "snapline.runtime.relay.relay_process", "--bind", "127.0.0.1:0"]
         command += ["--address-file", str(self._address_file), *self._arguments]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        environment = {**os.environ, "PYTHONPATH": self._python_path}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
