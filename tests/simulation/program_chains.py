@@ -248,7 +248,7 @@ class ChainRun(FaultyRun):
         elif what < 0.93:
             self._go_on(stage, subtask)
         else:
-            return self._snapshot(stops=what > 0.98)
+            return self._snapshot(stops=what > 0.98 and self.has_faults)
         return False
 
     def _go_on(self, stage: int, subtask: ChainSubtask) -> None:
