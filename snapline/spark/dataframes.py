@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 
+from snapline.client import JobFailed
 from snapline.connectors.files.filesystems import locate
 from snapline.connectors.files.output_files import failures
 from snapline.connectors.parquet import ParquetSink
 from snapline.connectors.parquet.staged_rows import StagedRowsSource, new_staged_directory
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.config import Configuration
+from snapline.dataflow.config import HA_TYPE, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
 from snapline.execution import translates_only
@@ -110,12 +111,17 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     configuration = environment.configuration
     base, options = staging_base(configuration, spark, what).rstrip("/"), storage_options_of(configuration)
     directory = f"{base}/{FRAME_PREFIX}{uuid.uuid4().hex}"
-    atexit.register(_remove, directory, configuration)
     end.sink_to(ParquetSink(directory, schema=stream.schema, storage_options=options), uid=OUTPUT_UID)
-    result = environment.execute(job_name, local=local, threads=threads if local else None)
+    try:
+        result = environment.execute(job_name, local=local, threads=threads if local else None)
+    except BaseException as error:
+        is_over = isinstance(error, JobFailed | KeyboardInterrupt)
+        if is_over or configuration.get_option(HA_TYPE) == "NONE":  # else the next program goes on with job and rows
+            atexit.register(_remove, directory, configuration)
+        raise
     written = directory_of_job(result.job_id, base, directory, options)
-    if written != directory:
-        atexit.register(_remove, written, configuration)
+    for unneeded in (directory, written):
+        atexit.register(_remove, unneeded, configuration)
     register_data_source(spark)
     reader = spark.read.format(FORMAT)
     for key, value in options.items():

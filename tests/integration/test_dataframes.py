@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
-from snapline.client import RequestRefused
+from snapline.client import JobFailed, RequestRefused
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.session import open_spark
 from tests.services.cluster import wait_until
 
@@ -200,6 +200,32 @@ def test_the_frame_of_a_job_that_a_killed_program_has_left(
     frame = environment(tmp_path).from_collection([{"n": 7}]).to_dataframe(spark, local=True)
     assert sorted(row.n for row in frame.collect()) == list(range(5))
     assert removed[1:] == [f"{base}/snapline-frame-left"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "is_removed"),
+    [
+        ("embedded", SnaplineError("the coordinator has ended"), False),
+        ("embedded", JobFailed("job 'job' failed", None), True),
+        ("NONE", SnaplineError("the coordinator has ended"), True),
+    ],
+)
+def test_rows_of_a_job_that_the_next_program_goes_on_with_are_kept(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: Exception, is_removed: bool
+) -> None:
+    """A program that lost its coordinator ends in good order, and its job does not: with high availability, what the
+    sink has committed in part is needed again."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    removed: list[str] = []
+    monkeypatch.setattr("atexit.register", lambda _, directory, *__: removed.append(directory))
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute", fail)
+    env = environment(tmp_path, **{"high-availability.type": kind, "high-availability.storageDir": str(tmp_path)})
+    with pytest.raises(type(error)):
+        env.from_collection([{"n": 7}]).to_dataframe(spark)
+    assert bool(removed) == is_removed
 
 
 def test_a_savepoint_is_read_on_without_the_frame(spark: Any, tmp_path: Path) -> None:
