@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
 
 def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
     """Print what holds the job up, the gravest first."""
+    from snapline.client import RequestRefused
+    from snapline.tapped import leading_keys
+
     with target.client() as client:
-        found = client.explain_job(client.resolve_job(job))
+        job_id = client.resolve_job(job)
+        found = client.explain_job(job_id)
+        for finding in found.findings:
+            if finding.kind == "skew":
+                with suppress(RequestRefused):  # the job has ended meanwhile
+                    keys = leading_keys(client, job_id, finding.vertex_id)
+                    finding.summary += f"; of the rows now, {', '.join(keys)}" if keys else ""
     if target.as_json:
         echo(json.dumps(message_as_dict(found), indent=2))
         return

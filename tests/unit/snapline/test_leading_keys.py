@@ -1,0 +1,80 @@
+"""Of a skewed key, which values lead: from some of the rows that are on their way to it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from snapline.client import RequestRefused
+from snapline.diagnosis_commands import explain_job
+from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
+from snapline.tapped import leading_keys
+
+
+class Skewed:
+    """Stands for a client of a coordinator with one job, whose vertex `sums` has a skewed key."""
+
+    def __init__(self, *batches: list[int], name: str = "user", has_ended: bool = False) -> None:
+        self._batches = batches
+        self._name = name
+        self._has_ended = has_ended
+        self.tapped: list[str] = []
+
+    def __enter__(self) -> Skewed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def resolve_job(self, job: str) -> str:
+        return job
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        vertices = [
+            pb.VertexDetails(vertex_id="rows", operator_uids=["read", "cleaned"]),
+            pb.VertexDetails(vertex_id="sums", operator_uids=["sums"]),
+        ]
+        edges = [job_pb2.JobEdge(source="rows", target="sums", key_columns=["user"])]
+        return pb.JobDetails(vertices=vertices, edges=edges)
+
+    def tap(self, job_id: str, uid: str, *, rows: int, max_bytes: int) -> list[pb.TappedRows]:
+        if self._has_ended:
+            raise RequestRefused("it is FINISHED")
+        self.tapped.append(uid)
+        parts = []
+        for users in self._batches:
+            batch = pa.record_batch({self._name: users})
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            parts.append(pb.TappedRows(rows=sink.getvalue().to_pybytes()))
+        return parts
+
+    def explain_job(self, job_id: str) -> pb.JobExplanation:
+        finding = pb.JobFinding(kind="skew", summary="its keys (user) are skewed", vertex_id="sums")
+        return pb.JobExplanation(summary=finding.summary, findings=[finding])
+
+
+def test_the_most_frequent_keys_of_all_subtasks_are_named() -> None:
+    """From the rows that the vertex before puts out."""
+    client = Skewed([7] * 50 + [1, 2, 3], [7] * 40 + [3] * 7)
+    assert leading_keys(cast(Any, client), "job", "sums") == ["user=7: 90 %", "user=3: 8 %", "user=1: 1 %"]
+    assert client.tapped == ["cleaned"]
+
+
+def test_where_no_rows_flow_and_where_there_is_no_key_none_is_named() -> None:
+    """A key that a function makes is no column of the rows."""
+    assert leading_keys(cast(Any, Skewed()), "job", "sums") == []
+    assert leading_keys(cast(Any, Skewed([1], name="other")), "job", "sums") == []
+    assert leading_keys(cast(Any, Skewed([1])), "job", "rows") == []
+
+
+@pytest.mark.parametrize(("has_ended", "said"), [(False, "; of the rows now, user=7: 100 %"), (True, "")])
+def test_why_says_which_keys_lead(capsys: pytest.CaptureFixture[str], said: str, *, has_ended: bool) -> None:
+    """In the line of the skew; a job that ends meanwhile leaves the line as it is."""
+    target = type("Target", (), {"as_json": False, "client": lambda _: Skewed([7, 7], has_ended=has_ended)})()
+    explain_job(cast(Any, target), "job", with_stacks=False)
+    assert capsys.readouterr().out == f"skew: its keys (user) are skewed{said}\n"
