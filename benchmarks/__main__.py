@@ -21,6 +21,7 @@ RUNS = (
     ["benchmarks.rescale"],
     ["benchmarks.simulate"],
     ["benchmarks.quiet"],
+    ["benchmarks.page"],
 )
 
 
