@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from snapline.connectors.builtin.rate_limit import RateLimiter
-from snapline.connectors.connector_metrics import BYTES_READ
+from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
 from snapline.dataflow.api.connector_api import (
@@ -136,6 +136,7 @@ class ParquetReader(SourceReader):
         self._splits: list[SourceSplit] = []
         self._emitted: dict[str, int] = {}
         self._finished: set[str] = set()
+        self._waiting_splits = context.metrics.gauge(WAITING_SPLITS)
         self._current = 0
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._rest: pa.RecordBatch | None = None
@@ -148,6 +149,7 @@ class ParquetReader(SourceReader):
             self._emitted[split.split_id] = int(split.position.get("rows", 0))
             if split.finished:
                 self._finished.add(split.split_id)
+        self._note_waiting()
         rate = self._source.rows_per_second
         if rate is not None and self._splits and self._limiter is None:
             readers = min(self._parallelism, int(self._splits[0].description["of"]))
@@ -175,7 +177,11 @@ class ParquetReader(SourceReader):
             finished = (split.split_id,)
             self._finished.add(split.split_id)
             self._batches = None
+            self._note_waiting()
         return Polled(InputStatus.MORE_AVAILABLE, batch, split_id=split.split_id, finished_splits=finished)
+
+    def _note_waiting(self) -> None:
+        self._waiting_splits.set(max(0, len(self._splits) - len(self._finished) - 1))
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
         return [

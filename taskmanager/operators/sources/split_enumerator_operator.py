@@ -120,6 +120,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
 
     def open(self) -> None:
         self._enumerator = check(self._spec.source.create_enumerator(self._spec.splits), "the source has an enumerator")
+        self.context.metrics.gauge("waiting_splits", lambda: len(self._waiting))
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         known = {

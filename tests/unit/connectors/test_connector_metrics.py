@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from snapline.connectors import DeltaSink, FileSink, FileSource, HBaseSink, JsonFormat, ParquetSource
 from snapline.dataflow.api.connector_api import GlobalCommittable, InputStatus, Source, SplitEnumerator
@@ -58,6 +59,20 @@ def test_a_sink_of_files_and_a_source_of_parquet_count_the_same_bytes(tmp_path: 
 
     assert {"bytes_written": path.stat().st_size, "files_written": 1} == measured(writing)
     assert 0 < measured(reading)["bytes_read"] < path.stat().st_size
+
+
+def test_parquet_says_how_many_row_groups_still_wait(tmp_path: Path) -> None:
+    """Beside the one that is read; their least times hold the watermark back."""
+    pq.write_table(pa.table({"n": range(30)}), tmp_path / "a.parquet", row_group_size=10)
+    source, place = ParquetSource(tmp_path / "a.parquet"), Place()
+    reader = source.create_reader(place)
+    reader.add_splits(source.enumerate_splits())
+    waiting = [measured(place)["waiting_splits"]]
+    while reader.poll_next(0).status is not InputStatus.END_OF_INPUT:
+        waiting.append(measured(place)["waiting_splits"])
+    reader.close()
+
+    assert waiting == [2, 1, 0, 0]
 
 
 def test_a_table_counts_commits_that_are_made_again(tmp_path: Path) -> None:

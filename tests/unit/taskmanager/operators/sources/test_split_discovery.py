@@ -190,6 +190,15 @@ def test_the_source_ends_when_all_splits_were_read_to_their_end() -> None:
     assert WatermarkStatus.ACTIVE is enumerating.harness.emitted[-1]
 
 
+def test_how_many_splits_wait_is_a_metric() -> None:
+    """Those that were found and that no reader has asked for."""
+    enumerating = Enumerating(Numbered([None] * 4), [1, 0])
+    enumerating.run()
+
+    (metric,) = enumerating.operator.context.metrics.travelling()
+    assert (metric.name, metric.value, len(enumerating.splits())) == ("waiting_splits", 1.0, 1)
+
+
 def test_splits_wait_in_the_order_of_their_least_time_and_readers_hear_it() -> None:
     """What waits is promised by a watermark; nothing that waits is said by an idle status."""
     enumerating = Enumerating(Numbered([50, 20]), [0])
