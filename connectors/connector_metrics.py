@@ -20,5 +20,5 @@ COMMIT_RETRIES = "commit_retries"
 CONNECTION_ERRORS = "connection_errors"
 """Counter: what went wrong on the way to a server, and was tried again."""
 WAITING_SPLITS = "waiting_splits"
-"""Gauge: splits of a subtask, or of the enumerator, that nobody reads yet (Flink: unassignedSplits). Their least event time
-holds the watermark back."""
+"""Gauge: splits of a subtask, or of the enumerator, that nobody reads yet (Flink: unassignedSplits). Their least event
+time holds the watermark back."""
