@@ -92,7 +92,7 @@ def own_packages(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("master", [pytest.param("local[*]", marks=pytest.mark.rare), "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize("master", ["local[*]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.rare)])
 def test_a_job_beside_packages_of_its_own_with_the_names_of_our_rooms(installed, tmp_path, master):
     """Driver and executors use both, theirs and ours, and protobuf's default pool has theirs."""
     job = own_packages(tmp_path / "job")

@@ -45,7 +45,7 @@ def test_every_failure(tmp_path, door):
 
 def test_a_function_that_is_killed_three_times_in_each_partition(tmp_path):
     """The example of resumable functions, on fewer flights, without what a busy machine changes."""
-    example = python("-m", "examples.resumable", "--rows", "8000", "--interval", "100", "--no-timing")
+    example = python("-m", "examples.resumable", "--rows", "2000", "--interval", "100", "--no-timing")
     done = run(example, ROOT, 600, TMPDIR=str(tmp_path), PYTHONPATH=str(ROOT))
     assert done.code == 0, done.out + done.err
     assert done.out.count("scores EQUAL") == 2
