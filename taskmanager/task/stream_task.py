@@ -283,9 +283,16 @@ class StreamTask:
             self._end_source_data(parts, drain=True)
             return ProgressKind.WORKED, None
         source = check(source, "a task without inputs has a source")
-        self._position.input_name = "source"
-        status = parts.chain.head.run("emit_next", source.emit_next)
-        self._position.input_name = ""
+        position, chain = self._position, parts.chain
+        position.input_name, position.rows, position.rows_before = "source", 0, chain.source_records
+        try:
+            status = chain.head.run("emit_next", source.emit_next)
+        except BaseException:
+            position.rows = chain.source_records - position.rows_before
+            position.batch_number += 1
+            raise
+        position.batch_number += chain.source_records > position.rows_before
+        position.input_name = ""
         match status:
             case InputStatus.MORE_AVAILABLE:
                 return ProgressKind.WORKED, None

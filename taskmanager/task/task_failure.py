@@ -33,7 +33,7 @@ class InputPosition:
         """Return the position as it stands in error messages."""
         if not self.input_name:
             return ""
-        if not self.rows:  # of a source, which emits what it has read without saying how much
+        if not self.rows:  # a source that fails itself
             return self.input_name
         last = self.rows_before + self.rows - 1
         return f"{self.input_name}, batch {self.batch_number} (rows {self.rows_before} to {last} of this attempt)"
