@@ -17,6 +17,7 @@ TaskManager is kept however long it is idle.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -36,9 +37,10 @@ from benchmarks.cluster import fail, report, spread, versions
 from deploy.zookeeper_ensemble import ZooKeeperEnsemble
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
-from snapline.dataflow.config import OPTIONS
+from snapline.dataflow.config import OPTIONS, is_secret
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.settings import default_layers, resolve
 from tests.services.cluster import wait_until
 from tests.services.ha_cluster import HighAvailabilityCluster
 
@@ -194,6 +196,8 @@ def main(arguments: list[str] | None = None) -> int:
     settings["resourcemanager.taskmanager-timeout"] = (
         "1 h"  # Spark's pool would start another one; here a spare one has to wait
     )
+    configured = resolve(default_layers(os.environ))
+    settings |= {key: value for key, value in configured.items() if key.startswith("security.")}
     try:
         with (
             ZooKeeperEnsemble(directory / "zookeeper", nodes=1) as ensemble,
@@ -204,7 +208,8 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(error)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    report("failover", {**figures, "settings": settings, "versions": versions()}, as_json=options.json)
+    shown = {key: value for key, value in settings.items() if not is_secret(key)}
+    report("failover", {**figures, "settings": shown, "versions": versions()}, as_json=options.json)
     return 0
 
 
