@@ -33,7 +33,7 @@ FORMAT = "snapline_staging"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
 _ENCODING = {"use_dictionary": False, "compression": "lz4"}
-"""Rows that are read once: dictionaries of columns with many values cost five times what they save, to write and to
+"""Rows that are read once: dictionaries of columns with many values cost more time than they save, to write and to
 read, and LZ4 finds what is the same as well."""
 _PATH, _OPTIONS, _NAME, _MANIFEST = "path", "storage", "frame", "manifest"
 _REFUSAL = re.compile(r"(?:ConnectorError|JobDefinitionError): (.+)")
