@@ -86,7 +86,9 @@ def measure(jobs: int, subtasks: int, task_managers: int, seconds: float) -> dic
         client = stack.enter_context(ClusterClient(coordinator.address, Security()))
         for number in range(jobs):
             client.submit(replace(no_op_job(subtasks, directory), name=f"job-{number}"))
-        while not all(decode_job_status(job.status) is JobStatus.RUNNING for job in client.list_jobs()):
+        while (statuses := {decode_job_status(job.status) for job in client.list_jobs()}) != {JobStatus.RUNNING}:
+            if any(status.is_globally_terminal for status in statuses):
+                raise RuntimeError("a job has ended before all were running")
             time.sleep(0.1)
         time.sleep(PERIOD_SECONDS)
         figures: dict[str, Any] = {"coordinator alone %": _percent([coordinator.pid], seconds)}
@@ -133,7 +135,7 @@ def main() -> int:
     os.environ.pop("SNAPLINE_CONFIG", None)
     try:
         figures = measure(chosen.jobs, chosen.subtasks, chosen.task_managers, chosen.seconds)
-    except SnaplineError as error:
+    except (SnaplineError, RuntimeError) as error:
         return fail(error)
     report("The page", {**versions(), **figures}, as_json=chosen.json)
     return 0

@@ -45,7 +45,8 @@ def settings_of_a_secure_cluster(directory: Path) -> Path:
 
 
 def run(benchmark: str, arguments: list[str], settings: Path | None) -> dict[str, float]:
-    """One run; its figures."""
+    """Run the benchmark once, with the settings of a secure cluster or with nothing (None); return its figures by their
+    place."""
     environment = {key: value for key, value in os.environ.items() if key != "SNAPLINE_CONFIG"}
     if settings is not None:
         environment["SNAPLINE_CONFIG"] = str(settings)

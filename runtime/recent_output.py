@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -56,10 +57,15 @@ class RecentOutput:
         """Return the last lines, the oldest first: at most so many, and no more than fit into a message."""
         with self._lock:
             lines = list(self._lines)[-count:] if count > 0 else []
-        kept, room = len(lines), MAX_CHARACTERS
-        while kept and (room := room - len(lines[kept - 1])) >= 0:
-            kept -= 1
-        return tuple(lines[kept:])
+        return last_lines(lines, MAX_CHARACTERS)
+
+
+def last_lines(lines: Sequence[str], room: int) -> tuple[str, ...]:
+    """Return the last of the lines that have so many characters together, at most."""
+    first = len(lines)
+    while first and (room := room - len(lines[first - 1])) >= 0:
+        first -= 1
+    return tuple(lines[first:])
 
 
 class _Heard:
@@ -69,14 +75,16 @@ class _Heard:
         self._stream = stream
         self._recent = recent
         self._begun = ""
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
         """Write it, and keep the lines that end with it."""
         written = self._stream.write(text)
-        *lines, self._begun = (self._begun + text).split("\n")
-        self._begun = self._begun[-MAX_LINE:]
-        if lines:
-            self._recent.keep(lines)
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            self._begun = self._begun[-MAX_LINE:]
+            if lines:
+                self._recent.keep(lines)
         return written
 
     def __getattr__(self, name: str) -> Any:

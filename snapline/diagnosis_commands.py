@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,17 +22,12 @@ if TYPE_CHECKING:
 
 def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
     """Print what holds the job up, the gravest first."""
-    from snapline.client import RequestRefused
-    from snapline.tapped import leading_keys
-
     with target.client() as client:
         job_id = client.resolve_job(job)
         found = client.explain_job(job_id)
         for finding in found.findings:
             if finding.kind == "skew":
-                with suppress(RequestRefused):  # the job has ended meanwhile
-                    keys = leading_keys(client, job_id, finding.vertex_id)
-                    finding.summary += f"; of the rows now, {', '.join(keys)}" if keys else ""
+                finding.summary += _leading_keys(client, job_id, finding.vertex_id)
     if target.as_json:
         echo(json.dumps(message_as_dict(found), indent=2))
         return
@@ -43,6 +37,18 @@ def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
         echo(f"{finding.kind}: {finding.summary}")
         for frame in finding.stack if with_stacks else ():
             echo(f"    {frame}")
+
+
+def _leading_keys(client: ClusterClient, job_id: str, vertex_id: str) -> str:
+    """Which keys most rows have, as the end of a sentence; empty: the job has ended meanwhile, or nobody can say."""
+    from snapline.client import RequestRefused
+    from snapline.tapped import leading_keys  # loads Arrow, which a job without a skewed key does without
+
+    try:
+        keys = leading_keys(client, job_id, vertex_id)
+    except RequestRefused:
+        return ""
+    return f"; of the rows now, {', '.join(keys)}" if keys else ""
 
 
 def print_stacks(target: Target, what: str, *, everything: bool) -> None:

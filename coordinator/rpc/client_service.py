@@ -44,7 +44,7 @@ from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import Logger
-from snapline.runtime.recent_output import MAX_LINES
+from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINES, last_lines
 
 MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
@@ -385,7 +385,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         )
         answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
         for dump in found:
-            encode_into(dump, answer.dumps.add())
+            encode_into(
+                dataclasses.replace(dump, log=last_lines(dump.log, MAX_CHARACTERS // len(found))), answer.dumps.add()
+            )
         return answer
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.JobExplanation:  # noqa: N802

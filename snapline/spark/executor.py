@@ -125,7 +125,8 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
         stays_when_idle=launch.stays_when_idle,
     )
-    with RecentOutput() as recent:  # nobody else could end us once Spark's daemon is gone
+    with RecentOutput() as recent:
+        # nobody else could end us once Spark's daemon is gone
         reason = run_task_manager(config, should_stop=lambda: os.getppid() != host, recent=recent)
     if os.getppid() != host:
         os._exit(EXIT_ORPHAN)

@@ -92,7 +92,7 @@ found.keyboard.after_no = await page.locator(".head .status").textContent();
 await press();
 await page.getByRole("button", { name: "Yes" }).focus();
 await page.keyboard.press("Enter");
-await page.getByText("CANCELED").first().waitFor();
+await page.locator(".head .status", { hasText: "CANCELED" }).waitFor(); // a subtask is before the job is
 found.keyboard.after_yes = await page.locator(".head .status").textContent();
 await page.evaluate(() => document.getElementById("main").append(new Image()));
 found.canary = await broken(page);

@@ -51,6 +51,7 @@ class Score(sl.KeyedProcessFunction):
     def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
         if self.seen.value() is None and row["key"] == 0:
             print("a row of prices:", row)
+            print('{"ts":"now","msg":"a line that was cut')
         self.seen.update((self.seen.value() or 0) + 1)
         yield {"key": row["key"], "seen": self.seen.value()}
 

@@ -25,10 +25,12 @@ export function lasting(ms) {
 export const time = (ms) => (ms ? new Date(ms).toLocaleString() : "–");
 export const bare = (name, prefix) => String(name).replace(prefix, "");
 export function logLine(line) {
-  if (!line.startsWith('{"ts":')) return line;
-  const { ts, level, msg, context = {}, exception } = JSON.parse(line);
-  const said = Object.entries(context).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
-  return [`${ts} ${level} ${msg}  ${said.join(" ")}`, exception?.stacktrace].filter(Boolean).join("\n");
+  let said;
+  try { said = JSON.parse(line); } catch { return line; } // what a function printed, or a line that was too long
+  if (!said?.ts || !said.msg) return line;
+  const { ts, level, msg, context = {}, exception } = said;
+  const details = Object.entries(context).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
+  return [`${ts} ${level} ${msg}  ${details.join(" ")}`, exception?.stacktrace].filter(Boolean).join("\n");
 }
 export const jobStatus = (name) => bare(name, "JOB_STATUS_");
 export const taskState = (name) => bare(name, "EXECUTION_STATE_");

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from snapline.runtime.logs import make_logger
-from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINE, MAX_LINES, RecentOutput
+from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINE, MAX_LINES, RecentOutput, last_lines
 
 
 def test_what_is_logged_and_what_is_printed_is_kept_and_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,3 +41,10 @@ def test_memory_and_messages_are_bounded(capsys: pytest.CaptureFixture[str]) -> 
             print("y" * MAX_LINE)
     assert sum(map(len, recent.tail(MAX_LINES))) <= MAX_CHARACTERS
     capsys.readouterr()
+
+
+def test_the_last_lines_that_have_room_are_taken_whole() -> None:
+    """So that the answers of many TaskManagers fit into one message together."""
+    assert last_lines(["aaa", "bb", "c"], 3) == ("bb", "c")
+    assert last_lines(["aaa", "bb", "c"], 2) == ("c",)
+    assert last_lines(["aaa"], 2) == ()
