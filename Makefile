@@ -28,22 +28,22 @@ help: ## Show this list
 
 setup: $(STAMP) ## Install everything into .venv (the second run takes milliseconds and needs no network)
 
-runtime: $(RUNTIME) ## Install what jobs and most examples need, with Spark and all connectors, and nothing that only tests do
+runtime: $(RUNTIME) ## Install what jobs on Spark and most examples need, and nothing that connectors or tests do
 
-$(RUNTIME): pyproject.toml requirements-runtime.lock requirements-examples.lock requirements-build.lock
+$(RUNTIME): pyproject.toml requirements-examples.lock requirements-build.lock
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Snapline needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version): say make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "Setting up $(VENV) (once; about 760 MB to download)"
+	@echo "Setting up $(VENV) (once; about 490 MB to download)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-runtime.lock -r requirements-examples.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-examples.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m snapline.taskmanager.kernels # compiles them, once
 	@touch $@
 
 $(STAMP): requirements.lock $(RUNTIME)
-	@echo "Adding to $(VENV) what tests need (once; about 400 MB to download)"
+	@echo "Adding to $(VENV) what connectors and tests need (once; about 700 MB to download)"
 	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 	@touch $@
 

@@ -15,6 +15,6 @@ runtime=$(sed -n '/^\[project.optional-dependencies\]/,/^\[/{s/^\([a-z]*\) = \[.
 # shellcheck disable=SC2086
 compile pyproject.toml $runtime --constraint requirements.lock --output-file requirements-runtime.lock
 compile --group build --constraint requirements.lock --output-file requirements-build.lock
-compile --group examples --constraint requirements.lock --output-file requirements-examples.lock
+compile pyproject.toml --extra spark --group examples --constraint requirements.lock --output-file requirements-examples.lock
 compile --group data --no-deps --no-build-isolation --output-file requirements-data.lock
 compile --group shopping --no-deps --output-file requirements-shopping.lock
