@@ -166,16 +166,30 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[_Union[RejectionReason, str]] = ..., detail: _Optional[str] = ..., try_again: _Optional[bool] = ..., address: _Optional[str] = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class NamedState(_message.Message):
-    __slots__ = ("name", "elements", "redistribution", "key_groups")
+    __slots__ = ("name", "elements", "redistribution", "key_groups", "uploaded")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     REDISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_FIELD_NUMBER: _ClassVar[int]
     name: str
     elements: _containers.RepeatedScalarFieldContainer[bytes]
     redistribution: Redistribution
     key_groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., elements: _Optional[_Iterable[bytes]] = ..., redistribution: _Optional[_Union[Redistribution, str]] = ..., key_groups: _Optional[_Iterable[int]] = ...) -> None: ...
+    uploaded: _containers.RepeatedCompositeFieldContainer[UploadedElement]
+    def __init__(self, name: _Optional[str] = ..., elements: _Optional[_Iterable[bytes]] = ..., redistribution: _Optional[_Union[Redistribution, str]] = ..., key_groups: _Optional[_Iterable[int]] = ..., uploaded: _Optional[_Iterable[_Union[UploadedElement, _Mapping]]] = ...) -> None: ...
+
+class UploadedElement(_message.Message):
+    __slots__ = ("file", "offset", "size", "digests")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    offset: int
+    size: int
+    digests: bytes
+    def __init__(self, file: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class RunTask(_message.Message):
     __slots__ = ("attempt_id", "subtask_index", "parallelism", "attempt_number", "job_id", "job_name", "task", "restored_checkpoint_id", "state", "configuration", "shape", "input_schema", "output_schema")
@@ -305,16 +319,18 @@ class FlightTarget(_message.Message):
     def __init__(self, type: _Optional[int] = ..., cmd: _Optional[bytes] = ...) -> None: ...
 
 class TriggerCheckpoint(_message.Message):
-    __slots__ = ("attempt_id", "checkpoint_id", "timestamp_ms", "kind")
+    __slots__ = ("attempt_id", "checkpoint_id", "timestamp_ms", "kind", "upload_location")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_LOCATION_FIELD_NUMBER: _ClassVar[int]
     attempt_id: str
     checkpoint_id: int
     timestamp_ms: int
     kind: SnapshotKind
-    def __init__(self, attempt_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., kind: _Optional[_Union[SnapshotKind, str]] = ...) -> None: ...
+    upload_location: str
+    def __init__(self, attempt_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., kind: _Optional[_Union[SnapshotKind, str]] = ..., upload_location: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeCheckpoint(_message.Message):
     __slots__ = ("attempt_id", "checkpoint_id", "state")

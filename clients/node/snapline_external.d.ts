@@ -13,6 +13,8 @@ export interface TaskContext {
   restoredCheckpointId: number;
   /** The elements of each state, by its name. */
   state: Map<string, Buffer[]>;
+  /** Those that were uploaded instead of sent; `file` is the whole path or URL. */
+  uploaded: Map<string, Uploaded[]>;
   /** The key group of each element of a state that is redistributed `by_key`, by the state's name. */
   keyGroups: Map<string, number[]>;
   configuration: Record<string, string>;
@@ -37,8 +39,17 @@ export interface Rows {
   keyGroups: number[];
 }
 
+/** An element of a state that lies in a file below the upload location, where `snapshot` has put it. */
+export interface Uploaded {
+  file: string;
+  offset: number;
+  size: number;
+  /** The SHA-256 of each MiB, one after the other. */
+  digests?: Uint8Array;
+}
+
 /** An element of a state; with its key group where the state is redistributed `by_key`. */
-export type Element = Uint8Array | [number, Uint8Array];
+export type Element = Uint8Array | [number, Uint8Array] | Uploaded;
 
 /** One task of a job. */
 export interface ExternalTask {
@@ -46,8 +57,9 @@ export interface ExternalTask {
   redistribution?: Record<string, 'split' | 'union' | 'broadcast' | 'by_key'>;
   /** Begin an attempt with this state, whatever was before. */
   begin(context: TaskContext): void | Promise<void>;
-  /** The state as it is now: elements by the name of a state. May throw CheckpointDeclined. */
-  snapshot(checkpointId: number): Record<string, Element[]> | Promise<Record<string, Element[]>>;
+  /** The state as it is now: elements by the name of a state. What is not to be sent goes into files below
+   * `uploadLocation`, a directory or URL of this checkpoint alone. May throw CheckpointDeclined. */
+  snapshot(checkpointId: number, uploadLocation: string): Record<string, Element[]> | Promise<Record<string, Element[]>>;
   /** In a task with rows: take a batch, and emit all that follows from it before the promise settles. */
   process?(rows: Rows): void | Promise<void>;
   /** No row with an earlier event time will come. */

@@ -120,6 +120,7 @@ class Conversation {
     this.hasRows = run.shape !== 'TASK_SHAPE_ALONE';
     const shape = run.shape.replace('TASK_SHAPE_', '').toLowerCase();
     const state = new Map(run.state.map((each) => [each.name, each.elements]));
+    const uploaded = new Map(run.state.map((each) => [each.name, each.uploaded]));
     const keyGroups = new Map(run.state.map((each) => [each.name, each.keyGroups]));
     const finish = () => {
       if (this.attempt !== attemptId) return;
@@ -132,7 +133,7 @@ class Conversation {
     };
     const fail = (error) => this.fail(error, attemptId);
     const emit = (arrow) => this.emit(attemptId, arrow);
-    const context = { ...run, shape, state, keyGroups, emit, finish, fail };
+    const context = { ...run, shape, state, uploaded, keyGroups, emit, finish, fail };
     if (await this.tried(() => this.task.begin(context))) this.say({ taskRunning: { attemptId } });
   }
 
@@ -161,16 +162,19 @@ class Conversation {
     if (done && this.hasRows) this.say({ notificationHandled: { attemptId, checkpointId } });
   }
 
-  async snapshot({ attemptId, checkpointId }) {
+  async snapshot({ attemptId, checkpointId, uploadLocation }) {
     try {
-      const taken = Object.entries(await this.task.snapshot(checkpointId));
-      const state = taken.map(([name, elements]) => {
+      const taken = Object.entries(await this.task.snapshot(checkpointId, uploadLocation));
+      const state = taken.map(([name, given]) => {
+        const uploaded = given.filter((each) => each.file !== undefined);
+        const elements = given.filter((each) => each.file === undefined);
         const redistribution = (this.task.redistribution || {})[name] || 'split';
         const byKey = redistribution === 'by_key';
         return {
           name,
           elements: byKey ? elements.map(([, bytes]) => bytes) : elements,
           keyGroups: byKey ? elements.map(([group]) => group) : [],
+          uploaded,
           redistribution: `REDISTRIBUTION_${redistribution.toUpperCase()}`,
         };
       });

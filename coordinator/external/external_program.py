@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.elements import CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, JobID, OperatorID, ResourceID
 from snapline.dataflow.snapshot.handles import OperatorSubtaskState
-from snapline.dataflow.snapshot.program_state import StateRefused, named_states, task_state
+from snapline.dataflow.snapshot.program_state import StateRefused, located, named_states, task_state
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
@@ -143,14 +143,17 @@ class _Attempt:
 
     attempt_id: ExecutionAttemptID
     operator_id: OperatorID
+    directory: str
+    """What relative paths of its job's files lie below."""
     is_running: bool = False
     is_canceling: bool = False
     stops_with: CheckpointID | None = None
     """The savepoint that the job stops with."""
     is_stopped: bool = False
     """That savepoint is complete: the attempt has finished when it is cancelled."""
-    asked: dict[CheckpointID, int] = field(default_factory=dict)
-    """Checkpoints without an answer, and when they were triggered."""
+    asked: dict[CheckpointID, str] = field(default_factory=dict)
+    """Checkpoints without an answer, and the directory of the program's files in each, as handles name it; empty: it
+    may have none."""
     answered: set[CheckpointID] = field(default_factory=set)
     """Checkpoints with an answer, which have neither completed nor been aborted."""
     last_asked: CheckpointID = CheckpointID(0)
@@ -273,7 +276,7 @@ class ExternalProgram:
                 self._heartbeats_asked += 1
                 self._out.append(TellProgram(pb.ToProgram(heartbeat=pb.Heartbeat())))
             case TriggerCheckpoint(_, attempt_id, checkpoint_id, timestamp_ms, options):
-                self._trigger(attempt_id, checkpoint_id, timestamp_ms, options.snapshot_type)
+                self._trigger(attempt_id, checkpoint_id, timestamp_ms, options)
             case NotifyCheckpointComplete(_, attempt_id, checkpoint_id):
                 self._completed(attempt_id, checkpoint_id)
             case NotifyCheckpointAborted(_, attempt_id, checkpoint_id, latest_id):
@@ -296,7 +299,7 @@ class ExternalProgram:
         operator = task.operators[0]
         restored = task.restore_state.operators.get(operator.operator_id, OperatorSubtaskState())
         try:
-            state = named_states(restored)
+            state = named_states(restored, task.checkpoint_directory)
         except StateRefused as refusal:
             failure = SerializedFailure(
                 f"external task {self._register.task!r} cannot be restored: {refusal}",
@@ -306,7 +309,7 @@ class ExternalProgram:
             )
             self._state_changed(task.attempt_id, ExecutionState.FAILED, failure)
             return
-        self._attempt = _Attempt(task.attempt_id, operator.operator_id)
+        self._attempt = _Attempt(task.attempt_id, operator.operator_id, task.checkpoint_directory)
         self._state_changed(task.attempt_id, ExecutionState.INITIALIZING)
         run = pb.RunTask(
             attempt_id=str(task.attempt_id),
@@ -328,7 +331,7 @@ class ExternalProgram:
         self._out.append(TellProgram(pb.ToProgram(cancel_task=cancel)))
 
     def _trigger(
-        self, attempt_id: ExecutionAttemptID, checkpoint_id: CheckpointID, timestamp_ms: int, kind: SnapshotType
+        self, attempt_id: ExecutionAttemptID, checkpoint_id: CheckpointID, timestamp_ms: int, options: CheckpointOptions
     ) -> None:
         attempt = self._present(attempt_id)
         if attempt is None or attempt.is_canceling or not attempt.is_running:
@@ -337,7 +340,9 @@ class ExternalProgram:
                 DeclineCheckpoint(self._job_id, attempt_id, checkpoint_id, reason, timestamp_ms=timestamp_ms)
             )
             return
-        attempt.asked[checkpoint_id] = timestamp_ms
+        kind, location = options.snapshot_type, options.target_location.rstrip("/")
+        location = f"{location}/{self._identity.resource_id}" if location and attempt.directory else ""
+        attempt.asked[checkpoint_id] = location
         attempt.last_asked = max(attempt.last_asked, checkpoint_id)
         if kind.is_synchronous:
             attempt.stops_with = checkpoint_id
@@ -346,6 +351,7 @@ class ExternalProgram:
             checkpoint_id=checkpoint_id,
             timestamp_ms=timestamp_ms,
             kind=_KINDS.get(kind, pb.SNAPSHOT_KIND_CHECKPOINT),
+            upload_location=located(location, attempt.directory) if location else "",
         )
         self._out.append(TellProgram(pb.ToProgram(trigger_checkpoint=trigger)))
 
@@ -353,7 +359,7 @@ class ExternalProgram:
         attempt = self._present(attempt_id)
         if attempt is None:
             return
-        attempt.asked = {each: at for each, at in attempt.asked.items() if each > checkpoint_id}
+        attempt.asked = {each: location for each, location in attempt.asked.items() if each > checkpoint_id}
         attempt.answered = {each for each in attempt.answered if each > checkpoint_id}
         complete = pb.NotifyCheckpointComplete(attempt_id=str(attempt_id), checkpoint_id=checkpoint_id)
         self._out.append(TellProgram(pb.ToProgram(notify_checkpoint_complete=complete)))
@@ -453,11 +459,12 @@ class ExternalProgram:
 
     def _acknowledged(self, said: pb.AcknowledgeCheckpoint) -> None:
         attempt = self._attempt_now
+        location = attempt.asked.get(CheckpointID(said.checkpoint_id), "")
         checkpoint_id = self._takes_answer("acknowledge_checkpoint", said.checkpoint_id)
         if checkpoint_id is None:
             return
         try:
-            state = task_state(attempt.operator_id, said.state, self._identity.max_state_bytes)
+            state = task_state(attempt.operator_id, said.state, self._identity.max_state_bytes, location)
         except StateRefused as refusal:
             self._complain(f"checkpoint {checkpoint_id} is declined: {refusal}")
             self._decline(attempt, checkpoint_id, str(refusal))

@@ -2,20 +2,24 @@
 
 Decides which states a program may have; how they are dealt out when the number of tasks changes is the business of any
 operator state. An element that goes where its rows go is written with its key group before it, in a list that every
-task gets whole, and of which each keeps the key groups that are its own. The bytes of an element mean nothing here.
+task gets whole, and of which each keeps the key groups that are its own. The bytes of an element mean nothing here. An
+element that a program has uploaded is a file of the checkpoint, below the directory that the program was given.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from snapline.dataflow.ids import OperatorID
+from snapline.dataflow.snapshot.digests import digests_size
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     OperatorStateEntry,
     OperatorStateHandle,
     OperatorStateMode,
     OperatorSubtaskState,
+    SegmentStateHandle,
     TaskStateSnapshot,
 )
 from snapline.protos import external_pb2 as pb
@@ -27,6 +31,8 @@ BY_KEY_PREFIX = f"{RESERVED_PREFIX}by-key:"
 _KEY_GROUP_BYTES = 4
 ELEMENT_OVERHEAD_BYTES = 16
 """What an element counts for besides its bytes, so that a million empty ones are not free."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 _MODES = {
     pb.REDISTRIBUTION_SPLIT: OperatorStateMode.SPLIT_DISTRIBUTE,
@@ -43,18 +49,23 @@ class StateRefused(Exception):
 def size_of(states: Iterable[pb.NamedState]) -> int:
     """How many bytes the states count for."""
     return sum(
-        len(state.name) + sum(len(element) + ELEMENT_OVERHEAD_BYTES for element in state.elements) for state in states
+        len(state.name)
+        + sum(len(element) + ELEMENT_OVERHEAD_BYTES for element in state.elements)
+        + sum(len(each.file) + len(each.digests) + ELEMENT_OVERHEAD_BYTES for each in state.uploaded)
+        for state in states
     )
 
 
-def check_states(states: Sequence[pb.NamedState], max_bytes: int, key_groups: range = range(0)) -> None:
+def check_states(
+    states: Sequence[pb.NamedState], max_bytes: int, key_groups: range = range(0), *, may_upload: bool = False
+) -> None:
     """Raises StateRefused for states that a program may not have; `key_groups`: those of its rows, if they have
     keys."""
     size = size_of(states)
     if size > max_bytes:
         raise StateRefused(
             f"its state has {size} bytes, and {max_bytes} are allowed (external.state.max-bytes of the coordinator): keep less, or "
-            "keep it in a store of your own, and its version here"
+            + ("upload it" if may_upload else "keep it in a store of your own, and its version here")
         )
     names = [state.name for state in states]
     for state in states:
@@ -62,10 +73,30 @@ def check_states(states: Sequence[pb.NamedState], max_bytes: int, key_groups: ra
             raise StateRefused(f"a state has no name of its own: {state.name!r}")
         if state.name.startswith(RESERVED_PREFIX):
             raise StateRefused(f"state {state.name!r} begins with {RESERVED_PREFIX!r}, as no state of a program may")
+        for each in state.uploaded:
+            _check_uploaded(state.name, each, may_upload=may_upload)
         if state.redistribution == pb.REDISTRIBUTION_BY_KEY:
             _check_key_groups(state, key_groups)
         elif state.redistribution not in _MODES:
             raise StateRefused(f"state {state.name!r} has the unknown redistribution {state.redistribution}")
+
+
+def _check_uploaded(name: str, element: pb.UploadedElement, *, may_upload: bool) -> None:
+    if not may_upload:
+        raise StateRefused(
+            f"state {name!r} names file {element.file[:80]!r}, and this task was given no place for files: send it"
+        )
+    if _FILE_NAME.fullmatch(element.file) is None:
+        raise StateRefused(
+            f"state {name!r} names file {element.file[:80]!r}: say its name below upload_location, of letters, digits, _, - and ."
+        )
+    if element.offset < 0 or element.size < 0:
+        raise StateRefused(f"state {name!r}: the place of an element in file {element.file!r} is negative")
+    if element.digests and len(element.digests) != digests_size(element.size):
+        raise StateRefused(
+            f"state {name!r}: an element of {element.size} bytes in file {element.file!r} has {len(element.digests)} bytes of "
+            f"digests, not {digests_size(element.size)}"
+        )
 
 
 def _check_key_groups(state: pb.NamedState, key_groups: range) -> None:
@@ -83,21 +114,27 @@ def _check_key_groups(state: pb.NamedState, key_groups: range) -> None:
         )
 
 
-def task_state(operator_id: OperatorID, states: Sequence[pb.NamedState], max_bytes: int) -> TaskStateSnapshot:
-    """What is acknowledged for a program without rows. Raises StateRefused."""
-    check_states(states, max_bytes)
+def task_state(
+    operator_id: OperatorID, states: Sequence[pb.NamedState], max_bytes: int, location: str = ""
+) -> TaskStateSnapshot:
+    """What is acknowledged for a program without rows. `location`: the directory of its files, as handles name it;
+    empty: it may have none. Raises StateRefused."""
+    check_states(states, max_bytes, may_upload=bool(location))
     if not states:
         return TaskStateSnapshot()
-    entries, blob, offset = [], [], 0
+    entries, blob, offset, handles = [], [], 0, []
     for state in states:
-        places = []
+        places, mode = [], _MODES[state.redistribution]
         for element in state.elements:
             places.append((offset, len(element)))
             blob.append(element)
             offset += len(element)
-        entries.append(OperatorStateEntry(state.name, _MODES[state.redistribution], tuple(places)))
-    handle = OperatorStateHandle(ByteStreamStateHandle(b"".join(blob)), tuple(entries))
-    return TaskStateSnapshot({operator_id: OperatorSubtaskState(managed_operator=(handle,))})
+        entries.append(OperatorStateEntry(state.name, mode, tuple(places)))
+        for each in state.uploaded:
+            file = SegmentStateHandle(f"{location}/{each.file}", each.offset, each.size, digests=each.digests)
+            handles.append(OperatorStateHandle(file, (OperatorStateEntry(state.name, mode, ((0, each.size),)),)))
+    inline = OperatorStateHandle(ByteStreamStateHandle(b"".join(blob)), tuple(entries))
+    return TaskStateSnapshot({operator_id: OperatorSubtaskState(managed_operator=(inline, *handles))})
 
 
 def operator_lists(states: Iterable[pb.NamedState]) -> dict[str, tuple[OperatorStateMode, tuple[bytes, ...]]]:
@@ -140,18 +177,31 @@ def states_of_lists(lists: Mapping[str, Sequence[bytes]], key_groups: range) -> 
     return states
 
 
-def named_states(state: OperatorSubtaskState) -> list[pb.NamedState]:
-    """What a program is given to begin with. Raises StateRefused for state that no program has written."""
+def named_states(state: OperatorSubtaskState, directory: str = "") -> list[pb.NamedState]:
+    """What a program is given to begin with. `directory`: what relative paths of files lie below. Raises StateRefused
+    for state that no program has written."""
     found: dict[str, pb.NamedState] = {}
     if state.managed_keyed or state.input_channel or state.output_channel:
         raise StateRefused("the snapshot holds state under this uid that no external task has written")
     for part in state.managed_operator:
-        if not isinstance(part.handle, ByteStreamStateHandle):
-            raise StateRefused("the snapshot holds state in files under this uid, and that of external tasks is inline")
-        data = part.handle.data
+        handle = part.handle
         for entry in part.entries:
             states = found.setdefault(
                 entry.name, pb.NamedState(name=entry.name, redistribution=_REDISTRIBUTIONS[entry.mode])
             )
-            states.elements.extend(data[offset : offset + size] for offset, size in entry.offsets)
+            if isinstance(handle, ByteStreamStateHandle):
+                states.elements.extend(handle.data[offset : offset + size] for offset, size in entry.offsets)
+            else:
+                states.uploaded.extend(_uploaded(handle, offset, size, directory) for offset, size in entry.offsets)
     return list(found.values())
+
+
+def _uploaded(handle: SegmentStateHandle, offset: int, size: int, directory: str) -> pb.UploadedElement:
+    digests = handle.digests if (offset, size) == (0, handle.size) else b""  # they are those of the whole blob
+    file = located(handle.path, directory)
+    return pb.UploadedElement(file=file, offset=handle.offset + offset, size=size, digests=digests)
+
+
+def located(path: str, directory: str) -> str:
+    """The whole path, or URL, of what a handle or a location of the checkpoint's names."""
+    return path if "://" in path or path.startswith("/") else f"{directory}/{path}"

@@ -7,5 +7,15 @@ this and in other languages.
 
 from snapline.external.conversation import CheckpointDeclined, ExternalTask, Rows, TaskContext
 from snapline.external.participation import ParticipationRefused, participate
+from snapline.external.uploads import Uploaded, upload
 
-__all__ = ["CheckpointDeclined", "ExternalTask", "ParticipationRefused", "Rows", "TaskContext", "participate"]
+__all__ = [
+    "CheckpointDeclined",
+    "ExternalTask",
+    "ParticipationRefused",
+    "Rows",
+    "TaskContext",
+    "Uploaded",
+    "participate",
+    "upload",
+]

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from snapline.external.uploads import Uploaded
 from snapline.protos import external_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -47,6 +48,10 @@ class Rows:
     key_groups: Sequence[int] = ()
     """The key group of each row, where the input is keyed: what a state that is redistributed `by_key` is marked
     with."""
+
+
+Element = bytes | tuple[int, bytes] | Uploaded
+"""An element of a state: its bytes, perhaps with a key group, or where they lie."""
 
 
 class CheckpointDeclined(Exception):
@@ -91,6 +96,8 @@ class TaskContext:
     task."""
     key_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The key group of each element of a state that is redistributed `by_key`, by the state's name."""
+    uploaded: Mapping[str, Sequence[Uploaded]] = field(default_factory=dict)
+    """The elements that were uploaded instead of sent, by the name of their state."""
 
 
 class ExternalTask:
@@ -120,13 +127,16 @@ class ExternalTask:
     >>> counter.begin(sl_external.TaskContext("a", 0, 1, "f00", "fleet", "orders", 0, {}, {}))
     >>> counter.work(), counter.snapshot(1)
     (0.1, {'count': [b'\x00\x00\x00\x00\x00\x00\x00\x01']})
-    >>> sl_external.ExternalTask.redistribution
-    {}
+    >>> sl_external.ExternalTask.redistribution, counter.upload_location
+    ({}, '')
     """
 
     redistribution: Mapping[str, str] = {}
     """What becomes of the elements of a state when the number of tasks changes: `split` (also where nothing is said),
     `union`, `broadcast` or, where rows have keys, `by_key`, by the state's name."""
+    upload_location: str = ""
+    """While `snapshot` runs: the directory or URL, of this checkpoint and this program alone, that elements may be
+    uploaded to (`upload`). Empty: state can only be sent, as in a task with rows."""
 
     def begin(self, context: TaskContext) -> None:
         """Begin an attempt with the state in `context`, whatever was before."""
@@ -146,9 +156,9 @@ class ExternalTask:
     def end_input(self) -> None:
         """No row will come; emit what is left. Checkpoints may follow."""
 
-    def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[bytes | tuple[int, bytes]]]:
+    def snapshot(self, checkpoint_id: int) -> Mapping[str, Sequence[Element]]:
         """Return the state as it is now: elements by the name of a state, each with its key group where that is
-        redistributed `by_key`. May raise CheckpointDeclined."""
+        redistributed `by_key`; or an `Uploaded` that says where one lies. May raise CheckpointDeclined."""
         return {}
 
     def complete(self, checkpoint_id: int) -> None:
@@ -201,6 +211,7 @@ class Conversation:
         elif kind == "cancel_task" and message.cancel_task.attempt_id == self._attempt:
             return self._cancel(message.cancel_task.reason)
         elif kind == "trigger_checkpoint" and message.trigger_checkpoint.attempt_id == self._attempt:
+            self._task.upload_location = message.trigger_checkpoint.upload_location
             return self._snapshot(message.trigger_checkpoint.checkpoint_id)
         elif kind == "notify_checkpoint_complete":
             return self._notify(self._task.complete, message.notify_checkpoint_complete)
@@ -279,6 +290,11 @@ class Conversation:
             output_schema=run.output_schema,
             emit=_emits_nothing if self._shape in ("alone", "sink") else self._emit,
             key_groups={state.name: list(state.key_groups) for state in run.state if state.key_groups},
+            uploaded={
+                state.name: [Uploaded(each.file, each.offset, each.size, each.digests) for each in state.uploaded]
+                for state in run.state
+                if state.uploaded
+            },
         )
         try:
             self._task.begin(context)
@@ -303,7 +319,7 @@ class Conversation:
         acknowledged = pb.AcknowledgeCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, state=state)
         return [*self._take_emitted(), pb.FromProgram(acknowledge_checkpoint=acknowledged)]
 
-    def _named(self, name: str, elements: Sequence[bytes | tuple[int, bytes]]) -> pb.NamedState:
+    def _named(self, name: str, elements: Sequence[Element]) -> pb.NamedState:
         redistribution = self._task.redistribution.get(name, "split")
         marked = [each for each in elements if isinstance(each, tuple)]
         if (redistribution == "by_key") != (len(marked) > 0) and elements:
@@ -315,6 +331,11 @@ class Conversation:
             elements=[each[1] for each in marked] or [each for each in elements if isinstance(each, bytes)],
             redistribution=_REDISTRIBUTIONS[redistribution],
             key_groups=[each[0] for each in marked],
+            uploaded=[
+                pb.UploadedElement(file=each.file, offset=each.offset, size=each.size, digests=each.digests)
+                for each in elements
+                if isinstance(each, Uploaded)
+            ],
         )
 
     def _notify(

@@ -27,13 +27,14 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
-from snapline.external import ExternalTask, ParticipationRefused, participate
+from snapline.external import ExternalTask, ParticipationRefused, participate, upload
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
-from tests.services.node import NODE_IS_MISSING, node_program
+from snapline.state_reader import StateReader
+from tests.services.node import NODE_IS_MISSING, NODE_MODULES, node_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -414,6 +415,83 @@ def test_a_savepoint_restores_at_another_number_of_programs(coordinator, tmp_pat
     for said, thread in words:
         assert "is CANCELED" in said.get(timeout=20)
         thread.join()
+
+
+class Keeper(ExternalTask):
+    """Keeps one element of more bytes than may be sent, in a file of the checkpoint."""
+
+    def __init__(self, letter=""):
+        self.value = letter.encode() * 5_000
+        self.begun: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+
+    def begin(self, context):
+        found = [each.read() for each in context.uploaded.get("values", [])]
+        if context.restored_checkpoint_id:
+            self.value = b"".join(found)
+        self.begun.put(found)
+
+    def snapshot(self, checkpoint_id):
+        return {"values": [upload(self.upload_location, "value.bin", self.value)]} if self.value else {}
+
+
+def test_state_that_was_uploaded_is_in_savepoints_and_goes_with_its_checkpoint(coordinator, tmp_path):
+    """Two programs upload more than they may send; a savepoint has the files, `snapline state` and a reader find them,
+    and three programs begin with them. Files of checkpoints that are not kept are deleted."""
+    job_id = coordinator.submit("fleet", orders=2)
+    words = [in_thread(coordinator, "fleet", Keeper(letter)) for letter in "ab"]
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 3)
+    path = coordinator.client.stop_with_savepoint(job_id, str(tmp_path / "savepoints"))
+    for said, thread in words:
+        assert "is FINISHED" in said.get(timeout=20)
+        thread.join()
+    assert len(list(Path(path).rglob("value.bin"))) == 2
+    assert list((tmp_path / "checkpoints").rglob("value.bin")) == []  # the job is over
+    listed = CliRunner().invoke(cli, ["state", "ls", path, "-o", "json"])
+    (state,) = json.loads(listed.output)[0]["lists"]
+    assert (state["elements"], state["size_bytes"]) == (2, 10_000)
+    (lists,) = StateReader(path).lists()
+    assert sorted(lists.elements["values"]) == [b"a" * 5_000, b"b" * 5_000]
+    moved = tmp_path / "moved"
+    Path(path).rename(moved)
+    job_id = coordinator.submit("again", SavepointRestoreSettings(str(moved)), orders=3)
+    keepers = [Keeper() for _ in range(3)]
+    words = [in_thread(coordinator, "again", keeper) for keeper in keepers]
+    found = [element for keeper in keepers for element in keeper.begun.get(timeout=20)]
+    assert sorted(found) == [b"a" * 5_000, b"b" * 5_000]
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    coordinator.client.cancel(job_id)
+    for _, thread in words:
+        thread.join()
+
+
+UPLOADS = """
+const fs = require('node:fs');
+const { participate } = require(process.argv[2]);
+const task = {
+  begin({ uploaded }) { for (const { file, size } of uploaded.get('v') || []) console.log(size, fs.readFileSync(file, 'utf8')); },
+  snapshot(checkpointId, location) {
+    fs.mkdirSync(location, { recursive: true });
+    fs.writeFileSync(`${location}/v.txt`, 'node');
+    return { v: [{ file: 'v.txt', offset: 0, size: 4 }] };
+  },
+  complete() {}, aborted() {}, end() {},
+};
+participate(task, { job: 'fleet', taskName: 'orders', coordinator: process.argv[3], retryPauseMs: 50 });
+"""
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_a_node_program_uploads_its_state(coordinator, programs, tmp_path):
+    """Killed, the next one finds it."""
+    script = tmp_path / "uploads.js"
+    script.write_text(UPLOADS)
+    client = ROOT / "clients" / "node" / "snapline_external.js"
+    command = ("env", f"NODE_PATH={NODE_MODULES}", "node", str(script), str(client), coordinator.address)
+    job_id = coordinator.submit("fleet", orders=1)
+    first = programs(*command)
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    first.kill()
+    assert programs(*command).stdout.readline() == "4 node\n"
 
 
 def test_a_client_that_will_never_be_let_in_says_so(coordinator):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +34,6 @@ from snapline.dataflow.ids import (
 )
 from snapline.dataflow.snapshot.handles import (
     OperatorStateMode,
-    OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
@@ -308,25 +309,72 @@ def test_a_task_that_had_finished_only_ends_again():
     assert told == []
 
 
-def test_state_in_files_cannot_be_given_to_a_program():
-    """It fails the attempt with the reason, for good: another start would find the same."""
-    story = Story().placed()
-    (acknowledged,) = with_state(story)
-    part = acknowledged.managed_operator[0]
-    file = type(part)(SegmentStateHandle("f", 0, 1), part.entries)
-    state = TaskStateSnapshot({OPERATOR: OperatorSubtaskState(managed_operator=(file,))})
-    (changed,), told = story.hears(SubmitTasks((task(1, 1, state),)))
-    assert (changed.state, changed.failure.retryable, told) == (ExecutionState.FAILED, False, [])
-    assert "state in files under this uid" in changed.failure.summary
+def uploads(*elements, attempt_id=FIRST, checkpoint_id=1, **more):
+    state = pb.NamedState(name="n", uploaded=[pb.UploadedElement(**each) for each in elements], **more)
+    return pb.AcknowledgeCheckpoint(attempt_id=attempt_id, checkpoint_id=checkpoint_id, state=[state])
 
 
-def with_state(story):
-    """Let the program acknowledge some."""
-    story.hears(SubmitTasks((task(),)))
+def triggered_with_location(story, target):
+    """Deploy it in a job whose files have a place, and ask it for a checkpoint that lies at the target."""
+    story.placed().hears(SubmitTasks((replace(task(), checkpoint_directory="/base/job"),)))
     story.says(task_running=pb.TaskRunning(attempt_id=FIRST))
+    options = CheckpointOptions(SnapshotType.CHECKPOINT, AlignmentType.ALIGNED, target_location=target)
+    _, (asked,) = story.hears(TriggerCheckpoint(JOB, attempt(), CheckpointID(1), 5, options))
+    return asked.upload_location
+
+
+@pytest.mark.parametrize(
+    ("target", "location", "path"),
+    [
+        ("chk-1", "/base/job/chk-1/external-1", "chk-1/external-1/f.bin"),
+        ("s3://b/savepoint-1", "s3://b/savepoint-1/external-1", "s3://b/savepoint-1/external-1/f.bin"),
+    ],
+)
+def test_state_may_be_uploaded_to_a_place_of_the_checkpoint(target, location, path):
+    """It is told where, says what lies there beside what it sends, and the next attempt is told the whole path. All
+    this counts for its limit is what was said."""
+    story = Story()
+    assert triggered_with_location(story, target) == location
+    digests = b"d" * 32
+    said = uploads({"file": "f.bin", "offset": 3, "size": 1_000, "digests": digests}, elements=[b"a"])
+    (acknowledged,), told = story.says(acknowledge_checkpoint=said)
+    assert told == []
+    inline, file = acknowledged.state.operators[OPERATOR].managed_operator
+    assert (inline.handle.data, file.handle) == (b"a", SegmentStateHandle(path, 3, 1_000, digests=digests))
+    assert file.entries[0].offsets == ((0, 1_000),)
+    story.says(task_finished=pb.TaskFinished(attempt_id=FIRST))
+    again = replace(task(1, 1, acknowledged.state), checkpoint_directory="/base/job")
+    _, (run,) = story.hears(SubmitTasks((again,)))
+    element = pb.UploadedElement(file=f"{location}/f.bin", offset=3, size=1_000, digests=digests)
+    assert [(list(each.elements), list(each.uploaded)) for each in run.state] == [([b"a"], [element])]
+
+
+@pytest.mark.parametrize(
+    ("element", "said"),
+    [
+        ({"file": "../other/_metadata", "size": 1}, "say its name below upload_location"),
+        ({"file": "a/b", "size": 1}, "say its name below upload_location"),
+        ({"file": "", "size": 1}, "say its name below upload_location"),
+        ({"file": "f", "size": -1}, "is negative"),
+        ({"file": "f", "size": 1, "digests": b"short"}, "has 5 bytes of digests, not 32"),
+        ({"file": "f" * 190, "size": 1}, "and 200 are allowed (external.state.max-bytes of the coordinator)"),
+    ],
+)
+def test_files_that_a_program_cannot_have_uploaded_decline_the_checkpoint(element, said):
+    """In one line, to the program and to the JobMaster."""
+    story = Story()
+    triggered_with_location(story, "chk-1")
+    (declined,), (complaint,) = story.says(acknowledge_checkpoint=uploads(element))
+    assert isinstance(declined, DeclineCheckpoint)
+    assert said in declined.detail and said in complaint.detail and "\n" not in complaint.detail
+
+
+def test_a_program_that_was_given_no_place_for_files_has_none():
+    """A checkpoint that lies nowhere."""
+    story = Story().running()
     story.hears(trigger(1))
-    (acknowledged,), _ = story.says(acknowledge_checkpoint=acknowledge(1, b"a"))
-    return list(acknowledged.state.operators.values())
+    (declined,), _ = story.says(acknowledge_checkpoint=uploads({"file": "f", "size": 1}))
+    assert "was given no place for files" in declined.detail
 
 
 def test_what_makes_no_sense_ends_the_stream():
