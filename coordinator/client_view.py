@@ -28,6 +28,7 @@ from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.job_pages import page_of_jobs, shorten_causes
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
+from snapline.coordinator.snapshot_state import SnapshotStates
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
@@ -55,6 +56,7 @@ class ClientView:
         registry: JobRegistry,
         replies: PendingReplies,
         thread_dumps: PendingThreadDumps,
+        snapshots: SnapshotStates,
         version: str,
         session: LeaderSessionID,
         start_time_ms: int,
@@ -64,6 +66,7 @@ class ClientView:
         self._registry = registry
         self._replies = replies
         self._thread_dumps = thread_dumps
+        self._snapshots = snapshots
         self._version = version
         self._session = session
         self._start_time_ms = start_time_ms
@@ -133,6 +136,9 @@ class ClientView:
 
     async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
         return await self._registry.checkpoint(job_id, checkpoint_id)
+
+    async def snapshot_state(self, path: str) -> pb.SnapshotState:
+        return await self._snapshots.read(path)
 
     async def required_resources(self) -> pb.RequiredResources:
         def read(manager: ResourceManager) -> pb.RequiredResources:

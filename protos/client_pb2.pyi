@@ -480,6 +480,90 @@ class CheckpointDetails(_message.Message):
     vertices: _containers.RepeatedCompositeFieldContainer[VertexCheckpointDetails]
     def __init__(self, overview: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexCheckpointDetails, _Mapping]]] = ...) -> None: ...
 
+class GetSnapshotStateRequest(_message.Message):
+    __slots__ = ("job_id", "checkpoint_id")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    checkpoint_id: int
+    def __init__(self, job_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
+
+class StateOverview(_message.Message):
+    __slots__ = ("name", "kind", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    type: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
+
+class SubtaskStateOverview(_message.Message):
+    __slots__ = ("subtask_index", "first_key_group", "last_key_group", "keys_at_most", "keyed_bytes", "elements", "element_bytes", "in_flight_bytes")
+    SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_KEY_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LAST_KEY_GROUP_FIELD_NUMBER: _ClassVar[int]
+    KEYS_AT_MOST_FIELD_NUMBER: _ClassVar[int]
+    KEYED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    subtask_index: int
+    first_key_group: int
+    last_key_group: int
+    keys_at_most: int
+    keyed_bytes: int
+    elements: int
+    element_bytes: int
+    in_flight_bytes: int
+    def __init__(self, subtask_index: _Optional[int] = ..., first_key_group: _Optional[int] = ..., last_key_group: _Optional[int] = ..., keys_at_most: _Optional[int] = ..., keyed_bytes: _Optional[int] = ..., elements: _Optional[int] = ..., element_bytes: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ...) -> None: ...
+
+class KeyGroupOverview(_message.Message):
+    __slots__ = ("first_key_group", "last_key_group", "keys_at_most")
+    FIRST_KEY_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LAST_KEY_GROUP_FIELD_NUMBER: _ClassVar[int]
+    KEYS_AT_MOST_FIELD_NUMBER: _ClassVar[int]
+    first_key_group: int
+    last_key_group: int
+    keys_at_most: int
+    def __init__(self, first_key_group: _Optional[int] = ..., last_key_group: _Optional[int] = ..., keys_at_most: _Optional[int] = ...) -> None: ...
+
+class OperatorStateOverview(_message.Message):
+    __slots__ = ("uid", "name", "parallelism", "max_parallelism", "key", "states", "subtasks", "key_groups")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    MAX_PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    SUBTASKS_FIELD_NUMBER: _ClassVar[int]
+    KEY_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    key: _containers.RepeatedCompositeFieldContainer[StateOverview]
+    states: _containers.RepeatedCompositeFieldContainer[StateOverview]
+    subtasks: _containers.RepeatedCompositeFieldContainer[SubtaskStateOverview]
+    key_groups: _containers.RepeatedCompositeFieldContainer[KeyGroupOverview]
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., key: _Optional[_Iterable[_Union[StateOverview, _Mapping]]] = ..., states: _Optional[_Iterable[_Union[StateOverview, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskStateOverview, _Mapping]]] = ..., key_groups: _Optional[_Iterable[_Union[KeyGroupOverview, _Mapping]]] = ...) -> None: ...
+
+class SnapshotState(_message.Message):
+    __slots__ = ("checkpoint_id", "path", "snapshot_type", "timestamp_ms", "operators", "cut_short")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    CUT_SHORT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    path: str
+    snapshot_type: _checkpoint_pb2.SnapshotType
+    timestamp_ms: int
+    operators: _containers.RepeatedCompositeFieldContainer[OperatorStateOverview]
+    cut_short: str
+    def __init__(self, checkpoint_id: _Optional[int] = ..., path: _Optional[str] = ..., snapshot_type: _Optional[_Union[_checkpoint_pb2.SnapshotType, str]] = ..., timestamp_ms: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[OperatorStateOverview, _Mapping]]] = ..., cut_short: _Optional[str] = ...) -> None: ...
+
 class RescaleRequest(_message.Message):
     __slots__ = ("job_id", "parallelism_by_vertex", "parallelism")
     class ParallelismByVertexEntry(_message.Message):

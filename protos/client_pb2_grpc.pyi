@@ -64,6 +64,8 @@ class ClientServiceStub:
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]
     """One checkpoint with its vertices and subtasks."""
+    GetSnapshotState: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetSnapshotStateRequest, _client_pb2.SnapshotState]
+    """What a completed checkpoint or savepoint of a job holds: operators, their states, bytes and keys by subtask and key group."""
     TapOperator: _grpc.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]
     """Some of the rows that an operator of a running job puts out next; what flows within a second, or nothing."""
     Rescale: _grpc.UnaryUnaryMultiCallable[_client_pb2.RescaleRequest, _client_pb2.RescaleResponse]
@@ -124,6 +126,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]  # type: ignore[assignment]
     """One checkpoint with its vertices and subtasks."""
+    GetSnapshotState: _aio.UnaryUnaryMultiCallable[_client_pb2.GetSnapshotStateRequest, _client_pb2.SnapshotState]  # type: ignore[assignment]
+    """What a completed checkpoint or savepoint of a job holds: operators, their states, bytes and keys by subtask and key group."""
     TapOperator: _aio.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]  # type: ignore[assignment]
     """Some of the rows that an operator of a running job puts out next; what flows within a second, or nothing."""
     Rescale: _aio.UnaryUnaryMultiCallable[_client_pb2.RescaleRequest, _client_pb2.RescaleResponse]  # type: ignore[assignment]
@@ -253,6 +257,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CheckpointDetails, _abc.Awaitable[_client_pb2.CheckpointDetails]]:
         """One checkpoint with its vertices and subtasks."""
+
+    @_abc_1.abstractmethod
+    def GetSnapshotState(
+        self,
+        request: _client_pb2.GetSnapshotStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.SnapshotState, _abc.Awaitable[_client_pb2.SnapshotState]]:
+        """What a completed checkpoint or savepoint of a job holds: operators, their states, bytes and keys by subtask and key group."""
 
     @_abc_1.abstractmethod
     def TapOperator(

@@ -338,6 +338,16 @@ class ClusterClient:
         request = pb.GetCheckpointRequest(job_id=job_id, checkpoint_id=checkpoint_id)
         return self._call(self._stub.GetCheckpoint, request)
 
+    def snapshot_state(self, job_id: str, checkpoint_id: int) -> pb.SnapshotState:
+        """What a completed checkpoint or savepoint of a job holds: operators, their states, keys and bytes by subtask.
+
+        >>> client.snapshot_state("no such job", 7)
+        Traceback (most recent call last):
+        snapline.client.RequestRefused: ...
+        """
+        request = pb.GetSnapshotStateRequest(job_id=job_id, checkpoint_id=checkpoint_id)
+        return self._call(self._stub.GetSnapshotState, request, SAVEPOINT_TIMEOUT_S)
+
     def list_task_managers(self) -> list[pb.TaskManagerDetails]:
         """Return the TaskManagers that are registered with the cluster."""
         return list(self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest()).task_managers)

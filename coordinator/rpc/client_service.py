@@ -34,6 +34,7 @@ from snapline.coordinator.rpc import views
 from snapline.coordinator.rpc.audit import AuditLog, client_of
 from snapline.coordinator.rpc.job_pages import BadPageToken
 from snapline.coordinator.rpc.savepoint_operations import BadTriggerId, SavepointOperations
+from snapline.coordinator.snapshot_state import TooManyReaders
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
 from snapline.dataflow.graph.declared_payload import translate_declared
@@ -88,6 +89,11 @@ class Cluster(Protocol):
 
     async def checkpoint_details(self, job_id: JobID, checkpoint_id: int) -> pb.CheckpointDetails | None:
         """Return one checkpoint by subtask; None when it is unknown."""
+        ...
+
+    async def snapshot_state(self, path: str) -> pb.SnapshotState:
+        """Return what the snapshot in this directory holds. Raises SnaplineError when it cannot be read, and
+        TooManyReaders."""
         ...
 
     async def required_resources(self) -> pb.RequiredResources:
@@ -295,6 +301,24 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             text = f"checkpoint {request.checkpoint_id} of job {request.job_id} is not known, or not any more"
             await _abort(context, grpc.StatusCode.NOT_FOUND, text)
         return found
+
+    async def GetSnapshotState(self, request: pb.GetSnapshotStateRequest, context: Any) -> pb.SnapshotState:  # noqa: N802
+        wanted = pb.GetCheckpointRequest(job_id=request.job_id, checkpoint_id=request.checkpoint_id)
+        found = (await self.GetCheckpoint(wanted, context)).overview
+        which = f"checkpoint {request.checkpoint_id} of job {request.job_id}"
+        if found.status != pb.CHECKPOINT_STATUS_COMPLETED or found.discarded:
+            why = (
+                "its files were deleted, because newer ones have subsumed it"
+                if found.discarded
+                else "it is not complete"
+            )
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{which} cannot be looked into: {why}")
+        try:
+            return await self._cluster.snapshot_state(found.path)
+        except TooManyReaders as error:
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except SnaplineError as error:
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{which} cannot be looked into: {error}")
 
     async def WatchCheckpoints(  # noqa: N802
         self, request: pb.WatchCheckpointsRequest, context: Any

@@ -71,6 +71,7 @@ class PageApp:
             ("/api/jobs/{job_id}", self._job),
             ("/api/jobs/{job_id}/checkpoints", self._checkpoints),
             ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}", self._checkpoint),
+            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}/state", self._snapshot_state),
             ("/api/jobs/{job_id}/figures", self._recent),
             ("/api/jobs/{job_id}/why", self._why),
             ("/api/jobs/{job_id}/stacks", self._stacks),
@@ -185,6 +186,12 @@ class PageApp:
         number = int(request.path_params["checkpoint_id"])
         message = pb.GetCheckpointRequest(job_id=_job_id(request), checkpoint_id=number)
         answer: Answer = await self._ask(request, "GetCheckpoint", message)
+        return answer
+
+    async def _snapshot_state(self, request: Request) -> Answer:
+        number = int(request.path_params["checkpoint_id"])
+        message = pb.GetSnapshotStateRequest(job_id=_job_id(request), checkpoint_id=number)
+        answer: Answer = await self._ask(request, "GetSnapshotState", message, LONG_CALL_SECONDS)
         return answer
 
     async def _recent(self, request: Request) -> Answer:

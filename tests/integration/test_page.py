@@ -95,6 +95,7 @@ def test_what_cannot_be_answered_is_one_line(served):
         {"error": "there is no job 'nobody' here; `snapline list` shows all"},
     )
     assert served.ask(f"jobs/{served.job_id}/checkpoints/7")[0] == 404
+    assert served.ask(f"jobs/{served.job_id}/checkpoints/7/state")[0] == 404
     assert served.ask(f"jobs/{served.job_id}/rescale", {}, X_Snapline="page")[0] == 400
     status, answer = served.ask(f"jobs/{served.job_id}/rescale", {"parallelism": 2}, X_Snapline="page")
     assert (status, answer["error"]) == (409, "only a running job can be rescaled; it is CREATED")

@@ -84,6 +84,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         failed = cluster.submit(broken, "orders")
         cluster.wait_for(failed, JobStatus.FAILED)
         cluster.wait_for_checkpoints(job_id, 3)
+        cluster.client.trigger_savepoint(job_id)
         vertex = next(
             each.vertex_id for each in cluster.client.get_job(job_id).vertices if "scores" in each.operator_uids
         )
@@ -95,6 +96,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             ("vertex", f"job/{job_id}/vertex/{vertex}", "the hottest subtask first"),
             ("checkpoints", f"job/{job_id}/checkpoints", "completed"),
             ("checkpoint", f"job/{job_id}/checkpoints/2", "who was last first"),
+            ("state", f"job/{job_id}/state", "By key group"),
             ("exceptions", f"job/{failed}/exceptions", "ValueError"),
             ("stacks", f"job/{job_id}/stacks", "tm-"),
             ("logs", f"job/{job_id}/logs", "a row of prices"),
@@ -124,8 +126,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_every_view_is_drawn_without_an_error_and_from_here_alone(found: dict[str, Any]) -> None:
-    """Eleven views, each in the light, in the dark and on a phone."""
-    assert len(found["views"]) == 33
+    """Twelve views, each in the light, in the dark and on a phone."""
+    assert len(found["views"]) == 36
     assert [view for view in found["views"] if view["trouble"]] == []
     assert found["console"] == []
     assert len(found["requests"]) == 1, "the page asks its own server only"

@@ -1,5 +1,6 @@
 // The views of the page. Each asks the server for what it shows, every two seconds, and draws only what has changed.
 import { jobGraph, vertexFigures } from "/static/job_graph.js";
+import { keyGroups } from "/static/key_groups.js";
 import { plots } from "/static/plots.js";
 import { bare, bytes, checkpointStatus, count, element as el, jobStatus, lasting, logLine, share, status, table, taskState, time } from "/static/words.js";
 
@@ -63,7 +64,7 @@ async function jobsView() {
     el("h2", {}, "Ended"), table("Ended jobs", columns, over.map(row), "No job has ended.")] };
 }
 
-const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["exceptions", "Exceptions"], ["stacks", "Stacks"], ["logs", "Logs"], ["configuration", "Configuration"]];
+const TABS = [["", "Overview"], ["checkpoints", "Checkpoints"], ["state", "State"], ["exceptions", "Exceptions"], ["stacks", "Stacks"], ["logs", "Logs"], ["configuration", "Configuration"]];
 function jobHead(job, tab) {
   const { overview } = job, name = jobStatus(overview.status), live = LIVE.includes(name);
   const button = (text, kind, action) => el("button", { type: "button", class: kind, onclick: action }, text);
@@ -116,6 +117,28 @@ async function checkpointsView(id, number) {
     d && d.count ? el("p", { class: "soft" }, `duration: half within ${lasting(d.p50)}, 99 % within ${lasting(d.p99)}, longest ${lasting(d.max)}`) : null,
     one ? detail() : null, el("h2", {}, "History"), table("Checkpoints", [["Id"], ["Status"], ["Kind"], ["Triggered"], ["Duration", "n"], ["Acknowledged", "n"], ["Size", "n"], ["In flight", "n"], ["Where, or why not", "long"]], rows)] };
 }
+// What a snapshot holds does not change, so that it is asked for once.
+const opened = new Map();
+async function stateView(id, number) {
+  const [job, found] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/checkpoints`)]);
+  const there = [...new Map([...found.history, found.latest_savepoint, found.latest_completed].filter((each) => each && checkpointStatus(each.status) === "COMPLETED" && !each.discarded).map((each) => [each.checkpoint_id, each])).values()].slice(0, 20);
+  const chosen = Number(number) || there[0]?.checkpoint_id;
+  if (!chosen) return { data: job.overview.status, draw: () => [...jobHead(job, "state"), el("p", { class: "soft" }, "No checkpoint of the job is complete, or its files are gone.")] };
+  if (!number) history.replaceState(null, "", `#/job/${id}/state/${chosen}`); // the view stays with this one
+  const key = `${id}/${chosen}`;
+  if (!opened.has(key)) { opened.clear(); opened.set(key, await ask(`jobs/${id}/checkpoints/${chosen}/state`)); }
+  const snapshot = opened.get(key), kind = (each) => bare(each.snapshot_type, "SNAPSHOT_TYPE_").toLowerCase().replaceAll("_", " ");
+  const total = (operator) => operator.subtasks.reduce((sum, s) => sum + s.keyed_bytes + s.element_bytes + s.in_flight_bytes, 0);
+  const one = (operator) => [el("h2", {}, operator.name), el("p", { class: "soft" }, `uid ${operator.uid} · ${bytes(total(operator))} · ${operator.parallelism} subtasks, ${operator.max_parallelism} key groups${operator.key.length ? ` · key ${operator.key.map((k) => `${k.name} ${k.type}`).join(", ")}` : ""}`),
+    table(`States of ${operator.name}`, [["State"], ["Kind"], ["Type", "long"]], operator.states.map((s) => [s.name, s.kind.replaceAll("_", " "), s.type]), "None has a name."), operator.key_groups.length ? keyGroups(operator) : null,
+    el("h3", {}, "By subtask"), table(`Subtasks of ${operator.name}`, [["Subtask"], ["Key groups", "n"], ["Keys", "n"], ["Keyed state", "n"], ["Elements", "n"], ["Lists", "n"], ["In flight", "n"]],
+      operator.subtasks.map((s) => [`${s.subtask_index + 1}/${operator.parallelism}`, s.last_key_group < s.first_key_group ? "–" : `${s.first_key_group} to ${s.last_key_group}`, s.keys_at_most < 0 ? "not counted" : count(s.keys_at_most), bytes(s.keyed_bytes), count(s.elements), bytes(s.element_bytes), bytes(s.in_flight_bytes)]))];
+  return { data: [chosen, there.map((each) => each.checkpoint_id), job.overview.status], draw: () => [...jobHead(job, "state"),
+    el("p", {}, `What ${kind(snapshot)} ${snapshot.checkpoint_id} of ${time(snapshot.timestamp_ms)} holds: ${bytes(snapshot.operators.reduce((sum, each) => sum + total(each), 0))}`), el("p", { class: "soft" }, snapshot.path),
+    snapshot.cut_short ? el("p", { class: "why" }, snapshot.cut_short) : null,
+    el("nav", { class: "tabs", "aria-label": "Snapshots" }, there.map((each) => el("a", { href: `#/job/${id}/state/${each.checkpoint_id}`, "aria-current": each.checkpoint_id === chosen ? "page" : undefined }, `${kind(each)} ${each.checkpoint_id}`))),
+    snapshot.operators.length ? [...snapshot.operators].sort((a, b) => total(b) - total(a)).map(one) : el("p", { class: "soft" }, "No operator has state.")] };
+}
 async function exceptionsView(id) {
   const job = await ask(`jobs/${id}`);
   return { data: job.failures, draw: () => [...jobHead(job, "exceptions"), job.failures.length ? job.failures.map((entry) => el("section", {}, el("h2", {}, `${time(entry.timestamp_ms)} ${entry.task_name}`),
@@ -161,7 +184,7 @@ function viewOf(parts) {
   if (parts[0] === "taskmanagers") return taskManagersView();
   if (parts[0] !== "job") return jobsView();
   const [, id, kind, which] = parts;
-  return { vertex: () => vertexView(id, which), checkpoints: () => checkpointsView(id, which), exceptions: () => exceptionsView(id), stacks: () => stacksView(id), logs: () => logsView(id), configuration: () => configurationView(id) }[kind]?.() ?? jobView(id);
+  return { vertex: () => vertexView(id, which), checkpoints: () => checkpointsView(id, which), state: () => stateView(id, which), exceptions: () => exceptionsView(id), stacks: () => stacksView(id), logs: () => logsView(id), configuration: () => configurationView(id) }[kind]?.() ?? jobView(id);
 }
 let timer = 0;
 async function refresh(always = false) {
@@ -179,7 +202,7 @@ async function refresh(always = false) {
       if (here === route && said) say(said);
       if (here !== route) { window.scrollTo(0, 0); document.title = `${main.querySelector("h1")?.textContent ?? "Jobs"} · Snapline`; }
       else if (focused) [...main.querySelectorAll("a,button")].find((each) => each.textContent === focused)?.focus();
-      [route, drawn] = [here, now];
+      [route, drawn] = [location.hash.slice(2), now]; // a view may have said which one it is
     }
     document.getElementById("cluster").textContent = `${cluster.leader} · Snapline ${cluster.version} · ${cluster.process ? `${bytes(cluster.process.resident_bytes)}, ${Math.round(cluster.process.cpu_ms_per_second / 10)} % CPU · ` : ""}${cluster.task_managers} TaskManagers · ${cluster.free_slots} of ${cluster.slots} slots free`;
     trouble.hidden = true;
