@@ -33,6 +33,8 @@ class RunState:
     """What readers of a sink would see: batches or rows, by the uid of the sink."""
     staged: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
     """What checked sinks have written and not committed."""
+    noted: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The checkpoint id that checked sinks which commit together have noted last, by job and sink."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     at_step: Callable[[str, str], None] = lambda *_: None
     """Told of each call of a connector under test, before and after it; may raise, or kill the process."""

@@ -22,7 +22,14 @@ from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec, SourceFunctionSpec, SourceSpec
+from snapline.dataflow.graph.operator_specs import (
+    GlobalCommitterSpec,
+    SinkFunctionSpec,
+    SinkSpec,
+    SinkWriterSpec,
+    SourceFunctionSpec,
+    SourceSpec,
+)
 from snapline.dataflow.graph.stream_graph import StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 from snapline.environment import StreamExecutionEnvironment
@@ -72,8 +79,8 @@ class OperatorInfo:
 
     @property
     def is_sink(self) -> bool:
-        """Whether nothing follows the operator."""
-        return isinstance(self.spec, (SinkSpec, SinkFunctionSpec))
+        """Whether rows end here; the committer of a sink that commits together follows it."""
+        return isinstance(self.spec, (SinkSpec, SinkWriterSpec, SinkFunctionSpec))
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,16 @@ class UserJob:
     def slots(self) -> int:
         """Return how many slots the job needs at its own parallelism."""
         return required_slots(self.graph)
+
+    @property
+    def that_pass_committables(self) -> frozenset[str]:
+        """Return the operators whose output are no rows of the job: writers of sinks that commit together, and what
+        follows them."""
+        found: set[str] = set()
+        for operator in self.operators:
+            if isinstance(operator.spec, SinkWriterSpec) or found.intersection(operator.inputs):
+                found.add(operator.uid)
+        return frozenset(found)
 
     @property
     def uid_of_payload(self) -> dict[bytes, str]:
@@ -125,6 +142,7 @@ def prepare_job(
     for node in nodes:
         _prepare_source(node, inputs)
         _prepare_sink(node, outputs)
+        _prepare_common_sink(node, outputs)
     for key, value in SETTINGS.items():
         environment.configure(key, value)
     operators = tuple(
@@ -303,6 +321,24 @@ def _prepare_sink(node: StreamNode, outputs: Collection[str]) -> None:
             )
 
 
+def _prepare_common_sink(node: StreamNode, outputs: Collection[str]) -> None:
+    """One whose subtasks commit together, which is two operators."""
+    spec = node.spec
+    if not isinstance(spec, (SinkWriterSpec, GlobalCommitterSpec)):
+        return
+    if _comes_with_snapline(spec.sink):
+        node.spec = replace(spec, sink=CheckedSink(node.uid, commits_together=True))
+    elif (
+        isinstance(spec, SinkWriterSpec)
+        and type(spec.sink).before_committing is not Sink.before_committing
+        and node.uid not in outputs
+    ):
+        raise SimulationError(
+            f"sink {node.uid!r} ({type(spec.sink).__name__}) changes what was pre-committed, so only its target says what "
+            f"it has written: give outputs={{{node.uid!r}: a function that returns the rows that are there}}"
+        )
+
+
 def _comes_with_snapline(connector: object) -> bool:
     """Whether the connector is one of Snapline's, and not one under test."""
     is_watched = isinstance(connector, (WatchedSource, WatchedSink))
@@ -311,6 +347,6 @@ def _comes_with_snapline(connector: object) -> bool:
 
 def is_own_sink(spec: Any) -> bool:
     """Whether a specification is that of a sink of the user's."""
-    if isinstance(spec, SinkSpec):
+    if isinstance(spec, (SinkSpec, SinkWriterSpec, GlobalCommitterSpec)):
         return isinstance(spec.sink, Sink) and not isinstance(spec.sink, (CheckedSink, WatchedSink))
     return isinstance(spec, SinkFunctionSpec)

@@ -1,6 +1,6 @@
 """Sinks of simulated runs, and what readers of them would see.
 
-A sink of Snapline's is replaced by `CheckedSink`, which is a full two-phase one. A sink of the user's runs for
+A sink of Snapline's is replaced by `CheckedSink`, which is a full two-phase one, and commits together if that does. A sink of the user's runs for
 real, and is watched: of a two-phase one, rows are visible when their transaction is committed for the first time;
 of any other, when they are written, because nobody can take them back. Who wants to see what lies in the target
 itself says so to `simulate`.
@@ -14,7 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.api.connector_api import (
+    Committable,
+    Committer,
+    GlobalCommittable,
+    GlobalCommitter,
+    Sink,
+    SinkWriter,
+    SourceContextInfo,
+)
 from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from snapline.testing.simulated.run_state import current_run
 
@@ -26,14 +34,22 @@ class SimulatedCommitFailure(RuntimeError):
 class CheckedSink(Sink):
     """Takes the place of a sink of Snapline's."""
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, *, commits_together: bool = False) -> None:
         self.uid = uid
+        self._commits_together = commits_together
+
+    @property
+    def commits_together(self) -> bool:
+        return self._commits_together
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         return _CheckedWriter()
 
     def create_committer(self, context: SourceContextInfo) -> Committer:
         return _CheckedCommitter(self.uid)
+
+    def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
+        return _CheckedGlobalCommitter()
 
 
 class _CheckedWriter(SinkWriter):
@@ -61,6 +77,17 @@ class _CheckedCommitter(Committer):
         for committable in committables:  # what is not there any more was committed before
             for batch in run.staged.pop(committable.data["place"], ()):
                 run.show(self._uid, batch)
+
+
+class _CheckedGlobalCommitter(GlobalCommitter):
+    def last_committed(self, job_id: str, sink_uid: str) -> int | None:
+        return current_run().noted.get((job_id, sink_uid))
+
+    def commit(self, together: GlobalCommittable) -> None:
+        run, transactions = current_run(), (together.job_id, together.sink_uid)
+        if together.checkpoint_id > run.noted.get(transactions, 0):
+            run.noted[transactions] = together.checkpoint_id
+            _CheckedCommitter(together.sink_uid).commit(together.committables)
 
 
 def watch_sink(uid: str, sink: Any) -> None:
@@ -139,6 +166,7 @@ def _watch_transactions(uid: str, sink: TwoPhaseCommitSinkFunction) -> None:
 
 def _watch_two_methods(uid: str, sink: Sink) -> None:
     create_writer, create_committer = sink.create_writer, sink.create_committer
+    create_global_committer = sink.create_global_committer
     is_two_phase = sink.two_phase
 
     def writer_of(context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
@@ -155,8 +183,14 @@ def _watch_two_methods(uid: str, sink: Sink) -> None:
             _watch_committer(uid, committer)
         return committer
 
+    def global_committer_of(context: SourceContextInfo) -> GlobalCommitter:
+        committer = create_global_committer(context)
+        _watch_global_committer(committer)
+        return committer
+
     _put(sink, "create_writer", writer_of)
     _put(sink, "create_committer", committer_of)
+    _put(sink, "create_global_committer", global_committer_of)
 
 
 def _watch_writer(uid: str, writer: SinkWriter) -> None:
@@ -185,5 +219,16 @@ def _watch_committer(uid: str, committer: Committer) -> None:
         _failing(uid, lambda: commit(committables))
         for committable in committables:
             _commit(uid, committable.data)
+
+    _put(committer, "commit", committed)
+
+
+def _watch_global_committer(committer: GlobalCommitter) -> None:
+    commit = committer.commit
+
+    def committed(together: GlobalCommittable) -> None:
+        _failing(together.sink_uid, lambda: commit(together))
+        for committable in together.committables:
+            _commit(together.sink_uid, committable.data)
 
     _put(committer, "commit", committed)
