@@ -7,14 +7,16 @@ With a session of Spark that was there already, nothing of it is changed or stop
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 import secrets
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -67,6 +69,8 @@ class SparkHandle:
     """Whether we made it, and stop it."""
     directory: str = ""
     """Where Spark keeps its blocks, if we made that for it; executors that were killed leave theirs there."""
+    use: int = 0
+    """Number of this use of a session that is ours, which may serve several jobs at once."""
 
     @property
     def host(self) -> SparkHost:
@@ -83,10 +87,42 @@ class SparkHandle:
 
 
 def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHandle:
-    """The active Spark session, or a new one: `local[*]` unless spark-submit or spark-defaults say otherwise.
+    """The active Spark session, or a new one: `local[*]` unless spark-submit or spark-defaults say otherwise. One that
+    is ours is stopped when everybody who has opened it has called `stop_spark`.
 
     Raises NoSpark with one line that says what is missing.
     """
+    with _OPENING:
+        shared = _shared[-1] if _shared else None
+        if shared is None or not _is_open(shared):
+            _shared.clear()
+            shared = _open_spark(app_name, conf)
+        if not shared.ours:
+            return shared
+        opened = replace(shared, use=next(_uses))
+        _shared.append(opened)
+        return opened
+
+
+_OPENING = threading.RLock()
+"""Nobody opens a session while another one opens or stops it."""
+_shared: list[SparkHandle] = []
+"""All uses of the session that is ours."""
+_uses = itertools.count(1)
+
+
+def _is_open(spark: SparkHandle) -> bool:
+    """Whether nobody has stopped the session."""
+    if not spark.host.is_alive():
+        return False
+    if hasattr(spark.session, "is_stopped"):  # one of Spark Connect
+        return not spark.session.is_stopped
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is spark.session.sparkContext  # noqa: SLF001 - PySpark has no public question for it
+
+
+def _open_spark(app_name: str, conf: Mapping[str, str] | None) -> SparkHandle:
     if importlib.util.find_spec("pyspark") is None:
         raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
     if (connected := _connected(app_name)) is not None:
@@ -168,11 +204,16 @@ def _connected(app_name: str) -> SparkHandle | None:
 
 
 def stop_spark(spark: SparkHandle) -> None:
-    """Stop a session that is ours, and remove what it leaves on this machine."""
-    if spark.host.is_alive():
-        spark.session.stop()
-    if spark.directory:
-        shutil.rmtree(spark.directory, ignore_errors=True)
+    """Stop a session that is ours and that nobody else uses, and remove what it leaves on this machine."""
+    with _OPENING:
+        if spark in _shared:
+            _shared.remove(spark)
+        if any(other.session is spark.session for other in _shared):
+            return
+        if spark.host.is_alive():
+            spark.session.stop()
+        if spark.directory:
+            shutil.rmtree(spark.directory, ignore_errors=True)
 
 
 def _unless_configured(conf: SparkConf) -> dict[str, str]:

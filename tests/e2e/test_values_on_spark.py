@@ -37,6 +37,23 @@ with endless.execute_async("endless") as job:
     print("savepoint" in job.savepoint("savepoints"))
 print(job.status)
 """
+TWO_JOBS = """
+import snapline as sl
+from snapline.connectors import DiscardingSink
+
+
+def started(name, rows):
+    env = sl.StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    numbers = env.from_source(sl.GeneratorSource(rows=rows, keys=5, rows_per_second=500), uid="numbers")
+    numbers.sink_to(DiscardingSink(), uid="out")
+    return env.execute_async(name)
+
+
+short, long = started("short", 500), started("long", 5_000)
+print(short.wait().status, long.has_ended)
+print(long.wait().status)
+print(started("after them", 100).wait().status)
+"""
 SAID = """[4, 5, 6, 7, 8, 9] {'k': 'bigint', 'v': 'bigint'}
 k      v
 int64  int64
@@ -55,3 +72,11 @@ def test_rows_and_jobs_of_a_program(tmp_path):
     done = run(python("program.py"), tmp_path, 350, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.err
     assert done.out == SAID, done.err
+
+
+def test_spark_goes_on_until_the_last_job_of_a_program_has_ended(tmp_path):
+    """Two jobs at once share the session that the first has started, and it is not stopped with the first."""
+    (tmp_path / "program.py").write_text(TWO_JOBS)
+    done = run(python("program.py"), tmp_path, 350, PYTHONPATH=str(ROOT), MASTER="local[4]")
+    assert done.code == 0, done.err
+    assert done.out == "FINISHED False\nFINISHED\nFINISHED\n", done.err
