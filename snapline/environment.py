@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from snapline.checkpointing import Checkpointing
-from snapline.dataflow.api.connector_api import Source
+from snapline.dataflow.api.connector_api import Sink, Source
 from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import (
@@ -79,7 +79,7 @@ class StreamExecutionEnvironment:
         self.streamed_frames: list[StreamedFrame] = []
 
     @classmethod
-    def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> StreamExecutionEnvironment:
+    def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> Self:
         """A new environment; `conf` wins over the process environment. Raises ConfigurationError for an unknown key.
 
         >>> env = sl.StreamExecutionEnvironment.get_execution_environment({"parallelism.default": 2})
@@ -252,6 +252,13 @@ class StreamExecutionEnvironment:
         node.uid = uid
         stream = DataStream(self, (StreamEdge(node.node_id),), schema)
         return self._with_time(stream, watermark_strategy, label)
+
+    def validate_sink(self, sink: Sink) -> None:
+        """Ask a sink whether its target can work; `sink_to` does so. Raises what the sink raises.
+
+        >>> env.validate_sink(sl_connectors.DiscardingSink())
+        """
+        sink.validate()
 
     def add_source(
         self,

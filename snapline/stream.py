@@ -621,7 +621,7 @@ class DataStream(StreamResults):
         """
         if not isinstance(sink, Sink):
             raise JobDefinitionError(f"sink_to({sink!r}): that is no Sink, such as ParquetSink('directory')")
-        sink.validate()
+        self.environment.validate_sink(sink)
         return end_in_sink(self, sink, uid, name or type(sink).__name__)
 
     def add_sink(

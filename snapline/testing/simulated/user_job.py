@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from snapline.coordinator.execution.slot_sharing import required_slots
 from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
+from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.graph.operator_specs import (
+    AsyncSpec,
     GlobalCommitterSpec,
     SinkFunctionSpec,
     SinkSpec,
@@ -33,6 +35,7 @@ from snapline.dataflow.graph.operator_specs import (
 from snapline.dataflow.graph.stream_graph import StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
 from snapline.environment import StreamExecutionEnvironment
+from snapline.stream import DataStream
 from snapline.testing.simulated.scripted_input import SimulatedInput
 from snapline.testing.simulated.watched_connectors import WatchedSink, WatchedSource
 from snapline.testing.simulated.watched_sinks import CheckedSink
@@ -114,6 +117,30 @@ class UserJob:
         return {o.payload: o.uid for vertex in self.graph.vertices for o in vertex.operators}
 
 
+class SimulatedEnvironment(StreamExecutionEnvironment):
+    """Where a job is built that is simulated: nothing is asked whose place another takes."""
+
+    inputs: Mapping[str, Input] = MappingProxyType({})
+
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        uid: str = "",
+        name: str = "",
+    ) -> DataStream:
+        """Read the rows that were given for it; a source without any is asked for its own."""
+        if uid in self.inputs and isinstance(source, Source):
+            name, source = name or type(source).__name__, _scripted(uid, self.inputs[uid], source.schema())
+        return super().from_source(source, watermark_strategy, uid=uid, name=name)
+
+    def validate_sink(self, sink: Sink) -> None:
+        """Ask a user's own sink alone."""
+        if not _comes_with_snapline(sink):
+            super().validate_sink(sink)
+
+
 def prepare_job(
     build: Build,
     inputs: Mapping[str, Input],
@@ -125,7 +152,9 @@ def prepare_job(
     cannot run raises."""
     if not callable(build):
         raise SimulationError(f"simulate({build!r}): the first argument is a function that takes the environment")
-    environment = StreamExecutionEnvironment.get_execution_environment(settings).set_parallelism(parallelism)
+    environment = SimulatedEnvironment.get_execution_environment(settings)
+    environment.inputs = inputs
+    environment.set_parallelism(parallelism)
     build(environment)
     nodes = environment.graph.nodes
     if not nodes:
@@ -143,6 +172,7 @@ def prepare_job(
         _prepare_source(node, inputs)
         _prepare_sink(node, outputs)
         _prepare_common_sink(node, outputs)
+        _refuse_lookup(node)
     for key, value in SETTINGS.items():
         environment.configure(key, value)
     operators = tuple(
@@ -200,6 +230,8 @@ def _check_names(nodes: Sequence[StreamNode], inputs: Mapping[str, Input]) -> No
 
 def _prepare_source(node: StreamNode, inputs: Mapping[str, Input]) -> None:
     spec = node.spec
+    if isinstance(spec, SourceSpec) and isinstance(spec.source, SimulatedInput):
+        return
     if isinstance(spec, SourceFunctionSpec) and node.uid in inputs:
         script = _scripted(node.uid, inputs[node.uid], None)
         node.spec = SourceSpec(script, tuple(script.enumerate_splits()), spec.watermark_strategy)
@@ -298,6 +330,15 @@ def _recorded(uid: str, spec: SourceSpec) -> Source:
     return SimulatedInput(tables, schema)
 
 
+def _refuse_lookup(node: StreamNode) -> None:
+    spec = node.spec
+    if isinstance(spec, AsyncSpec) and _comes_with_snapline(spec.function):
+        raise SimulationError(
+            f"operator {node.uid!r} ({type(spec.function).__name__}) asks a server, and a simulated run has none: let build "
+            "take the function as an argument, and give one here that answers from memory"
+        )
+
+
 # --- sinks ------------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +371,7 @@ def _prepare_common_sink(node: StreamNode, outputs: Collection[str]) -> None:
         node.spec = replace(spec, sink=CheckedSink(node.uid, commits_together=True))
     elif (
         isinstance(spec, SinkWriterSpec)
+        and not isinstance(spec.sink, WatchedSink)
         and type(spec.sink).before_committing is not Sink.before_committing
         and node.uid not in outputs
     ):

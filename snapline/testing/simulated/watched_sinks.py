@@ -1,9 +1,9 @@
 """Sinks of simulated runs, and what readers of them would see.
 
-A sink of Snapline's is replaced by `CheckedSink`, which is a full two-phase one, and commits together if that does. A sink of the user's runs for
-real, and is watched: of a two-phase one, rows are visible when their transaction is committed for the first time;
-of any other, when they are written, because nobody can take them back. Who wants to see what lies in the target
-itself says so to `simulate`.
+A sink of Snapline's is replaced by `CheckedSink`, which is a full two-phase one, and commits together if that does. A
+sink of the user's runs for real, and is watched: of a two-phase one, rows are visible when their transaction is
+committed for the first time; of any other, when they are written, because nobody can take them back. Who wants to see
+what lies in the target itself says so to `simulate`.
 """
 
 from __future__ import annotations

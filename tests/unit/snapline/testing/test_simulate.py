@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.connectors import PostgresLookup
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.testing import SimulationError, simulate
 from tests.unit.snapline.testing.planted_mistakes import MISTAKES, OUTSIDE, Transactions, bank_rows, out, rows_of
@@ -125,7 +126,14 @@ def fails(row):
     raise KeyError("colour")
 
 
+def looks_up(env):
+    """Ask a server that is not there."""
+    towns = PostgresLookup("towns", dsn="host=127.0.0.1 port=1", on="shop", columns=["town"])
+    out(rows_of(env).async_wait(towns, schema=pa.schema([("shop", pa.string())]), uid="towns"))
+
+
 WRONG = {
+    "a lookup": (looks_up, {}, "operator 'towns' \\(PostgresLookup\\) asks a server, .* answers from memory"),
     "no function": (None, {}, "the first argument is a function that takes the environment"),
     "an empty job": (lambda env: None, {}, "build\\(env\\) has added nothing"),
     "a source without end": (

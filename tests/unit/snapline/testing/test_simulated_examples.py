@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples import flights, shopping, state_source_and_sink, test_orders
+import snapline as sl
+from examples import flights, pipeline, shopping, state_source_and_sink, test_orders
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.testing import simulate
 
@@ -95,3 +96,36 @@ def test_the_orders_of_the_test_kits_example(seeds: int) -> None:
         test_orders.spent(env.from_collection(orders, uid="orders")).sink_to(DiscardingSink(), uid="out")
 
     assert simulate(build, seeds=seeds).ok
+
+
+class PlanesInMemory(sl.AsyncFunction):
+    """Takes the place of the table of PostgreSQL, which a simulated cluster cannot reach; it answers as that does."""
+
+    async def async_invoke(self, row):
+        known = {"N0": ("BOEING", 100), "N1": ("AIRBUS", 50)}.get(row["tailnum"], (None, None))
+        return [{**row, "manufacturer": known[0], "seats": known[1]}]
+
+    def result_schema(self, schema):
+        return pa.schema([*schema, ("manufacturer", pa.string()), ("seats", pa.int64())])
+
+
+@SEEDS
+def test_pipeline(tmp_path: Path, seeds: int) -> None:
+    """A topic of two partitions, lookups, daily windows, and two sinks, one of which commits together."""
+    flown = [
+        {
+            "scheduled_departure": hours(3 * n),
+            "origin": ["EWR", "JFK"][n % 2],
+            "tailnum": f"N{n % 3}",
+            "dep_delay": None if n % 7 == 0 else 20 + n,
+        }
+        for n in range(40)
+    ]
+
+    report = simulate(
+        lambda env: pipeline.build(env, "127.0.0.1:1", PlanesInMemory(), tmp_path / "delta"),
+        inputs={"flights": [flown[::2], flown[1::2]]},
+        seeds=seeds,
+    )
+
+    assert report.ok
