@@ -4,6 +4,7 @@ Shows progress while the job runs, and compares every row of the output with an 
 0 when all are equal, 1 when one is lost, doubled or different.
 
     python -m examples.demo [--kills 3] [--rows-per-second 15000] [--unaligned] [--seed 7]
+    python -m examples.demo --local           # in this process, without Spark, where nothing is killed
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from snapline.sidecar import EmbeddedCluster, RowsRead, open_spark, run_in, sile
 
 FLIGHTS = Path(sys.prefix) / "data" / "flights.parquet"
 MASTER = "local-cluster[2,1,1024]"
+LOOK_SECONDS = 0.2
 MEMORY = {"spark.executor.memory": "512m"}
 
 
@@ -97,7 +100,7 @@ def kill_task_managers(client: ClusterClient, progress: Progress, kills: int, ch
 
 
 def run(options: argparse.Namespace, output: Path) -> tuple[sl.JobExecutionResult, Progress]:
-    """Run the job on Spark and kill what holds it."""
+    """Run the job, and kill what holds it."""
     environment = sl.StreamExecutionEnvironment.get_execution_environment(
         {
             "execution.checkpointing.unaligned.enabled": options.unaligned,
@@ -109,7 +112,45 @@ def run(options: argparse.Namespace, output: Path) -> tuple[sl.JobExecutionResul
     environment.set_parallelism(2).enable_checkpointing(options.checkpoint_interval)
     environment.set_checkpoint_dir(str(output / "_checkpoints"))
     build(environment, str(options.input), str(output), options.rows_per_second or None)
-    return run_on_spark(environment, "flights", output, options)
+    return run_job(environment, "flights", output, options)
+
+
+Beside = Callable[[Callable[[], object], Progress], Iterable[Callable[[], object]]]
+"""What is done beside a job, each on a thread: given how it is stopped with a savepoint and drained."""
+
+
+def run_job(
+    environment: sl.StreamExecutionEnvironment,
+    name: str,
+    output: Path,
+    options: argparse.Namespace,
+    beside: Beside = lambda *_: (),
+) -> tuple[sl.JobExecutionResult, Progress]:
+    """Run a job to its end, on Spark while what holds it is killed, or with `--local` in this process."""
+    progress = Progress()
+    run_it = run_here if options.local else run_on_spark
+    return run_it(environment, name, output, options, beside, progress), progress
+
+
+def run_here(
+    environment: sl.StreamExecutionEnvironment,
+    name: str,
+    output: Path,
+    options: argparse.Namespace,
+    beside: Beside,
+    progress: Progress,
+) -> sl.JobExecutionResult:
+    """Run it in this process."""
+    options.kills = 0
+    print("in this process: there is nothing to kill", flush=True)
+    job = environment.execute_async(name, local=True, threads=2)
+    with job, narrated(progress, output, beside(lambda: job.stop(drain=True), progress)) as note:
+        while True:
+            note(job.details)
+            try:
+                return job.wait(LOOK_SECONDS)
+            except TimeoutError:
+                continue
 
 
 def run_on_spark(
@@ -117,16 +158,37 @@ def run_on_spark(
     name: str,
     output: Path,
     options: argparse.Namespace,
-    beside: Callable[[ClusterClient, Progress], Iterable[Callable[[], object]]] = lambda *_: (),
-) -> tuple[sl.JobExecutionResult, Progress]:
-    """Run a job to its end, kill what holds it, and do beside it what `beside` returns, each on a thread."""
+    beside: Beside,
+    progress: Progress,
+) -> sl.JobExecutionResult:
+    """Run it on Spark, and kill what holds it."""
     environment.translate(name)
     print(f"starting Spark {options.master} ...", flush=True)
     spark = open_spark(f"snapline-{name}", {"spark.master": options.master, **MEMORY})
     graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
-    progress = Progress()
-    begun = time.monotonic()
+    with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
+        client = cluster.client
+        if client is None:
+            raise RuntimeError("the cluster has no client")
+        chance = random.Random(options.seed)
 
+        def stop() -> object:
+            return client.stop_with_savepoint(graph.job_id, drain=True)
+
+        def kill() -> None:
+            kill_task_managers(client, progress, options.kills, chance)
+
+        with narrated(progress, output, [kill, *beside(stop, progress)]) as note:
+            result = run_in(cluster, graph, note)
+    return result
+
+
+@contextmanager
+def narrated(
+    progress: Progress, output: Path, beside: Iterable[Callable[[], object]]
+) -> Iterator[Callable[[JobDetails], None]]:
+    """Within, say how the job goes and do `beside`, each on a thread; gives whom to tell of the job."""
+    begun = time.monotonic()
     files = CommittedFiles(output, progress.finished)
 
     def tell_recoveries() -> None:
@@ -151,30 +213,24 @@ def run_on_spark(
                 progress.failure_seen_ms = failure.timestamp_ms
                 print(f"          restart because: {failure.failure.summary}", flush=True)
 
-    with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
-        if cluster.client is None:
-            raise RuntimeError("the cluster has no client")
-        chance = random.Random(options.seed)
-        threads = [
-            threading.Thread(target=narrate, name="narrator"),
-            threading.Thread(target=files.watch, name="output-watch"),
-            threading.Thread(
-                target=kill_task_managers, args=(cluster.client, progress, options.kills, chance), name="killer"
-            ),
-            *(threading.Thread(target=work) for work in beside(cluster.client, progress)),
-        ]
+    threads = [threading.Thread(target=work) for work in (narrate, files.watch, *beside)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield note
+    finally:
+        progress.finished.set()
         for thread in threads:
-            thread.start()
-        try:
-            result = run_in(cluster, graph, note)
-        finally:
-            progress.finished.set()
-            for thread in threads:
-                thread.join()
-        tell_recoveries()
-        print(progress.line(time.monotonic() - begun), flush=True)
+            thread.join()
+    tell_recoveries()
+    print(progress.line(time.monotonic() - begun), flush=True)
     progress.recovery_s = [seconds for _, seconds in recoveries(progress.killed_at, progress.running_since, files.seen)]
-    return result, progress
+
+
+def add_local(parser: argparse.ArgumentParser) -> None:
+    """Add the option that runs an example without Spark, which `snapline run --local` chooses, too."""
+    here = bool(os.environ.get("SNAPLINE_LOCAL"))
+    parser.add_argument("--local", action="store_true", default=here, help="in this process, without Spark")
 
 
 def judge(comparisons: list[Comparison]) -> bool:
@@ -196,6 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=None, help="kept when given, else temporary")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--rows-per-second", type=int, default=15_000, help="0: as fast as possible")
+    add_local(parser)
     parser.add_argument("--checkpoint-interval", type=int, default=1000, help="milliseconds")
     parser.add_argument("--unaligned", action="store_true")
     parser.add_argument("--master", default=MASTER)

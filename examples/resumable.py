@@ -7,6 +7,7 @@ kill costs no more than one checkpoint interval of work, and without kills `sl.r
 workers' CPU.
 
     python -m examples.resumable [--rows 120000] [--interval 1000] [--repeat 3] [--no-timing]
+    python -m examples.resumable --local      # without Spark: a plain process for each partition, killed as well
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import snapline as sl
-from examples.demo import FLIGHTS
+from examples.demo import FLIGHTS, add_local
 from snapline.sidecar import open_spark
 
 FEATURES = ("dep_delay", "distance", "hour", "month", "air_time")
@@ -42,9 +46,14 @@ NEAREST = 16
 BLOCK_ROWS = 512
 SHARES = (0.3, 0.6, 0.9)
 PARTITIONS = 2
+ATTEMPTS = 8
+BATCH_ROWS = 10_000
+"""Of a batch that a process reads, as Spark's are."""
 OVERHEAD_MAX = 0.03
 OVERHEAD_INTERVAL_MS = 10_000
 """What `sl.resumable` has unless it is told, and the overhead is measured with."""
+Scoring: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What is done with the batches of a partition."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class Score(sl.ResumableFunction):
         return self.directory / f"died-{place}"
 
 
-def plainly(score: Score) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def plainly(score: Score) -> Scoring:
     """The same function as plain PySpark has it: in pieces of the same size, from the start each time."""
 
     def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -135,9 +144,7 @@ def plainly(score: Score) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return scored
 
 
-def measured(
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], directory: Path
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def measured(function: Scoring, directory: Path) -> Scoring:
     """Note the CPU time of the worker for a partition that comes to its end."""
 
     def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -163,25 +170,19 @@ class Outcome:
 
 
 class Comparison:
-    """Runs the model over the flights, in one session of Spark."""
+    """Runs the model over the flights, in one session of Spark; without one, in a process for each partition."""
 
     def __init__(self, spark: Any, flights: pa.Table, directory: Path, interval_ms: int) -> None:
         self._directory, self._interval_ms = directory, interval_ms
+        self._spark = spark
         self._model = train(flights)
         numbered = flights.select(list(FEATURES)).append_column("number", pa.array(range(flights.num_rows)))
         self.rows = flights.num_rows
         self._each = -(-self.rows // PARTITIONS)
         for part in range(PARTITIONS):
-            name = directory / "flights" / f"part-{part}.parquet"
+            name = self._part(part)
             name.parent.mkdir(exist_ok=True)
             pq.write_table(numbered.slice(part * self._each, self._each), name)
-        parts = [
-            spark.read.parquet(f"{directory}/flights/part-{part}.parquet").coalesce(1) for part in range(PARTITIONS)
-        ]
-        frame = parts[0]
-        for part in parts[1:]:
-            frame = frame.unionAll(part)
-        self._frame = frame
         self._runs = 0
 
     def run(self, *, resumable: bool, kills: bool, interval_ms: int = 0) -> Outcome:
@@ -191,19 +192,24 @@ class Comparison:
         directory.mkdir()
         places = [part * self._each + int(self._each * share) for part in range(PARTITIONS) for share in SHARES]
         score = Score(self._model, directory, places if kills else ())
-        if resumable:
-            progress = str(directory / "progress")
-            function: Any = sl.resumable(
+
+        def function(uid: str) -> Scoring:
+            if not resumable:
+                return measured(plainly(score), directory)
+            kept = sl.resumable(
                 score,
-                uid="score",
-                directory=progress,
+                uid=uid,
+                directory=str(directory / "progress"),
                 interval_ms=interval_ms or self._interval_ms,
                 rows_per_partition=self._each,
             )
-        else:
-            function = plainly(score)
+            return measured(kept, directory)
+
         begun = time.monotonic()
-        self._frame.mapInArrow(measured(function, directory), SCORES).write.parquet(str(directory / "out"))
+        if self._spark is None:
+            self._score_here(function, directory)
+        else:
+            self._frame().mapInArrow(function("score"), SCORES).write.parquet(str(directory / "out"))
         wall_s = time.monotonic() - begun
         worked = sum(int(line) for path in directory.glob("work-*") for line in path.read_text().split())
         cpu_s = sum(float(path.read_text()) for path in directory.glob("cpu-*"))
@@ -211,18 +217,58 @@ class Comparison:
         scores = pq.read_table(directory / "out").sort_by("number")
         return Outcome(worked, cpu_s, wall_s, scores, lost)
 
+    def _part(self, part: int) -> Path:
+        return self._directory / "flights" / f"part-{part}.parquet"
+
+    def _frame(self) -> Any:
+        """The flights, with the partitions that they were written in."""
+        parts = [self._spark.read.parquet(str(self._part(part))).coalesce(1) for part in range(PARTITIONS)]
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.unionAll(part)
+        return frame
+
+    def _score_here(self, function: Callable[[str], Scoring], directory: Path) -> None:
+        """Score each partition in a process of its own, which is started again as long as it is killed."""
+        (directory / "out").mkdir()
+
+        def score(part: int) -> None:
+            work = directory / f"partition-{part}"
+            arguments = function(f"score-{part}"), self._part(part), directory / "out" / f"part-{part}.parquet"
+            work.write_bytes(cloudpickle.dumps(arguments))
+            command = [sys.executable, "-m", "examples.resumable", "--partition", str(work)]
+            for _ in range(ATTEMPTS):
+                ended = subprocess.run(command, check=False).returncode
+                if ended != -signal.SIGKILL:
+                    break
+            if ended:
+                raise sl.SnaplineError(f"the process of partition {part} has ended with {ended}")
+
+        with ThreadPoolExecutor(PARTITIONS) as threads:
+            list(threads.map(score, range(PARTITIONS)))
+
+
+def score_partition(work: Path) -> None:
+    """Score the partition that `work` says, in this process."""
+    function, flights, scores = cloudpickle.loads(work.read_bytes())
+    batches = pq.ParquetFile(flights).iter_batches(BATCH_ROWS)
+    pq.write_table(pa.Table.from_batches(list(function(batches))), scores)
+
 
 def compare(options: argparse.Namespace, directory: Path) -> bool:
     """Run all of it; whether everything is as it should be."""
     flights = pq.read_table(options.input).slice(0, options.rows)
-    spark = open_spark("snapline-resumable", {"spark.master": f"local[{PARTITIONS},8]"})
+    spark = (
+        None if options.local else open_spark("snapline-resumable", {"spark.master": f"local[{PARTITIONS},{ATTEMPTS}]"})
+    )
+    plainly_run = "plain Python" if spark is None else "plain PySpark"
     try:
-        runs = Comparison(spark.session, flights, directory, options.interval)
+        runs = Comparison(spark and spark.session, flights, directory, options.interval)
         wanted = runs.run(resumable=False, kills=False)
-        print(f"{runs.rows:,} flights in {PARTITIONS} partitions, scored by plain PySpark in {wanted.wall_s:.1f} s")
+        print(f"{runs.rows:,} flights in {PARTITIONS} partitions, scored by {plainly_run} in {wanted.wall_s:.1f} s")
         plain = runs.run(resumable=False, kills=True)
         resumed = runs.run(resumable=True, kills=True)
-        good = say_kills("plain PySpark", runs.rows, wanted, plain)
+        good = say_kills(plainly_run, runs.rows, wanted, plain)
         good &= say_kills("resumable", runs.rows, wanted, resumed)
         worst_s = max(each["seconds"] for each in resumed.lost)
         allowed_s = options.interval / 1000
@@ -235,8 +281,11 @@ def compare(options: argparse.Namespace, directory: Path) -> bool:
         if options.timing:
             good &= worst_s <= allowed_s
             good &= say_overhead(runs, options.repeat)
+        if options.output is not None:
+            pq.write_table(resumed.scores, options.output)
     finally:
-        spark.session.stop()
+        if spark is not None:
+            spark.session.stop()
     return good
 
 
@@ -280,7 +329,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-timing", dest="timing", action="store_false", help="judge nothing that a busy machine changes"
     )
+    parser.add_argument("--output", type=Path, default=None, help="a Parquet file for the scores of the run with kills")
+    parser.add_argument("--partition", type=Path, default=None, help=argparse.SUPPRESS)
+    add_local(parser)
     options = parser.parse_args(arguments)
+    if options.partition is not None:
+        score_partition(options.partition)
+        return 0
     if not options.input.exists():
         parser.error(f"{options.input} is not there: make data")
     directory = Path(tempfile.mkdtemp(prefix="snapline-resumable-"))

@@ -58,6 +58,26 @@ def test_the_example_runs_in_a_kernel_and_draws_its_stream_and_job(runtime: Path
     assert "20,000 rows" in data_of(ended, "text/html")
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.rare
+@pytest.mark.timeout(600)
+def test_the_example_runs_on_spark_without_its_local_arguments(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows are dropped there."""
+    monkeypatch.setenv("MASTER", "local-cluster[2,2,1024]")
+    notebook = nbformat.read(EXAMPLE, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.source = cell.source.replace(", local=True", "").replace("rows_per_second=20_000", "rows_per_second=2_000")
+    cells[5].source = f"while job.status != 'RUNNING' and not job.has_ended:\n    pass\n{cells[5].source}"
+    assert not any("local=" in cell.source for cell in cells)
+    NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(runtime)}}).execute()
+    columns, status, dropped = cells[3], cells[6], cells[7]
+    assert data_of(columns, "text/plain") == "['key', 'value']"
+    assert data_of(status, "text/plain") == "'FINISHED'"
+    assert int(data_of(dropped, "text/plain")) == 10_000
+
+
 class Kernel:
     """A kernel in which cells are run, and run again."""
 
