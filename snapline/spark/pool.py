@@ -118,7 +118,7 @@ class TaskManagerPool:
         total, slots = self._settings.task_managers, self._settings.slots
         with self._condition:
             self._running |= begun & self._submitted_s.keys()
-            late = time.monotonic() - STARTING_S / 2
+            late = time.monotonic() - STARTING_S
             waiting = sum(index not in self._running and at_s < late for index, at_s in self._submitted_s.items())
         if not waiting:
             bound = f"{total} TaskManagers with {slots} slots each are all that this Spark application starts"
