@@ -29,6 +29,7 @@ from snapline.coordinator.rpc.job_pages import page_of_jobs, shorten_causes
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.coordinator.snapshot_state import SnapshotStates
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
@@ -57,6 +58,7 @@ class ClientView:
         replies: PendingReplies,
         thread_dumps: PendingThreadDumps,
         snapshots: SnapshotStates,
+        configuration: Configuration,
         version: str,
         session: LeaderSessionID,
         start_time_ms: int,
@@ -67,6 +69,7 @@ class ClientView:
         self._replies = replies
         self._thread_dumps = thread_dumps
         self._snapshots = snapshots
+        self._configuration = configuration
         self._version = version
         self._session = session
         self._start_time_ms = start_time_ms
@@ -139,6 +142,9 @@ class ClientView:
 
     async def snapshot_state(self, path: str) -> pb.SnapshotState:
         return await self._snapshots.read(path)
+
+    async def configuration(self) -> pb.ClusterConfiguration:
+        return views.cluster_configuration(self._configuration)
 
     async def required_resources(self) -> pb.RequiredResources:
         def read(manager: ResourceManager) -> pb.RequiredResources:

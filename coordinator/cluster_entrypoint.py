@@ -183,6 +183,7 @@ class ClusterEntrypoint:
             self._replies,
             self._thread_dumps,
             SnapshotStates(self._storages, Signer.of_storage(configuration)),
+            configuration,
             VERSION,
             self._session,
             start_time_ms,

@@ -703,8 +703,12 @@ def canonical_key(key: str) -> str:
 class Configuration(Mapping[str, str]):
     """Immutable settings, key to text. Keys and values are checked when they enter."""
 
-    def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
-        """Raises ConfigurationError for an unknown key or a value that cannot be read."""
+    def __init__(
+        self, values: Mapping[str, str] | Iterable[tuple[str, str]] = (), origins: Mapping[str, str] | None = None
+    ) -> None:
+        """`origins`: where values are from, by key, as far as that is known. Raises ConfigurationError for an unknown
+        key or a value that cannot be read."""
+        self.origins: Mapping[str, str] = dict(origins or {})
         self._values = {canonical_key(str(key)): str(value) for key, value in dict(values).items()}
         for key, value in self._values.items():
             check_key(key)
@@ -715,8 +719,9 @@ class Configuration(Mapping[str, str]):
         return option.read(self._values.get(option.key, option.default))
 
     def with_values(self, values: Mapping[str, str]) -> Configuration:
-        """A copy in which `values` win."""
-        return Configuration({**self._values, **{canonical_key(key): value for key, value in values.items()}})
+        """A copy in which `values` win; they are from where their keys were."""
+        known = {canonical_key(key): value for key, value in values.items()}
+        return Configuration({**self._values, **known}, self.origins)
 
     def __getitem__(self, key: str) -> str:
         """The text of a key that was set. Raises KeyError."""

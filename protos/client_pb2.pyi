@@ -187,7 +187,7 @@ class FailureHistoryEntry(_message.Message):
     def __init__(self, timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., task_name: _Optional[str] = ..., resource_id: _Optional[str] = ...) -> None: ...
 
 class JobDetails(_message.Message):
-    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators", "metrics")
+    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators", "metrics", "configuration_origins")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,13 @@ class JobDetails(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ConfigurationOriginsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     OVERVIEW_FIELD_NUMBER: _ClassVar[int]
     VERTICES_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +218,7 @@ class JobDetails(_message.Message):
     CHECKPOINT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_ORIGINS_FIELD_NUMBER: _ClassVar[int]
     overview: JobOverview
     vertices: _containers.RepeatedCompositeFieldContainer[VertexDetails]
     edges: _containers.RepeatedCompositeFieldContainer[_job_pb2.JobEdge]
@@ -220,7 +228,8 @@ class JobDetails(_message.Message):
     checkpoint_counts: CheckpointCounts
     accumulators: _containers.RepeatedCompositeFieldContainer[_job_pb2.AccumulatorValue]
     metrics: _containers.RepeatedCompositeFieldContainer[_job_pb2.MetricValue]
-    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ...) -> None: ...
+    configuration_origins: _containers.ScalarMap[str, str]
+    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TapOperatorRequest(_message.Message):
     __slots__ = ("job_id", "uid", "max_rows", "max_bytes")
@@ -748,6 +757,28 @@ class JobExplanation(_message.Message):
     summary: str
     findings: _containers.RepeatedCompositeFieldContainer[JobFinding]
     def __init__(self, summary: _Optional[str] = ..., findings: _Optional[_Iterable[_Union[JobFinding, _Mapping]]] = ...) -> None: ...
+
+class GetConfigurationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SettingOverview(_message.Message):
+    __slots__ = ("key", "value", "origin", "description")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    origin: str
+    description: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., origin: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+
+class ClusterConfiguration(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[SettingOverview]
+    def __init__(self, settings: _Optional[_Iterable[_Union[SettingOverview, _Mapping]]] = ...) -> None: ...
 
 class GetClusterOverviewRequest(_message.Message):
     __slots__ = ()

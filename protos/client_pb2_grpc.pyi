@@ -64,6 +64,8 @@ class ClientServiceStub:
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]
     """One checkpoint with its vertices and subtasks."""
+    GetConfiguration: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetConfigurationRequest, _client_pb2.ClusterConfiguration]
+    """The settings of the coordinator, each with where it is from, and those that it has left at their defaults; secrets masked."""
     GetSnapshotState: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetSnapshotStateRequest, _client_pb2.SnapshotState]
     """What a completed checkpoint or savepoint of a job holds: operators, their states, bytes and keys by subtask and key group."""
     TapOperator: _grpc.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]
@@ -126,6 +128,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Counts, summary and history of a job's checkpoints."""
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_client_pb2.GetCheckpointRequest, _client_pb2.CheckpointDetails]  # type: ignore[assignment]
     """One checkpoint with its vertices and subtasks."""
+    GetConfiguration: _aio.UnaryUnaryMultiCallable[_client_pb2.GetConfigurationRequest, _client_pb2.ClusterConfiguration]  # type: ignore[assignment]
+    """The settings of the coordinator, each with where it is from, and those that it has left at their defaults; secrets masked."""
     GetSnapshotState: _aio.UnaryUnaryMultiCallable[_client_pb2.GetSnapshotStateRequest, _client_pb2.SnapshotState]  # type: ignore[assignment]
     """What a completed checkpoint or savepoint of a job holds: operators, their states, bytes and keys by subtask and key group."""
     TapOperator: _aio.UnaryUnaryMultiCallable[_client_pb2.TapOperatorRequest, _client_pb2.TapOperatorResponse]  # type: ignore[assignment]
@@ -257,6 +261,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CheckpointDetails, _abc.Awaitable[_client_pb2.CheckpointDetails]]:
         """One checkpoint with its vertices and subtasks."""
+
+    @_abc_1.abstractmethod
+    def GetConfiguration(
+        self,
+        request: _client_pb2.GetConfigurationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ClusterConfiguration, _abc.Awaitable[_client_pb2.ClusterConfiguration]]:
+        """The settings of the coordinator, each with where it is from, and those that it has left at their defaults; secrets masked."""
 
     @_abc_1.abstractmethod
     def GetSnapshotState(

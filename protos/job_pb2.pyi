@@ -166,7 +166,7 @@ class SavepointRestoreSettings(_message.Message):
     def __init__(self, path: _Optional[str] = ..., allow_non_restored_state: _Optional[bool] = ..., claim: _Optional[bool] = ...) -> None: ...
 
 class JobGraph(_message.Message):
-    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks", "staged_directories")
+    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks", "staged_directories", "configuration_origins")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +181,13 @@ class JobGraph(_message.Message):
         key: str
         value: bytes
         def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    class ConfigurationOriginsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERTICES_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +197,7 @@ class JobGraph(_message.Message):
     MODULES_FIELD_NUMBER: _ClassVar[int]
     MASTER_HOOKS_FIELD_NUMBER: _ClassVar[int]
     STAGED_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_ORIGINS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     vertices: _containers.RepeatedCompositeFieldContainer[JobVertex]
@@ -199,7 +207,8 @@ class JobGraph(_message.Message):
     modules: _containers.ScalarMap[str, bytes]
     master_hooks: _containers.RepeatedScalarFieldContainer[bytes]
     staged_directories: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ...) -> None: ...
+    configuration_origins: _containers.ScalarMap[str, str]
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SerializedFailure(_message.Message):
     __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position", "row")

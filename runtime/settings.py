@@ -121,7 +121,8 @@ def resolve(*layers: Mapping[str, Setting]) -> Configuration:
             OPTIONS[key].read(setting.value)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (from {setting.origin})") from None
-    return Configuration({key: setting.value for key, setting in merged.items()})
+    origins = {key: setting.origin for key, setting in merged.items()}
+    return Configuration({key: setting.value for key, setting in merged.items()}, origins)
 
 
 def text_of(value: object) -> str:

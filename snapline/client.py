@@ -348,6 +348,14 @@ class ClusterClient:
         request = pb.GetSnapshotStateRequest(job_id=job_id, checkpoint_id=checkpoint_id)
         return self._call(self._stub.GetSnapshotState, request, SAVEPOINT_TIMEOUT_S)
 
+    def cluster_configuration(self) -> list[pb.SettingOverview]:
+        """All settings, as the coordinator has them, secrets masked, each with where it is from.
+
+        >>> [each.origin for each in client.cluster_configuration() if each.key == "parallelism.default"]
+        ['default']
+        """
+        return list(self._call(self._stub.GetConfiguration, pb.GetConfigurationRequest()).settings)
+
     def list_task_managers(self) -> list[pb.TaskManagerDetails]:
         """Return the TaskManagers that are registered with the cluster."""
         return list(self._call(self._stub.ListTaskManagers, pb.ListTaskManagersRequest()).task_managers)

@@ -96,6 +96,10 @@ class Cluster(Protocol):
         TooManyReaders."""
         ...
 
+    async def configuration(self) -> pb.ClusterConfiguration:
+        """Return the settings of the coordinator, secrets masked."""
+        ...
+
     async def required_resources(self) -> pb.RequiredResources:
         """Return how many slots are needed and how many are there."""
         ...
@@ -432,6 +436,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             dumps = [dump for found in await asyncio.gather(*looks) for dump in found]
         now_ms, since_ms = await self._cluster.now_ms(), await self._cluster.leads_since_ms()
         return explain(details, checkpoints, waiting, dumps, now_ms, registered, since_ms)
+
+    async def GetConfiguration(self, request: pb.GetConfigurationRequest, context: Any) -> pb.ClusterConfiguration:  # noqa: N802
+        return await self._cluster.configuration()
 
     async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
         return await self._cluster.overview()

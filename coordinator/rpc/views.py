@@ -19,6 +19,7 @@ from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.jobmaster.operations import TappedRows
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.dataflow.api.user_metrics import MetricValue, added_up
+from snapline.dataflow.config import OPTIONS, Configuration, is_secret
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID
@@ -27,6 +28,7 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.reflection_codec import enum_tables
 from snapline.protos import checkpoint_pb2
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.logs import REDACTED
 
 _STATUS = {
     CheckpointStatsStatus.IN_PROGRESS: pb.CHECKPOINT_STATUS_IN_PROGRESS,
@@ -36,6 +38,9 @@ _STATUS = {
 _TYPE_TO_NUMBER, _ = enum_tables(SnapshotType, pb.CheckpointOverview.DESCRIPTOR.fields_by_name["snapshot_type"])
 _PERCENTILES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 _TERMINAL = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
+
+DEFAULT_ORIGIN = "default"
+"""The origin of a setting that nobody has set."""
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -71,6 +76,7 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
     details = pb.JobDetails(
         overview=job_overview(master, checkpoints),
         configuration=graph.job_graph.configuration,
+        configuration_origins=graph.job_graph.configuration_origins,
         status_timestamps_ms={status.value: at for status, at in graph.status_since_ms.items()},
         checkpoint_counts=checkpoint_counts(checkpoints),
     )
@@ -264,6 +270,20 @@ def checkpoint_details(
 
 
 # --- cluster ----------------------------------------------------------------------------------------------------------
+
+
+def cluster_configuration(configuration: Configuration) -> pb.ClusterConfiguration:
+    """Every setting there is: as the coordinator has it, secrets masked, and where it is from."""
+    found = pb.ClusterConfiguration()
+    for key, option in sorted(OPTIONS.items()):
+        value = configuration.get(key, option.default)
+        found.settings.add(
+            key=key,
+            value=REDACTED if value and is_secret(key) else value,
+            origin=configuration.origins.get(key, "the coordinator") if key in configuration else DEFAULT_ORIGIN,
+            description=option.description,
+        )
+    return found
 
 
 def required_resources(manager: ResourceManager, releasable: Iterable[str] = ()) -> pb.RequiredResources:

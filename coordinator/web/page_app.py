@@ -76,6 +76,7 @@ class PageApp:
             ("/api/jobs/{job_id}/why", self._why),
             ("/api/jobs/{job_id}/stacks", self._stacks),
             ("/api/jobs/{job_id}/logs", self._logs),
+            ("/api/configuration", self._configuration),
             ("/api/taskmanagers", self._task_managers),
             ("/api/taskmanagers/{resource_id}/log", self._logs),
         ]
@@ -212,6 +213,10 @@ class PageApp:
             job_id=of.get("job_id", ""), resource_id=of.get("resource_id", ""), log_lines=lines
         )
         answer: Answer = await self._ask(request, "DumpThreads", message)
+        return answer
+
+    async def _configuration(self, request: Request) -> Answer:
+        answer: Answer = await self._ask(request, "GetConfiguration", pb.GetConfigurationRequest())
         return answer
 
     async def _task_managers(self, request: Request) -> Answer:

@@ -118,9 +118,14 @@ class JobGraph:
     staged_directories: tuple[str, ...] = ()
     """Paths or URLs of rows that were computed once for this job; they go when it has ended and no snapshot of it is
     kept (see `snapline.dataflow.staged`)."""
+    configuration_origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the settings are from, by their keys, as far as the client has said it; for people."""
 
     def without_secrets(self) -> JobGraph:
         """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of
         them needs any."""
         kept = {key: value for key, value in self.configuration.items() if not is_secret(key)}
-        return self if len(kept) == len(self.configuration) else replace(self, configuration=kept)
+        origins = {key: origin for key, origin in self.configuration_origins.items() if key in kept}
+        if len(kept) == len(self.configuration):
+            return self
+        return replace(self, configuration=kept, configuration_origins=origins)

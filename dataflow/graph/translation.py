@@ -117,6 +117,7 @@ def translate(
         vertices=vertices,
         edges=tuple(edges),
         configuration=dict(configuration),
+        configuration_origins=dict(configuration.origins),
         savepoint_restore=savepoint_restore,
         master_hooks=tuple(
             _pickle(item.uid, function, "the coordinator", pickle)

@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,26 +16,32 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.web import page_app
 from snapline.coordinator.web.page_server import PageServer
-from snapline.dataflow.config import Configuration
+from snapline.dataflow.config import OPTIONS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.logs import silent_logger
+from snapline.runtime.logs import REDACTED, silent_logger
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.settings import Setting, resolve
 from tests.integration.test_cluster_entrypoint import waiting_job
 from tests.services.cluster import wait_until
+
+CONFIGURATION, ORIGINS = {"parallelism.default": "3"}, {"parallelism.default": "the program"}
 
 
 class Served:
     """A coordinator within this process, a job that waits for slots, and the page of both."""
 
-    def __init__(self, token: str = "") -> None:
-        configuration = Configuration({"security.auth.token": token} if token else {})
+    def __init__(self, token: str = "", **settings: str) -> None:
+        settings |= {"security.auth.token": token} if token else {}
+        configuration = resolve({key: Setting(value, "--config of a test") for key, value in settings.items()})
         config = CoordinatorConfig("127.0.0.1:0", configuration)
         self.entrypoint = ClusterEntrypoint(config, silent_logger(), on_fatal=lambda: None)
         self.address = self.entrypoint.start()
         self.page = PageServer(configuration, lambda: self.address)
         self.url = self.page.start("127.0.0.1", 0)
         with ClusterClient(self.address, Security(token)) as client:
-            self.job_id = client.submit(waiting_job())
+            self.job_id = client.submit(
+                replace(waiting_job(), configuration=CONFIGURATION, configuration_origins=ORIGINS)
+            )
             wait_until(
                 lambda: bool(client.get_job(self.job_id).vertices), "the job, which was accepted, to have its JobMaster"
             )
@@ -131,6 +138,26 @@ def test_a_token_is_asked_for_when_the_cluster_has_one():
         assert served.ask("jobs", Authorization="Bearer s3cret")[0] == 200
     finally:
         served.stop()
+
+
+def test_settings_of_job_and_coordinator_have_origins_and_no_secret():
+    """All that there are, those that nobody has set as well; a secret is masked, and who did not say more is the
+    coordinator."""
+    served = Served("s3cret", **{"web.checkpoints.history": "20"})
+    try:
+        settings = {
+            each["key"]: each for each in served.ask("configuration", Authorization="Bearer s3cret")[1]["settings"]
+        }
+        job = served.ask(f"jobs/{served.job_id}", Authorization="Bearer s3cret")[1]
+    finally:
+        served.stop()
+    assert set(settings) == set(OPTIONS)
+    shown = {key: (each["value"], each["origin"]) for key, each in settings.items()}
+    assert shown["security.auth.token"] == (REDACTED, "--config of a test")
+    assert shown["web.checkpoints.history"] == ("20", "--config of a test")
+    assert shown["parallelism.default"] == (OPTIONS["parallelism.default"].default, "default")
+    assert settings["parallelism.default"]["description"] == OPTIONS["parallelism.default"].description
+    assert (job["configuration"], job["configuration_origins"]) == (CONFIGURATION, ORIGINS)
 
 
 def test_a_taken_port_is_one_clear_line(served):

@@ -161,9 +161,22 @@ async function logView(id) {
   const found = await ask(`taskmanagers/${encodeURIComponent(id)}/log?lines=1000`);
   return { data: found, draw: () => [el("h1", {}, id), el("p", { class: "soft" }, "The last lines that it has written: its log, and what functions print."), found.dumps.map(logOf), found.silent.length ? el("p", {}, "It did not answer in time.") : null] };
 }
+const SETTING = [["Setting"], ["Value", "long"], ["From", "long"]], UNSET = [["Setting"], ["Value", "long"], ["What it does", "long"]];
+function clusterSettings(settings) {
+  const [set, unset] = [true, false].map((given) => settings.filter((each) => (each.origin !== "default") === given));
+  return [el("h2", {}, "The coordinator"), table("Settings of the coordinator", SETTING, set.map((each) => [each.key, each.value, each.origin]), "Nobody has set anything."),
+    el("h2", {}, "Defaults"), table("Defaults", UNSET, unset.map((each) => [each.key, each.value || "–", each.description]))];
+}
 async function configurationView(id) {
-  const job = await ask(`jobs/${id}`);
-  return { data: job.configuration, draw: () => [...jobHead(job, "configuration"), table("Configuration", [["Setting"], ["Value", "long"]], Object.entries(job.configuration), "The job has no settings of its own.")] };
+  const [job, { settings }] = await Promise.all([ask(`jobs/${id}`), ask("configuration")]);
+  const own = Object.entries(job.configuration).sort(([a], [b]) => (a < b ? -1 : 1));
+  return { data: [job.configuration, settings], draw: () => [...jobHead(job, "configuration"), el("h2", {}, "The job"),
+    table("Settings of the job", SETTING, own.map(([key, value]) => [key, value, job.configuration_origins[key] || "the job"]), "The job has no settings of its own."),
+    clusterSettings(settings.filter((each) => each.origin !== "default" || !(each.key in job.configuration)))] };
+}
+async function clusterConfigurationView() {
+  const { settings } = await ask("configuration");
+  return { data: settings, draw: () => [el("h1", {}, "Configuration"), clusterSettings(settings)] };
 }
 // What a process uses: memory, with its growth where it grows without a break, processor, threads, files.
 function processCells({ process: used, memory_growth_bytes: grown = 0, memory_growth_ms: over = 0 }) {
@@ -181,6 +194,7 @@ async function taskManagersView() {
 // --- which view, and when
 function viewOf(parts) {
   if (parts[0] === "taskmanager") return logView(decodeURIComponent(parts[1]));
+  if (parts[0] === "configuration") return clusterConfigurationView();
   if (parts[0] === "taskmanagers") return taskManagersView();
   if (parts[0] !== "job") return jobsView();
   const [, id, kind, which] = parts;

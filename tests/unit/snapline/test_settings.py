@@ -35,6 +35,29 @@ def test_later_layers_win(tmp_path):
     )
 
 
+def test_a_job_says_where_its_settings_are_from(tmp_path, monkeypatch):
+    """File, environment, Spark conf and program; a directory that was made absolute is from where it was, and a secret
+    leaves nothing in the graph that is stored."""
+    file = tmp_path / "snapline.toml"
+    file.write_text('execution.checkpointing.dir = "checkpoints"\nsecurity.auth.token = "s"\n')
+    monkeypatch.setenv("SNAPLINE_CONFIG", str(file))
+    monkeypatch.setenv("SNAPLINE_CONF_parallelism__default", "2")
+    environment = StreamExecutionEnvironment.get_execution_environment().configure(INTERVAL, "1 s")
+    environment.from_collection([{"x": 1}]).print()
+    spark = from_spark([("spark.snapline.state.backend.type", "rocksdb")])
+    graph = environment.translate(
+        "job", configuration=environment.configuration_with(spark)
+    ).job_graph.without_secrets()
+
+    assert graph.configuration_origins == {
+        "execution.checkpointing.dir": f"file {file}",
+        "parallelism.default": "environment variable SNAPLINE_CONF_parallelism__default",
+        "state.backend.type": "Spark conf spark.snapline.state.backend.type",
+        INTERVAL: "the program",
+    }
+    assert set(graph.configuration) == set(graph.configuration_origins)
+
+
 def test_unknown_setting_names_the_nearest_and_its_origin(tmp_path):
     """The way out is in the message."""
     layers = default_layers({"SNAPLINE_CONF_parallelism__defualt": "2"})
