@@ -232,16 +232,18 @@ class JobDetails(_message.Message):
     def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TapOperatorRequest(_message.Message):
-    __slots__ = ("job_id", "uid", "max_rows", "max_bytes")
+    __slots__ = ("job_id", "uid", "max_rows", "max_bytes", "of_input")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OF_INPUT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     uid: str
     max_rows: int
     max_bytes: int
-    def __init__(self, job_id: _Optional[str] = ..., uid: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    of_input: bool
+    def __init__(self, job_id: _Optional[str] = ..., uid: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., of_input: _Optional[bool] = ...) -> None: ...
 
 class TappedRows(_message.Message):
     __slots__ = ("subtask_index", "rows", "rows_taken", "rows_seen")

@@ -627,20 +627,22 @@ class AlignWatermarks(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., max_watermark_ms: _Optional[int] = ...) -> None: ...
 
 class TapTask(_message.Message):
-    __slots__ = ("job_id", "attempt_id", "tap_id", "operator_id", "max_rows", "max_bytes")
+    __slots__ = ("job_id", "attempt_id", "tap_id", "operator_id", "max_rows", "max_bytes", "of_input")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     TAP_ID_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OF_INPUT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     tap_id: str
     operator_id: str
     max_rows: int
     max_bytes: int
-    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., tap_id: _Optional[str] = ..., operator_id: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    of_input: bool
+    def __init__(self, job_id: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., tap_id: _Optional[str] = ..., operator_id: _Optional[str] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., of_input: _Optional[bool] = ...) -> None: ...
 
 class TaskTapped(_message.Message):
     __slots__ = ("job_id", "attempt_id", "tap_id", "rows", "rows_taken", "rows_seen")

@@ -311,15 +311,18 @@ class ClusterClient:
         """
         self._call(self._stub.Rescale, pb.RescaleRequest(job_id=job_id, parallelism=parallelism), SAVEPOINT_TIMEOUT_S)
 
-    def tap(self, job_id: str, uid: str, *, rows: int = 10, max_bytes: int = 65_536) -> list[pb.TappedRows]:
-        """Some of the rows that an operator puts out next, of each of its subtasks where any flow within a second, as
-        Arrow streams. `rows` and `max_bytes` bound what it costs the job. Raises RequestRefused.
+    def tap(
+        self, job_id: str, uid: str, *, rows: int = 10, max_bytes: int = 65_536, of_input: bool = False
+    ) -> list[pb.TappedRows]:
+        """Some of the rows that an operator puts out (or takes in, with `of_input`) next, of each of its subtasks where
+        any flow within a second, as Arrow streams. `rows` and `max_bytes` bound what it costs the job. Raises
+        RequestRefused.
 
         >>> client.tap("no such job", "orders")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
-        request = pb.TapOperatorRequest(job_id=job_id, uid=uid, max_rows=rows, max_bytes=max_bytes)
+        request = pb.TapOperatorRequest(job_id=job_id, uid=uid, max_rows=rows, max_bytes=max_bytes, of_input=of_input)
         return list(self._call(self._stub.TapOperator, request).parts)
 
     # --- checkpoints and cluster --------------------------------------------------------------------------------------

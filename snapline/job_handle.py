@@ -105,7 +105,7 @@ class JobHandle:
         """Some of the rows that the operator with this uid puts out next, or takes in where nothing goes out: the first
         ones of one batch of each subtask, none if none flow within a second. Raises RequestRefused, also for a job that
         does not run."""
-        from snapline.tapped import table_of
+        from snapline.coordinator.leading_keys import table_of
 
         return table_of(self._client.tap(self.job_id, uid, rows=rows, max_bytes=max_bytes), rows)
 

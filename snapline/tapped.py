@@ -4,53 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
-
 from snapline.client import ClusterClient
-from snapline.protos import client_pb2 as pb
+from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
 
-ROWS_FOR_KEYS = 5_000
-"""So many rows of each subtask are looked at for the keys that lead."""
-BYTES_FOR_KEYS = 1 << 20
-KEYS_SHOWN = 3
 ROUND_SECONDS = 1.0
 """A job is asked for rows so often, so that the rows of one round are those of one second."""
 
 
-def table_of(parts: Sequence[pb.TappedRows], rows: int) -> pa.Table:
-    """The rows of all subtasks as one table, no more than were asked for."""
-    batches: list[pa.RecordBatch] = []
-    for part in parts:
-        with pa.ipc.open_stream(part.rows) as reader:
-            for batch in reader:
-                batch.validate(full=True)
-                batches.append(batch)
-    schemas = [batch.schema for batch in batches]
-    if not batches or any(schema != schemas[0] for schema in schemas):
-        batches = batches[:1]
-    return pa.Table.from_batches(batches).slice(0, rows) if batches else pa.table({})
-
-
 def leading_keys(client: ClusterClient, job_id: str, vertex_id: str) -> list[str]:
-    """The keys that most of the rows have which are on their way to the vertex now, as `key=7: 61 %`, the most frequent
+    """The keys that most of the rows have which come to the vertex now, as `key=7: 61 %`, the most frequent
     first; none when the rows come by no key, or none flow."""
     details = client.get_job(job_id)
-    edge = next((edge for edge in details.edges if edge.target == vertex_id and list(edge.key_columns)), None)
-    if edge is None:
+    wanted = tap_of_keys(details, vertex_id)
+    if wanted is None:
         return []
-    source = next(vertex for vertex in details.vertices if vertex.vertex_id == edge.source)
-    parts = client.tap(job_id, source.operator_uids[-1], rows=ROWS_FOR_KEYS, max_bytes=BYTES_FOR_KEYS)
-    table, columns = table_of(parts, ROWS_FOR_KEYS * len(parts)), list(edge.key_columns)
-    if not table.num_rows or not set(columns) <= set(table.column_names):
-        return []
-    counted = table.group_by(columns).aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
-    return [
-        f"{', '.join(f'{name}={row[name]}' for name in columns)}: {100 * row['count_all'] // table.num_rows} %"
-        for row in counted.slice(0, KEYS_SHOWN).to_pylist()
-    ]
+    for _ in range(ROUNDS):
+        parts = client.tap(job_id, wanted.uid, rows=wanted.max_rows, max_bytes=wanted.max_bytes, of_input=True)
+        if parts:
+            return count_keys(details, vertex_id, parts)
+    return []
 
 
 def follow(

@@ -78,7 +78,8 @@ class Taps:
         rows, byte_count = min(operation.max_rows, MOST_ROWS), min(operation.max_bytes, MOST_BYTES) // len(running)
         self._open[request_id] = _OpenTap(rows, byte_count, set(running))
         job_id = graph.job_graph.job_id
-        asks = [TapTask(job_id, each, request_id, operator.operator_id, rows, byte_count) for each in running]
+        which = (operator.operator_id, rows, byte_count, operation.of_input)
+        asks = [TapTask(job_id, each, request_id, *which) for each in running]
         return [*asks, StartTimer(TapTimer(request_id), now_ms + TAP_WAIT_MS)]
 
     def tapped(self, message: TaskTapped) -> list[TapEffect]:

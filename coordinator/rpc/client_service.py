@@ -207,7 +207,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     async def TapOperator(self, request: pb.TapOperatorRequest, context: Any) -> pb.TapOperatorResponse:  # noqa: N802
         if request.max_rows < 1 or request.max_bytes < 1:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "max_rows and max_bytes must be at least 1")
-        operation = TapOperator(request.uid, request.max_rows, request.max_bytes)
+        operation = TapOperator(request.uid, request.max_rows, request.max_bytes, request.of_input)
         answer = await self._operate(request.job_id, operation, context)
         return views.tapped_rows(answer.parts if isinstance(answer, RowsTapped) else ())
 

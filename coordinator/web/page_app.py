@@ -74,6 +74,7 @@ class PageApp:
             ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}/state", self._snapshot_state),
             ("/api/jobs/{job_id}/figures", self._recent),
             ("/api/jobs/{job_id}/why", self._why),
+            ("/api/jobs/{job_id}/vertices/{vertex_id}/keys", self._leading_keys),
             ("/api/jobs/{job_id}/stacks", self._stacks),
             ("/api/jobs/{job_id}/logs", self._logs),
             ("/api/configuration", self._configuration),
@@ -202,6 +203,22 @@ class PageApp:
         message = pb.ExplainJobRequest(job_id=_job_id(request), without_stacks="stacks" not in request.query_params)
         answer: Answer = await self._ask(request, "ExplainJob", message)
         return answer
+
+    async def _leading_keys(self, request: Request) -> Answer:
+        """The page asks for them when somebody presses the button, because the rows of the job are looked at."""
+        # loads Arrow, which the page can do without else
+        from snapline.coordinator.leading_keys import ROUNDS, count_keys, tap_of_keys
+
+        details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_job_id(request)))
+        vertex_id = str(request.path_params["vertex_id"])
+        wanted = tap_of_keys(details, vertex_id)
+        if wanted is None:
+            raise CoordinatorAnswer(404, f"the rows of vertex {vertex_id!r} come by no key")
+        for _ in range(ROUNDS):
+            tapped = await self._ask(request, "TapOperator", wanted)
+            if tapped.parts:
+                return {"keys": await asyncio.to_thread(count_keys, details, vertex_id, tapped.parts)}
+        return {"keys": []}
 
     async def _stacks(self, request: Request) -> Answer:
         answer: Answer = await self._ask(request, "DumpThreads", pb.DumpThreadsRequest(job_id=_job_id(request)))

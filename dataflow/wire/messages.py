@@ -639,7 +639,7 @@ class AlignWatermarks:
 
 @dataclass(frozen=True, slots=True)
 class TapTask:
-    """JobMaster -> TaskManager: show some rows of the next batch that the operator puts out, once."""
+    """JobMaster -> TaskManager: show some rows of the next batch that the operator puts out or takes in, once."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
@@ -648,6 +648,8 @@ class TapTask:
     operator_id: OperatorID
     max_rows: int
     max_bytes: int
+    of_input: bool = False
+    """Show what the operator takes in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class ChainedOperator:
     operator: StreamOperator
     records_in: int = 0
     taps: RowTaps = field(default_factory=RowTaps)
-    """Who looks at what comes in; only where nothing goes out."""
+    """Who looks at what comes in."""
 
     def failure(self, activity: str, cause: BaseException) -> OperatorFailure:
         """The cause, attributed to this operator."""
@@ -328,10 +328,11 @@ class OperatorChain:
         self._output_by_operator[item.descriptor.operator_id].emit_latency_marker(marker, self._measure)
 
     def tap(self, tap: TapTask, answer: TapAnswer) -> None:
-        """Show the next rows that an operator puts out; those that it takes in, where nothing goes out."""
+        """Show the next rows that an operator puts out; those that it takes in, where that is asked for or nothing goes
+        out."""
         for item, output in zip(self.operators, self._outputs, strict=True):
             if item.descriptor.operator_id == tap.operator_id:
-                (output.taps if output.is_read else item.taps).add(tap, answer)
+                (output.taps if output.is_read and not tap.of_input else item.taps).add(tap, answer)
 
     @property
     def head(self) -> ChainedOperator:

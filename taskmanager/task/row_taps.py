@@ -1,8 +1,8 @@
 """Some of the rows that flow past one operator, for somebody who looks on.
 
 Decides what a tap costs: it takes the first rows of the next batch, once, no more of them than it was allowed, and no
-more bytes, and then it is gone. So nothing is left in a task when whoever looked has died. What an operator without an
-output takes in is shown instead of what it puts out. Nothing in Flink.
+more bytes, and then it is gone. So nothing is left in a task when whoever looked has died. What an operator takes in is
+shown instead of what it puts out where that is asked for, or nothing goes out. Nothing in Flink.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 //
 //   NODE_PATH=node_modules node look.mjs < plan.json > found.json
 //
-// The plan: {browser, url, pictures, paths: {here: there}, views: [{name, route, expected}], cancel: {route, expected}}.
-// `route` is the part of the address behind "/#/", `expected` a text that is on the view when it is drawn; `paths` are
+// The plan: {browser, url, pictures, paths: {here: there}, views: [{name, route, expected, press, then}], cancel: {route, expected}}.
+// `route` is the part of the address behind "/#/", `expected` a text that is on the view when it is drawn; `press`, if there
+// is one, the name of a button that is pressed then, and `then` a text that comes of it; `paths` are
 // those of this machine, and what a picture shows in their place. What was found is printed as JSON.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
@@ -34,6 +35,9 @@ async function open(look) {
 async function show(page, view) {
   await page.goto(`${plan.url}/#/${view.route}`);
   await page.getByText(view.expected).first().waitFor();
+  if (!view.press) return;
+  await page.getByRole("button", { name: view.press }).first().click();
+  await page.getByText(view.then).first().waitFor();
 }
 
 async function picture(page, name) {

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ class Score(sl.KeyedProcessFunction):
         yield {"key": row["key"], "seen": self.seen.value()}
 
 
+class Think(sl.KeyedProcessFunction):
+    """Takes long for each row."""
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
+        time.sleep(0.002)
+        yield row
+
+
 def refuse(row: sl.Row) -> sl.Row:
     """The bug of a user."""
     raise ValueError(f"the price of {row['key']} is missing")
@@ -67,7 +76,7 @@ def generated(environment: sl.StreamExecutionEnvironment, name: str) -> sl.DataS
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What the browser has found: two jobs that run, one of which it cancels, and one that has failed."""
+    """What the browser has found: three jobs that run, one of which it cancels, and one that has failed."""
     directory = tmp_path_factory.mktemp("page")
     pictures = Path(os.environ.get("SNAPLINE_PICTURES") or directory / "pictures")
     pictures.mkdir(parents=True, exist_ok=True)
@@ -79,6 +88,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         other = cluster.environment(parallelism=1)
         generated(other, "clicks").sink_to(DiscardingSink(), uid="dropped")
         cancelled = cluster.submit(other, "clicks")
+        skewed = cluster.environment(parallelism=2)
+        visits = generated(skewed, "visits").map(
+            lambda row: {**row, "key": 7 if row["key"] % 10 else row["key"]}, uid="guests"
+        )
+        visits.key_by("key").process(Think(), uid="thought").sink_to(DiscardingSink(), uid="forgotten")
+        skewed_id = cluster.submit(skewed, "visits")
         broken = cluster.environment(parallelism=1, restart_strategy__type="none")
         generated(broken, "orders").map(refuse, uid="priced").sink_to(DiscardingSink(), uid="nowhere")
         failed = cluster.submit(broken, "orders")
@@ -89,11 +104,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             each.vertex_id for each in cluster.client.get_job(job_id).vertices if "scores" in each.operator_uids
         )
         page = PageServer(Configuration({}), lambda: cluster.address)
-        views = [
+        views: list[tuple[str, ...]] = [
             ("jobs", "", "the price of"),
             ("taskmanagers", "taskmanagers", "tm-2"),
             ("job", f"job/{job_id}", "Last hour"),
-            ("vertex", f"job/{job_id}/vertex/{vertex}", "the hottest subtask first"),
+            ("skew", f"job/{skewed_id}", "are skewed", "Which keys lead?", "key=7: "),
+            (
+                "vertex",
+                f"job/{job_id}/vertex/{vertex}",
+                "the hottest subtask first",
+                "Which keys lead?",
+                "Of the rows at",
+            ),
             ("checkpoints", f"job/{job_id}/checkpoints", "completed"),
             ("checkpoint", f"job/{job_id}/checkpoints/2", "who was last first"),
             ("state", f"job/{job_id}/state", "By key group"),
@@ -109,7 +131,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             "url": page.start("127.0.0.1", 0),
             "pictures": str(pictures),
             "paths": {str(directory): "/data", str(ROOT): "/opt/snapline", sys.base_prefix: "/usr"},
-            "views": [{"name": name, "route": route, "expected": expected} for name, route, expected in views],
+            "views": [dict(zip(("name", "route", "expected", "press", "then"), view, strict=False)) for view in views],
             "cancel": {"route": f"job/{cancelled}", "expected": "clicks"},
         }
         try:
@@ -127,8 +149,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_every_view_is_drawn_without_an_error_and_from_here_alone(found: dict[str, Any]) -> None:
-    """Thirteen views, each in the light, in the dark and on a phone."""
-    assert len(found["views"]) == 39
+    """Fourteen views, each in the light, in the dark and on a phone."""
+    assert len(found["views"]) == 42
     assert [view for view in found["views"] if view["trouble"]] == []
     assert found["console"] == []
     assert len(found["requests"]) == 1, "the page asks its own server only"

@@ -13,8 +13,8 @@ import snapline as sl
 from snapline.cli import cli
 from snapline.client import RequestRefused
 from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.coordinator.leading_keys import table_of
 from snapline.job_metrics import metrics_of
-from snapline.tapped import table_of
 from tests.services.cluster import LocalCluster, wait_until
 
 
@@ -28,7 +28,7 @@ class Counted(sl.Function):
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows.inc(batch.num_rows)
         self.sizes.update(batch.num_rows)
-        return batch
+        return batch.append_column("counted", pa.array([True] * batch.num_rows))
 
 
 @pytest.fixture
@@ -52,6 +52,9 @@ def test_rows_metrics_and_latencies_of_a_running_job_are_seen_from_outside(clust
     assert {part.rows_taken for part in parts} == {3}
     assert table_of(parts, 5).column_names == ["key", "value"]
     assert 0 < table_of(cluster.client.tap(job_id, "out", rows=2), 2).num_rows <= 2  # what a sink takes in
+    for of_input, columns in ((True, ["key", "value"]), (False, ["key", "value", "counted"])):
+        shown_rows = table_of(cluster.client.tap(job_id, "counted", rows=2, of_input=of_input), 2)
+        assert shown_rows.column_names == columns
     with pytest.raises(RequestRefused, match="no operator 'number': did you mean 'numbers'"):
         cluster.client.tap(job_id, "number")
     options = ["--coordinator", cluster.address]

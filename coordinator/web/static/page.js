@@ -79,6 +79,22 @@ function jobHead(job, tab) {
   el("nav", { class: "tabs", "aria-label": "Views of the job" }, TABS.map(([path, text]) =>
     el("a", { href: `#/job/${overview.job_id}${path ? `/${path}` : ""}`, "aria-current": path === tab ? "page" : undefined }, text)))];
 }
+// The keys that lead are asked for when somebody presses a button, because rows of the job are looked at for them.
+const leading = new Map();
+async function askForKeys(id, vertexId) {
+  const place = `${id}/${vertexId}`, line = () => document.getElementById(`keys-${vertexId}`);
+  if (line()) line().textContent = "Rows are looked at…";
+  try {
+    const { keys } = await ask(`jobs/${id}/vertices/${vertexId}/keys`);
+    leading.set(place, keys.length ? `Of the rows at ${time(Date.now())}: ${keys.join(", ")}` : "No rows flow now, or a function makes the key of them.");
+  } catch (error) { leading.delete(place); complain(error); }
+  if (line()) line().textContent = leading.get(place) || "";
+}
+const keysButton = (id, vertexId) => [el("button", { type: "button", onclick: () => askForKeys(id, vertexId) }, "Which keys lead?"), el("p", { id: `keys-${vertexId}`, role: "status" }, leading.get(`${id}/${vertexId}`) || "")];
+function whyLines(id, why) {
+  if (!why.findings.length) return el("p", { class: "why calm" }, why.summary);
+  return why.findings.map((found, n) => el("div", { class: "why" }, el("p", {}, n ? found.summary : why.summary), found.kind === "skew" ? keysButton(id, found.vertex_id) : null));
+}
 async function jobView(id) {
   const [job, figures, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/figures`), ask(`jobs/${id}/why`)]);
   const rows = job.vertices.map((vertex) => {
@@ -88,7 +104,7 @@ async function jobView(id) {
       count(f.rowsIn), count(f.rowsOut), share(f.busy), share(f.pressed, "p"), `${f.skew} %`, f.lag === null ? "–" : lasting(f.lag)];
   });
   return { data: [job, why, figures.time.at(-1)], draw: () => [...jobHead(job, ""),
-    el("p", { class: `why ${why.findings.length ? "" : "calm"}` }, why.summary), why.findings.slice(1).map((f) => el("p", { class: "why" }, f.summary)), jobGraph(job),
+    whyLines(id, why), jobGraph(job),
     el("h2", {}, "Vertices"), table("Vertices", [["Vertex"], ["Subtasks"], ["Rows/s in", "n"], ["Rows/s out", "n"], ["Busy, hottest"], ["Back-pressured"], ["Skew", "n"], ["Watermark lag", "n"]], rows),
     el("h2", {}, "Last hour"), plots(figures)] };
 }
@@ -98,7 +114,7 @@ async function vertexView(id, vertexId) {
   const rows = [...vertex.subtasks].sort((a, b) => b.busy_ms_per_second - a.busy_ms_per_second).map((s) => [`${s.subtask_index + 1}/${vertex.parallelism}`, status(taskState(s.state)), s.attempt_number,
     `${s.resource_id} ${s.host}`, share(s.busy_ms_per_second), share(s.backpressured_ms_per_second, "p"), count(s.records_in_per_second), count(s.records_in), count(s.records_out), bytes(s.bytes_in),
     Math.abs(s.watermark_ms) < 8e15 ? time(s.watermark_ms) : "–", s.step_ms > 1000 ? lasting(s.step_ms) : "–"]);
-  return { data: vertex, draw: () => [...jobHead(job, "-"), el("h2", {}, vertex.name), el("p", { class: "soft" }, `operators: ${vertex.operator_uids.join(", ")}; the hottest subtask first`),
+  return { data: vertex, draw: () => [...jobHead(job, "-"), el("h2", {}, vertex.name), el("p", { class: "soft" }, `operators: ${vertex.operator_uids.join(", ")}; the hottest subtask first`), job.edges.some((edge) => edge.target === vertexId && edge.key_columns.length) ? keysButton(id, vertexId) : null,
     table("Subtasks", [["Subtask"], ["State"], ["Attempt", "n"], ["TaskManager"], ["Busy"], ["Back-pressured"], ["Rows/s in", "n"], ["Rows in", "n"], ["Rows out", "n"], ["Bytes in", "n"], ["Watermark"], ["In a call for", "n"]], rows)] };
 }
 async function checkpointsView(id, number) {

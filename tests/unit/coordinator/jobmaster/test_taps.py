@@ -48,6 +48,12 @@ def test_a_client_is_answered_with_nothing_when_nothing_flows() -> None:
     assert Reply(R, RowsTapped(())) in ended and CancelTimer(TapTimer(R)) in ended
 
 
+def test_who_wants_what_the_operator_takes_in_is_shown_that() -> None:
+    """The task is told which of both."""
+    (ask, _) = Story().run().operate(TapOperator("source", 3, 100, of_input=True))
+    assert ask == send("a", TapTask(ONE.job_id, attempt(), R, SOURCE, 3, 100, of_input=True))
+
+
 def running_pair() -> Story:
     """Three subtasks of each of two operators, all of which run."""
     story = Story(parallel_job()).start()

@@ -1,0 +1,78 @@
+"""Which values of a key most rows have that come to a vertex: from a sample of them, when somebody asks.
+
+Decides what to tap and how long, and counts what has come. The sample comes from TaskManagers, so it
+is validated as all Arrow is that comes in. Loads Arrow, which nobody needs who does not ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from snapline.protos import client_pb2 as pb
+
+ROWS_FOR_KEYS = 5_000
+"""So many rows of each subtask are looked at for the keys that lead."""
+BYTES_FOR_KEYS = 1 << 20
+KEYS_SHOWN = 3
+ROUNDS = 5
+"""Looks, of a second each, until rows have come."""
+
+
+def tap_of_keys(details: pb.JobDetails, vertex_id: str) -> pb.TapOperatorRequest | None:
+    """What to tap to see the rows that the vertex takes in by a key; None: its rows come by none. What it takes in, not
+    what those before put out: they may put out nothing for long, because a skewed key holds them up."""
+    if not _key_columns(details, vertex_id):
+        return None
+    vertex = next(vertex for vertex in details.vertices if vertex.vertex_id == vertex_id)
+    return pb.TapOperatorRequest(
+        job_id=details.overview.job_id,
+        uid=vertex.operator_uids[0],
+        max_rows=ROWS_FOR_KEYS,
+        max_bytes=BYTES_FOR_KEYS,
+        of_input=True,
+    )
+
+
+def count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
+    """The most frequent keys of the rows that were tapped, as `key=7: 61 %`, the most frequent first; none when no rows
+    flow, or the key is made by a function and so no column of them. Each subtask has shown as many rows as it pleased:
+    they count for all that it gets. Raises pa.ArrowException."""
+    columns = _key_columns(details, vertex_id)
+    vertex = next((vertex for vertex in details.vertices if vertex.vertex_id == vertex_id), pb.VertexDetails())
+    rates = {subtask.subtask_index: max(1, subtask.records_in_per_second) for subtask in vertex.subtasks}
+    weights: Counter[tuple[Any, ...]] = Counter()
+    for part in parts:
+        table = table_of([part], ROWS_FOR_KEYS)
+        if not table.num_rows or not columns or not set(columns) <= set(table.column_names):
+            continue
+        weight = rates.get(part.subtask_index, 1) / table.num_rows
+        counted = table.group_by(columns).aggregate([([], "count_all")])
+        for row in counted.to_pylist():
+            weights[tuple(str(row[name]) for name in columns)] += row["count_all"] * weight
+    total = max(sum(weights.values()), sum(rates.values()))  # the keys of a subtask that has shown none are not known
+    return [
+        f"{', '.join(map('='.join, zip(columns, key, strict=True)))}: {100 * weight / total:.0f} %"
+        for key, weight in weights.most_common(KEYS_SHOWN)
+    ]
+
+
+def _key_columns(details: pb.JobDetails, vertex_id: str) -> list[str]:
+    return next((list(edge.key_columns) for edge in details.edges if edge.target == vertex_id and edge.key_columns), [])
+
+
+def table_of(parts: Sequence[pb.TappedRows], rows: int) -> pa.Table:
+    """The rows of all subtasks as one table, no more than were asked for."""
+    batches: list[pa.RecordBatch] = []
+    for part in parts:
+        with pa.ipc.open_stream(part.rows) as reader:
+            for batch in reader:
+                batch.validate(full=True)
+                batches.append(batch)
+    schemas = [batch.schema for batch in batches]
+    if not batches or any(schema != schemas[0] for schema in schemas):
+        batches = batches[:1]
+    return pa.Table.from_batches(batches).slice(0, rows) if batches else pa.table({})
