@@ -59,7 +59,8 @@ class RescaleJob:
 
 @dataclass(frozen=True, slots=True)
 class TapOperator:
-    """Show some of the rows that an operator puts out, or takes in, next. Answered `RowsTapped`, with none when none flow."""
+    """Show some of the rows that an operator puts out, or takes in, next. Answered `RowsTapped`, with none when none
+    flow."""
 
     uid: str
     max_rows: int
