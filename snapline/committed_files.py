@@ -3,7 +3,8 @@
 Decides the order in which files of a sink's directory are read, and what an offset is: the newest checkpoint that is
 read, and of each subtask its last file. Files of one checkpoint appear one after the other, and those of one subtask in
 the order of checkpoints; so a position per subtask is exact where the number of the checkpoint alone would miss files
-that appear later. A core: it neither lists nor reads anything. Flink has no such reader.
+that appear later. Each partition of a sink, and what is put together from all subtasks, has positions of its own. A
+core: it neither lists nor reads anything. Flink has no such reader.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+SUFFIXES = {".parquet": "parquet", ".orc": "orc", ".avro": "avro", ".jsonl": "json", ".csv": "csv"}
+"""Formats of files by how their names end; of text, the compression may follow."""
 _NAME = re.compile(
-    r"part-(?P<uid>.+)-(?P<subtask>\d{4,})-(?P<checkpoint>\d{6,})-(?P<number>\d+)-(?P<attempt>[0-9a-f]+)-(?P<sequence>\d{4,})"
-    r"\.parquet"
+    r"(?P<directory>(?:[^/=]+=[^/]*/)*)part-(?P<uid>.+)-(?:(?P<subtask>\d{4,})-(?P<checkpoint>\d{6,})-(?P<number>\d+)-"
+    r"(?P<attempt>[0-9a-f]+)-(?P<sequence>\d{4,})|all-(?P<together>\d{6,}))(?P<suffix>\.[a-z]+)(?:\.gz|\.zst)?"
 )
+_JOB = re.compile(r"[0-9a-f]{32}-")
+_ALL = -1
+"""The subtask of files that were put together from those of all."""
 Offset = dict[str, Any]
-"""Spark keeps it: `{"checkpoint": newest, "files": {"<uid>/<subtask>": "<checkpoint>-<number>-<sequence>"}}`."""
+"""Spark keeps it: `{"checkpoint": newest, "files": {"<uid>/<subtask>": "<checkpoint>-<number>-<sequence>"}}`, where the
+directories of partitions stand before the uid."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -30,27 +37,39 @@ class CommittedFile:
     sequence: int
     subtask: int
     uid: str
+    """With the id of the job before it."""
     name: str
+    """With the directories of its partition."""
+    format: str = "parquet"
+    directory: str = ""
+    """Those of its partition, `column=value/...`; empty: there are none."""
 
     @classmethod
     def parse(cls, name: str) -> CommittedFile | None:
         """From the name of a file; None for a file that no sink has committed."""
         match = _NAME.fullmatch(name)
-        if match is None:
+        if match is None or match["suffix"] not in SUFFIXES:
             return None
         return cls(
-            int(match["checkpoint"]),
-            int(match["number"]),
-            int(match["sequence"]),
-            int(match["subtask"]),
+            int(match["checkpoint"] or match["together"]),
+            int(match["number"] or 0),
+            int(match["sequence"] or 0),
+            int(match["subtask"] or _ALL),
             match["uid"],
             name,
+            SUFFIXES[match["suffix"]],
+            match["directory"],
         )
 
     @property
     def place(self) -> str:
         """Return the subtask that wrote it, as offsets name it."""
-        return f"{self.uid}/{self.subtask}"
+        return f"{self.directory}{self.uid}/{'all' if self.subtask == _ALL else self.subtask}"
+
+    @property
+    def sink_uid(self) -> str:
+        """Return the uid of its sink, without the job's id."""
+        return _JOB.sub("", self.uid, count=1) if _JOB.match(self.uid) else self.uid
 
     @property
     def position(self) -> str:

@@ -97,7 +97,7 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     from pyspark.sql import SparkSession
 
     from snapline.collecting import alone, refuse_unbounded
-    from snapline.spark.data_source import FORMAT
+    from snapline.spark.committed_rows import FORMAT
     from snapline.spark.data_source_registration import register_data_source
     from snapline.spark.frame_types import spark_schema_of
 

@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg import catalog as pyiceberg_catalog
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 import snapline as sl
+import snapline.connectors as sl_connectors
 from snapline.client import JobFailed, RequestRefused
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
@@ -290,6 +293,96 @@ def test_committed_rows_are_read_with_filters_and_columns(spark: Any, tmp_path: 
     ):
         with pytest.raises(Exception, match=said):
             spark.read.format("snapline").options(**{"path": str(tmp_path / "out"), **options}).load()
+
+
+@pytest.fixture
+def no_threads_of_pyiceberg() -> Iterator[None]:
+    """Ends those that a catalogue has started."""
+    yield
+    executor, ExecutorFactory._instance = ExecutorFactory._instance, None
+    if executor is not None:
+        executor.shutdown()
+
+
+SINKS = ("orc", "json", "csv", "avro", "partitions", "compacted", "delta", "iceberg")
+
+
+def some_sink(kind: str, directory: Path) -> tuple[Any, str, dict[str, str]]:
+    """The sink, and what Spark is told to find its rows."""
+    path = str(directory / kind)
+    if kind == "iceberg":
+        catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"file://{directory}/warehouse",
+        }
+        pyiceberg_catalog.load_catalog("default", **catalog).create_namespace_if_not_exists("shop")
+        options = {f"catalog.{key}": value for key, value in catalog.items()}
+        return sl_connectors.IcebergSink("shop.sales", catalog=catalog), "shop.sales", options
+    if kind == "delta":
+        return sl_connectors.DeltaSink(path), path, {}
+    avro = sl_connectors.AvroFormat(
+        {"type": "record", "name": "r", "fields": [{"name": "k", "type": "long"}, {"name": "s", "type": "string"}]}
+    )
+    sinks = {
+        "avro": sl_connectors.FileSink(path, avro),
+        "partitions": sl_connectors.FileSink(path, "parquet", partition_by=["k"]),
+        "compacted": sl_connectors.FileSink(path, "parquet", compact_below=1 << 20),
+    }
+    return sinks.get(kind) or sl_connectors.FileSink(path, kind), path, {}
+
+
+@pytest.mark.usefixtures("no_threads_of_pyiceberg")
+@pytest.mark.parametrize("kind", SINKS)
+def test_rows_of_every_file_or_table_sink_are_read(spark: Any, tmp_path: Path, kind: str) -> None:
+    """As a whole, with filters, and as a stream that is stopped and goes on behind a limit: each row once. Jobs commit
+    in between."""
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string())])
+
+    def run_job(first: int) -> list[tuple[int, str]]:
+        env = environment(tmp_path, **{"execution.checkpointing.interval": "100 ms"}).set_parallelism(2)
+        rows = sl.GeneratorSource(rows=300, keys=3, rows_per_second=1_500)
+        stream = env.from_source(rows, uid="g").map(
+            lambda row: {"k": row["value"] % 3, "s": f"r{first + row['value']}"}, schema=schema
+        )
+        stream.sink_to(some_sink(kind, tmp_path)[0], uid="sink")
+        env.execute(kind, local=True)
+        return [(value % 3, f"r{first + value}") for value in range(300)]
+
+    def rows_of(frame: Any) -> list[tuple[int, str]]:
+        return sorted((int(row.k), str(row.s)) for row in frame.collect())
+
+    def run_query() -> None:
+        source = spark.readStream.format("snapline").options(**options).schema("k long, s string").load(path)
+        writer = source.writeStream.option("checkpointLocation", str(tmp_path / "query")).trigger(availableNow=True)
+        writer.foreachBatch(lambda batch, _: read.extend(rows_of(batch))).start().awaitTermination()
+
+    read: list[tuple[int, str]] = []
+    _, path, options = some_sink(kind, tmp_path)
+    options["maxFilesPerTrigger"] = "1"
+    wanted = run_job(0)
+    run_query()
+    assert sorted(read) == sorted(wanted)
+    wanted += run_job(1_000)
+    run_query()
+    assert sorted(read) == sorted(wanted)
+    frame = spark.read.format("snapline").options(**options).load(path)
+    assert set(frame.columns) == {"k", "s"}
+    assert rows_of(frame) == sorted(wanted)
+    assert frame.where("k = 1 and s >= 'r5'").count() == sum(k == 1 and s >= "r5" for k, s in wanted)
+    typed = spark.read.format("snapline").options(**options).schema("s string, k int").load(path)
+    assert rows_of(typed.where("k > 0")) == sorted(row for row in wanted if row[0])
+
+
+def test_rows_of_one_of_two_sinks(spark: Any, tmp_path: Path) -> None:
+    """Both write into one directory; `uid` says which one is read."""
+    env, out = environment(tmp_path), str(tmp_path / "out")
+    for uid in ("one", "the other"):
+        env.from_collection([{"who": uid}], uid=f"rows {uid}").sink_to(sl.ParquetSink(out), uid=uid)
+    env.execute("two", local=True)
+    for uid in ("one", "the other"):
+        frame = spark.read.format("snapline").option("uid", uid).load(out)
+        assert [row.who for row in frame.collect()] == [uid]
 
 
 def test_a_stream_of_committed_rows_is_exact_through_restarts_of_both_sides(spark: Any, tmp_path: Path) -> None:

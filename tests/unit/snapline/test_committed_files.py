@@ -22,6 +22,24 @@ def test_names_of_sinks_and_others() -> None:
     assert CommittedFile.parse(name(3, 1_234_567, 10_001)) is not None
 
 
+def test_names_of_formats_partitions_and_what_was_put_together() -> None:
+    """Each partition has a position of its own, and so has what was put together; the job's id is no part of the
+    uid."""
+    job = "0123456789abcdef" * 2
+    names = [
+        f"part-{job}-my-sink-0000-000002-0-ab-0000.jsonl.gz",
+        f"shop=a/day=2024-01-01/part-{job}-my-sink-0000-000001-0-ab-0001.orc",
+        f"shop=b/part-{job}-my-sink-all-000003.parquet",
+        f"other/part-{job}-my-sink-all-000003.parquet",
+        f"part-{job}-my-sink-0000-000002-0-ab-0000.arrow",
+    ]
+    assert [(file.place, file.format, file.sink_uid, file.directory) for file in committed(names)] == [
+        (f"shop=a/day=2024-01-01/{job}-my-sink/0", "orc", "my-sink", "shop=a/day=2024-01-01/"),
+        (f"{job}-my-sink/0", "json", "my-sink", ""),
+        (f"shop=b/{job}-my-sink/all", "parquet", "my-sink", "shop=b/"),
+    ]
+
+
 @given(st.randoms(use_true_random=False))
 def test_every_file_is_read_once(chance: Random) -> None:
     """Each subtask commits in the order of checkpoints, all of them in any order together; a reader looks at any
