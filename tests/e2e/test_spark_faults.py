@@ -67,12 +67,12 @@ def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(fligh
     assert_right(flights, output)
 
 
-def observed(*options: str | Path, **variables: Any) -> dict[str, Any]:
-    """What the driver of the flights saw, by spark-submit with these options."""
+def observed(*options: str | Path, says: str = FINISHED, **variables: Any) -> dict[str, Any]:
+    """What a driver says that it saw, by spark-submit with these options."""
     command = [SPARK_SUBMIT, *(option for each in SMALL for option in ("--conf", each)), *options]
     done = run(command, cwd=Path(str(options[-1])).parent, PYTHONPATH=str(ROOT), **variables)
     assert done.code == 0, done.err
-    assert re.search(FINISHED, done.out), done.out + done.err
+    assert re.search(says, done.out), done.out + done.err
     seen: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return seen
 
@@ -113,6 +113,26 @@ def test_a_second_start_by_speculation_disturbs_nobody(flights, standalone, tmp_
         )
     assert seen["copies"] == 2, "Spark has started no copy: nothing was tested"
     assert_right(flights, output)
+
+
+@pytest.mark.rare
+def test_a_speculative_copy_of_a_resumable_partition_goes_on_from_its_checkpoint(standalone, tmp_path):
+    """Of an attempt that stands still, on another host: the rows are right, nothing is mixed, and a second action finds
+    both partitions finished."""
+    program = ROOT / "tests" / "e2e" / "speculated_scores.py"
+    with standalone.worker("other-host", "127.0.0.2"):
+        seen = observed(
+            *("--master", standalone.master, "--conf", "spark.speculation=true"),
+            *("--conf", "spark.speculation.interval=100ms", "--conf", "spark.speculation.quantile=0.5"),
+            *("--conf", "spark.executor.cores=1", program, tmp_path),
+            says="right",
+        )
+    assert seen == {
+        "right": True,
+        "copies": True,
+        "finished": [[0, 2_000, True], [1, 2_000, True]],
+        "again": 4_000,
+    }
 
 
 def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp_path):

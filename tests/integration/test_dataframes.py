@@ -304,7 +304,8 @@ def no_threads_of_pyiceberg() -> Iterator[None]:
         executor.shutdown()
 
 
-SINKS = ("orc", "json", "csv", "avro", "partitions", "compacted", "delta", "iceberg")
+RARE = [pytest.param(kind, marks=pytest.mark.rare) for kind in ("orc", "csv", "avro", "compacted", "iceberg")]
+SINKS = ["json", "partitions", "delta", *RARE]
 
 
 def some_sink(kind: str, directory: Path) -> tuple[Any, str, dict[str, str]]:
