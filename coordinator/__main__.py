@@ -22,6 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from snapline.coordinator.coordinator_config import CoordinatorConfig, parse
+from snapline.coordinator.event_logs import FAILURES
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.config import HA_TYPE
 from snapline.dataflow.errors import SnaplineError
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = parse(sys.argv[1:] if arguments is None else arguments, os.environ, sys.stdin)
     except (SnaplineError, ValueError) as error:
         return _refuse(error, _status_fd_of(sys.argv[1:] if arguments is None else arguments))
-    logger = make_logger("coordinator", config.log_level)
+    logger = make_logger("coordinator", config.log_level, without=FAILURES if config.failures_are_told else ())
     capture_standard_logging(logger)
     if config.warning:
         logger.warning(config.warning)

@@ -39,6 +39,8 @@ class CoordinatorConfig:
     """Where /metrics is served; 0: any port; -1: nowhere."""
     warning: str = ""
     """To be logged at each start; empty: there is none."""
+    failures_are_told: bool = False
+    """Whether the process that started this one tells its console why tasks fail."""
     sidecar: bool = False
     """Ends when its standard input does, that is, with the process that started it."""
     status_fd: int = -1
@@ -64,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--insecure", action="store_true", help="listen for everybody, without token and TLS")
     parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
     parser.add_argument("--sidecar", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--failures-are-told", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--status-fd", type=int, default=-1, help=argparse.SUPPRESS)
     return parser
 
@@ -93,6 +96,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
         warning=exposure_warning("coordinator", bind, bind_host, configuration, insecure=given.insecure),
         address_file=given.address_file,
         metrics_port=given.metrics_port,
+        failures_are_told=given.failures_are_told,
         sidecar=given.sidecar,
         status_fd=given.status_fd,
     )

@@ -47,9 +47,12 @@ class CoordinatorProcess:
         settings: Mapping[str, str] | None = None,
         token: str = "",
         log_to: Path | None = None,
+        *,
+        failures_are_told: bool = False,
     ) -> CoordinatorProcess:
         """Start and wait until it listens. It logs to `log_to`, or to this process's standard error, there from WARNING
-        up unless `log.level` is set. Raises CoordinatorStartError with the one line that the child gave."""
+        up unless `log.level` is set. `failures_are_told`: this process says itself why tasks fail. Raises
+        CoordinatorStartError with the one line that the child gave."""
         values = dict(settings or {})
         values.setdefault(LOG_LEVEL.key, "INFO" if log_to else "WARNING")
         values |= settings_of_token(token)
@@ -63,6 +66,7 @@ class CoordinatorProcess:
             bind,
             "--status-fd",
             str(write_end),
+            *(["--failures-are-told"] if failures_are_told else []),
         ]
         log = log_to.open("ab") if log_to else None
         try:

@@ -11,6 +11,12 @@ from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
 from snapline.runtime.logs import Logger
 
+TASK_FAILED = "task failed"
+JOB_FAILED = "job failed"
+JOB_STATUS = "job status"
+FAILURES = frozenset({TASK_FAILED, JOB_FAILED, JOB_STATUS})
+"""Messages that a driver whose console this log shares tells itself."""
+
 
 class JobLog:
     """Writes what is new of one job."""
@@ -38,7 +44,7 @@ class JobLog:
                 "traceback": failure.traceback,
             }
             details = {name: value for name, value in found.items() if value}
-            self._logger.warning("task failed" if entry.task_name else "job failed", reason=failure.summary, **details)
+            self._logger.warning(TASK_FAILED if entry.task_name else JOB_FAILED, reason=failure.summary, **details)
 
 
 class RegistrationLog:

@@ -15,7 +15,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -39,9 +39,16 @@ def redact(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_logger(name: str, level: str = "info", stream: TextIO | None = None, *, as_json: bool | None = None) -> Logger:
-    """A logger that writes to `stream` (standard error). JSON unless the stream is a terminal. Raises ValueError for an
-    unknown level."""
+def make_logger(
+    name: str,
+    level: str = "info",
+    stream: TextIO | None = None,
+    *,
+    as_json: bool | None = None,
+    without: Collection[str] = (),
+) -> Logger:
+    """A logger that writes to `stream` (standard error). JSON unless the stream is a terminal. `without`: messages that
+    somebody else tells. Raises ValueError for an unknown level."""
     import structlog  # loads much, and a local run that has nothing to say does without
 
     if level.lower() not in LEVELS:
@@ -49,9 +56,15 @@ def make_logger(name: str, level: str = "info", stream: TextIO | None = None, *,
     out = sys.stderr if stream is None else stream
     json_lines = not out.isatty() if as_json is None else as_json
     render = _render_json if json_lines else _render_line
+
+    def leave_out(_logger: Any, _method: str, values: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if values.get("event") in without:
+            raise structlog.DropEvent
+        return values
+
     logger: Logger = structlog.wrap_logger(
         structlog.WriteLogger(out),
-        processors=[_shape, render],
+        processors=[leave_out, _shape, render] if without else [_shape, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
         cache_logger_on_first_use=False,
     ).bind(logger=name)

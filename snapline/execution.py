@@ -123,7 +123,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
         logger = _logger(configuration, translation.warnings)
         packages = environment.job_files.hand_to_spark(spark.host)
         slots = slots_required(translation.job_graph)
-        cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages)
+        cluster = EmbeddedCluster(spark, configuration, slots, logger, packages=packages, failures_are_told=True)
     except BaseException:
         if spark.ours:
             stop_spark(spark)

@@ -269,9 +269,12 @@ class EmbeddedCluster:
         logger: Any,
         *,
         packages: Sequence[str] = (),
+        failures_are_told: bool = False,
     ) -> None:
         """Nothing is started yet. `slots` is what the jobs will need; TaskManagers are started to fit. `packages`:
-        archives of the application from which they import."""
+        archives of the application from which they import. `failures_are_told`: by who runs the jobs, on the console
+        that the coordinator would log to."""
+        self._failures_are_told = failures_are_told
         self._packages = tuple(packages)
         self.spark = spark
         self.logger = logger
@@ -328,6 +331,7 @@ class EmbeddedCluster:
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
                 token=self.token,
+                failures_are_told=self._failures_are_told and LOG_LEVEL.key not in self.configuration,
             )
             self.client = self._open_client()
             self._take_back = announce(self._coordinator.address, self.token)

@@ -24,7 +24,7 @@ from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorC
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.diagnosis.job_spans import JobSpans
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
-from snapline.coordinator.event_logs import JobLog
+from snapline.coordinator.event_logs import JOB_STATUS, JobLog
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.external.places import tasks_with_rows
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
@@ -323,9 +323,9 @@ class JobMasterRunner:
     def _log_status(self, status: JobStatus, failure: SerializedFailure | None) -> None:
         """A job that has FAILED is an error; its cause and those of restarts are logged by JobLog, with their task."""
         if status is JobStatus.FAILED:
-            self._logger.error("job status", status=status.value, failure=_summary(failure))
+            self._logger.error(JOB_STATUS, status=status.value, failure=_summary(failure))
         else:
-            self._logger.info("job status", status=status.value)
+            self._logger.info(JOB_STATUS, status=status.value)
 
     def _update_graph(self, effect: UpdateJobGraph) -> None:
         """Until it is there, however long that takes."""

@@ -60,6 +60,26 @@ def test_ctrl_c_cancels_the_job_and_is_no_alarm(tmp_path):
     assert [path.name for path in (tmp_path / "tmp").iterdir()] == [announcements]
 
 
+WRONG_JOB = """
+import snapline as sl
+from snapline.connectors import DiscardingSink
+
+env = sl.StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(200)
+env.from_collection([{"n": 1}], uid="rows").map(lambda row: {"n": 1 // 0}, uid="wrong").sink_to(DiscardingSink(), uid="out")
+env.execute("wrong")
+"""
+
+
+def test_a_bug_of_the_users_is_told_once_for_each_time_that_it_fails(tmp_path):
+    """The driver tells it; the log of the coordinator beside it, which goes to the same console, does not."""
+    (tmp_path / "job.py").write_text(WRONG_JOB)
+    done = run(python("job.py"), tmp_path, PYTHONPATH=str(ROOT), MASTER="local[2]")
+    assert done.code == 1
+    assert done.err.count("failed in process_batch: ZeroDivisionError: ") == 3, done.err
+    assert done.err.count("; it restarts\n") == 2, done.err
+    assert not [line for line in done.err.splitlines() if line.startswith("{")], done.err
+
+
 def test_executors_in_processes_of_their_own_and_modules_beside_the_script(flights, tmp_path):
     """local-cluster; functions of a module that no executor can import travel with the job, as do those of one
     named."""
