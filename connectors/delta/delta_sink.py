@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -34,22 +34,23 @@ from snapline.connectors.delta.delta_table import (
 )
 from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
 from snapline.connectors.files.filesystems import PathLike, absolute
-from snapline.connectors.files.output_files import open_output
+from snapline.connectors.files.output_files import OutputFiles, open_output
 from snapline.connectors.files.partitions import split_by_values
 from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
 from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
-from snapline.connectors.tables.table_writer import TableWriter
+from snapline.connectors.tables.table_writer import TableRows, TableWriter
 from snapline.dataflow.api.connector_api import (
+    Committable,
     GlobalCommittable,
     GlobalCommitter,
     Sink,
     SinkWriter,
     SourceContextInfo,
 )
-from snapline.dataflow.api.user_metrics import Counter
+from snapline.dataflow.api.user_metrics import Counter, MetricGroup
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -101,6 +102,8 @@ class DeltaSink(Sink):
         self.rolling = rolling or RollingPolicy()
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
+        self.stream_schema: pa.Schema | None = None
+        """What the stream's rows are known to be, for the table of a sink without rows."""
         self.storage_options: dict[str, str] = dict(storage_options or {})
 
     @property
@@ -121,6 +124,7 @@ class DeltaSink(Sink):
             rows.fit(self.schema)
 
     def before_writing(self, stream: Any) -> Any:
+        self.stream_schema = getattr(stream, "schema", None)
         if self.key:
             return stream.key_by(*self.key)
         return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
@@ -128,14 +132,39 @@ class DeltaSink(Sink):
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         files, location = open_output(self.path, file_options(self.storage_options))
         place = SinkPlace.of(location.path, context)
-        return TableWriter(self, files, place, self._rows(), context.metrics)
+        return DeltaWriter(self, files, place, self._rows(), context.metrics)
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
         return DeltaCommitter(self.path, self.storage_options, context.metrics.counter(COMMIT_RETRIES))
 
+    def make_table(self) -> None:
+        """Make the table, without rows, if it is not there and the columns of the rows are known: readers find it then
+        that would fail without."""
+        columns = self.schema or self.stream_schema
+        if columns is not None and open_table(self.path, self.storage_options) is None:
+            schema = library().Schema.from_arrow(self._rows().fit(columns))
+            create_table(self.path, self.storage_options, schema, self.partition_by or ())
+
     def _rows(self) -> DeltaRows | KeyedRows:
         rows = DeltaRows(self)
         return KeyedRows(rows, self.key, self.delete, self.described) if self.key else rows
+
+
+class DeltaWriter(TableWriter):
+    """Writes data files, and the table itself where the first checkpoint has no rows."""
+
+    def __init__(
+        self, sink: DeltaSink, files: OutputFiles, place: SinkPlace, rows: TableRows, metrics: MetricGroup
+    ) -> None:
+        super().__init__(sink, files, place, rows, metrics)
+        self._make_table: Callable[[], None] | None = None if place.subtask else sink.make_table
+
+    def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+        committables = super().prepare_commit(checkpoint_id)
+        make_table, self._make_table = self._make_table, None
+        if make_table is not None and not committables:
+            make_table()
+        return committables
 
 
 def file_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -213,6 +242,21 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     return None if value is None else str(value) or None
+
+
+def create_table(path: str, options: Mapping[str, str], schema: Any, partition_by: Sequence[str]) -> None:
+    """Make an empty table with this schema of deltalake's; somebody else may be faster."""
+    try:
+        library().DeltaTable.create(
+            path,
+            schema=schema,
+            mode="ignore",
+            partition_by=list(partition_by),
+            storage_options=library_options(options),
+        )
+    except failures() as error:
+        if open_table(path, options) is None:
+            raise unusable(path, error) from error
 
 
 class DeltaCommitter(GlobalCommitter):
@@ -304,20 +348,9 @@ class DeltaCommitter(GlobalCommitter):
 
     def _create(self, note: Mapping[str, Any], what: str, *, is_restored: bool) -> None:
         """Make an empty table for these rows; somebody else may be faster."""
-        deltalake = library()
         if is_restored:
             self._require_files([note], what)
-        try:
-            deltalake.DeltaTable.create(
-                self._path,
-                schema=deltalake.Schema.from_json(note["schema"]),
-                mode="ignore",
-                partition_by=list(note["partition_by"]),
-                storage_options=library_options(self._options),
-            )
-        except failures() as error:
-            if open_table(self._path, self._options) is None:
-                raise unusable(self._path, error) from error
+        create_table(self._path, self._options, library().Schema.from_json(note["schema"]), note["partition_by"])
 
     def _add_columns(self, table: Any, notes: Sequence[Mapping[str, Any]], what: str) -> bool:
         """Give the table the columns that files have and it lacks, in a commit of its own. Returns whether it did."""

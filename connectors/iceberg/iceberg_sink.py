@@ -107,6 +107,8 @@ class IcebergSink(Sink):
         self.rolling = rolling or RollingPolicy()
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
+        self.stream_schema: pa.Schema | None = None
+        """What the stream's rows are known to be, for the table of a sink without rows."""
 
     @property
     def described(self) -> str:
@@ -133,6 +135,7 @@ class IcebergSink(Sink):
             rows.fit(self.schema)
 
     def before_writing(self, stream: Any) -> Any:
+        self.stream_schema = getattr(stream, "schema", None)
         if self.key:
             return stream.key_by(*self.key)
         return stream.key_by(*(self.partition_by or ())) if self.shuffle else stream
@@ -152,13 +155,20 @@ class IcebergWriter(SinkWriter):
         self._sink = sink
         self._context = context
         self._writer: TableWriter | None = None
+        self._may_make_table = context.subtask_index == 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._opened(batch.schema).write(batch)
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Any]:
-        return self._writer.prepare_commit(checkpoint_id) if self._writer is not None else []
+        if self._writer is not None:
+            return self._writer.prepare_commit(checkpoint_id)
+        columns = self._sink.schema or self._sink.stream_schema
+        if self._may_make_table and columns is not None:  # so that readers find one that has no rows yet
+            self._opened(columns)
+        self._may_make_table = False
+        return []
 
     def close(self) -> None:
         if self._writer is not None:

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors import DeltaSink
 from snapline.connectors.delta.delta_sink import DeltaCommitter, application
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
@@ -393,3 +394,17 @@ def test_a_path_that_is_a_file_is_refused_at_submission(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConnectorError, match="something on the way is a file, not a directory"):
         DeltaSink(tmp_path / "file").validate()
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_by": ["k"]}, {"key": ["k"], "delete": "gone"}])
+def test_a_job_without_rows_makes_a_table_without_rows(tmp_path, options):
+    """Readers find it, with the columns that the stream is known to have."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([{"k": "a", "n": 1, "gone": False}], uid="rows").filter(sl.col("n") > 1)
+    stream.sink_to(DeltaSink(tmp_path / "table", **options), uid="table")
+    env.execute("empty", local=True)
+    row = {"k": "a", "n": 1} if "delete" in options else {"k": "a", "n": 1, "gone": None}
+    assert pl.read_delta(str(tmp_path / "table")).columns == list(row)
+    columns = pa.schema([("k", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())][: len(row)])
+    commit(DeltaSink(tmp_path / "table"), 9, pa.RecordBatch.from_pylist([row], columns))
+    assert seen_by_all(tmp_path / "table") == [row]

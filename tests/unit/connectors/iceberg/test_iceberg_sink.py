@@ -18,6 +18,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+import snapline as sl
 from snapline.connectors import IcebergSink
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
@@ -379,3 +380,13 @@ def test_what_cannot_work_is_said_in_a_line(place_for_tables, make, says):
     with pytest.raises(ConnectorError) as refusal:
         make(place_for_tables)
     assert says in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_by": ["k"]}])
+def test_a_job_without_rows_makes_a_table_without_rows(place_for_tables, options):
+    """Readers find it, with the columns that the stream is known to have."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([{"k": "a", "n": 1}], uid="rows").filter(sl.col("n") > 1)
+    stream.sink_to(sink_at(place_for_tables, **options), uid="table")
+    env.execute("empty", local=True)
+    assert table_at(place_for_tables).scan().to_arrow().schema.names == ["k", "n"]
