@@ -12,7 +12,9 @@ def register_data_source(spark: Any) -> Any:
     >>> sl.register_data_source(spark).read.format("snapline").load("s3://bucket/daily")  # doctest: +SKIP
     """
     from snapline.spark.data_source import PUSHDOWN, CommittedRowsDataSource
+    from snapline.spark.own_python import use_own_python
 
+    use_own_python(spark)
     spark.dataSource.register(CommittedRowsDataSource)
     spark.conf.set(PUSHDOWN, "true")  # off, Spark refuses a source that could
     return spark

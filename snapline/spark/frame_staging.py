@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.spark.own_python import use_own_python
 from snapline.spark.spark_hosts import LOOPBACK_MASTERS
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
-    """The frame itself. Raises JobDefinitionError for anything else, and for the other kind of frame."""
+    """The frame itself, whose session takes the program's Python from now on. Raises JobDefinitionError for anything
+    else, and for the other kind of frame."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
@@ -29,6 +31,7 @@ def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
         raise JobDefinitionError(f"{what}: the DataFrame is a streaming one; give it to from_streaming_dataframe")
     if streaming and not frame.isStreaming:
         raise JobDefinitionError(f"{what}: the DataFrame is not a streaming one; give it to from_dataframe")
+    use_own_python(frame.sparkSession)
     return frame
 
 

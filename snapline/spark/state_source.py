@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -27,6 +24,7 @@ from pyspark.sql.types import StructType
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.runtime.cores.machine import check
 from snapline.spark.frame_types import arrow_schema_for_spark, conform_to_spark, widened
+from snapline.spark.own_python import use_own_python
 from snapline.state_reader import KeyedTable, StateReader, StateReadError
 
 FORMAT = "snapline_state"
@@ -39,23 +37,11 @@ def read_state(spark: SparkSession, snapshot: str, uid: str, *, partitions: int 
     """The keyed state of an operator in a savepoint or checkpoint, a row per key. Raises SnaplineError when there is
     none."""
     StateReader(snapshot).table(uid)
-    _use_own_python(spark)
+    use_own_python(spark)
     spark.dataSource.register(StateDataSource)
     spark.conf.set(_PUSHDOWN, "true")  # off, Spark refuses a source that could
     reader = spark.read.format(FORMAT).option("snapshot", snapshot).option("uid", uid)
     return (reader if partitions is None else reader.option("partitions", str(partitions))).load()
-
-
-def _use_own_python(spark: SparkSession) -> None:
-    """On this machine, executors take the Python of the driver, which has Snapline, unless another one was set."""
-    try:
-        context = spark.sparkContext
-    except PySparkException:  # Spark Connect: the server's Python is set up there
-        return
-    is_here = str(context.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
-    is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if is_here and not is_set:
-        context.pythonExec = sys.executable
 
 
 class StateDataSource(DataSource):

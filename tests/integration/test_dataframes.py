@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -293,6 +294,22 @@ def test_committed_rows_are_read_with_filters_and_columns(spark: Any, tmp_path: 
     ):
         with pytest.raises(Exception, match=said):
             spark.read.format("snapline").options(**{"path": str(tmp_path / "out"), **options}).load()
+
+
+def test_executors_on_this_machine_take_the_python_of_the_program(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a session that the user has made, without saying which: PySpark would take another one that lacks pyarrow."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    stream = environment(tmp_path).from_dataframe(spark.range(3), uid="f")
+    assert spark.sparkContext.pythonExec == sys.executable
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    assert stream.to_dataframe(spark, local=True).count() == 3
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    some_files(tmp_path / "in", 0, 1)
+    streamed(spark, environment(tmp_path), tmp_path).sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+    assert spark.sparkContext.pythonExec == sys.executable
 
 
 @pytest.fixture
