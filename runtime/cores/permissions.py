@@ -20,6 +20,7 @@ LAUNCHER_CALLS = (
     "ClientService/GetRequiredResources",
     "ClientService/WatchRequiredResources",
     "ClientService/ListTaskManagers",
+    "ClientService/DrainTaskManager",
 )
 """What whoever starts TaskManagers asks for."""
 

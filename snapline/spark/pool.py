@@ -86,6 +86,9 @@ class TaskManagerPool:
         self._wanted = 0
         """How many of them are to start one again."""
         self._ended_workers: dict[str, str] = {}
+        self._places = settings.task_managers
+        self._replaced: set[int] = set()
+        """Places whose TaskManager has another one in its stead already, because its executor goes."""
         self._declarative = False
         self._threads: list[threading.Thread] = []
         self._started = 0
@@ -115,8 +118,9 @@ class TaskManagerPool:
         with self._condition:
             unseen = {index: self._groups[index] for index in self._submitted_s.keys() - self._running}
         begun = {index for index, group in unseen.items() if self._has_begun(group)}
-        total, slots = self._settings.task_managers, self._settings.slots
+        slots = self._settings.slots
         with self._condition:
+            total = self._settings.task_managers + len(self._replaced)
             self._running |= begun & self._submitted_s.keys()
             late = time.monotonic() - STARTING_S
             waiting = sum(index not in self._running and at_s < late for index, at_s in self._submitted_s.items())
@@ -165,6 +169,39 @@ class TaskManagerPool:
             self._log.debug("Spark does not say what runs", group=group, error=str(error))
             return False
 
+    # --- executors that go --------------------------------------------------------------------------------------------
+
+    def leaving(self) -> list[str]:
+        """TaskManagers whose executor Spark has told to go. Asks Spark."""
+        with self._condition:
+            groups = {self._groups[index] for index in self._submitted_s}
+        try:
+            return sorted(group.removeprefix("snapline-") for group in self._host.leaving(groups))
+        except Exception as error:  # the session may be gone already
+            self._log.debug("Spark does not say which executors go", error=str(error))
+            return []
+
+    def replace(self, resource_id: str) -> None:
+        """Start another TaskManager in the stead of this one, once; when it ends, nothing more is started for it."""
+        with self._condition:
+            index = next((i for i in self._submitted_s if self._groups[i] == f"snapline-{resource_id}"), None)
+            if index is None or index in self._replaced or self._stopping or self._fatal:
+                return
+            self._replaced.add(index)
+            place, self._places = self._places, self._places + 1
+        self._log.info("Spark decommissions the executor of a TaskManager", resource_id=resource_id)
+        try:
+            self._threads.append(self._host.start_thread(self._keep_alive, place, f"task-manager-pool-{place}"))
+        except Exception as error:  # the session may be gone already
+            self._log.debug("a TaskManager is not replaced", resource_id=resource_id, error=str(error))
+
+    def end(self, resource_id: str) -> None:
+        """Cancel the Spark job of this TaskManager."""
+        try:
+            self._host.cancel(f"snapline-{resource_id}")
+        except Exception as error:  # it may have ended meanwhile
+            self._log.debug("cancel of a TaskManager's Spark job failed", resource_id=resource_id, error=str(error))
+
     # --- up and down --------------------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 15.0) -> None:
@@ -202,6 +239,9 @@ class TaskManagerPool:
                 self._ended_workers[resource_id] = outcome.detail
                 self._condition.notify_all()
                 if self._is_stopping():
+                    return
+                if index in self._replaced:
+                    self._replaced.discard(index)
                     return
                 if outcome.kind == "unusable":
                     self._give_up(outcome.detail)

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ANSWER_S = 10.0
+MAX_ATTEMPTS = 16
+"""Attempts of one Spark task that are looked at."""
 _PARENT = os.getppid()
 LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
@@ -87,6 +89,11 @@ class SparkHost(Protocol):
         """Whether the task of the Spark job runs. Raises what Spark raises."""
         ...
 
+    def leaving(self, groups: Collection[str]) -> set[str]:
+        """Return those of the Spark jobs, each of one task, whose executor Spark has told to go. Raises what Spark
+        raises."""
+        ...
+
     def add_file(self, path: Path) -> None:
         """Give a file to every executor."""
         ...
@@ -101,6 +108,9 @@ class ContextHost:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
+        self._executors: dict[str, str] = {}
+        """The executor of each group that was asked for, once it is known."""
+        self._decommissions: bool | None = None
 
     @property
     def python(self) -> str:
@@ -158,6 +168,31 @@ class ContextHost:
         jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
         stages = [tracker.getStageInfo(stage_id) for job in jobs if job for stage_id in job.stageIds]
         return any(stage is not None and stage.numActiveTasks for stage in stages)
+
+    def leaving(self, groups: Collection[str]) -> set[str]:
+        if self._decommissions is None:
+            self._decommissions = self.conf().get("spark.decommission.enabled", "").lower() == "true"
+        if not self._decommissions:
+            return set()
+        known = {group: self._executors.get(group) or self._executor_of(group) for group in groups}
+        self._executors = {group: executor for group, executor in known.items() if executor}
+        scheduler = self._context._jsc.sc().taskScheduler()  # noqa: SLF001 - Spark has no other door to it
+        going = {
+            executor: bool(scheduler.getExecutorDecommissionState(executor).isDefined())
+            for executor in set(self._executors.values())
+        }
+        return {group for group, executor in self._executors.items() if going[executor]}
+
+    def _executor_of(self, group: str) -> str:
+        """Where the task of the job runs; empty: nowhere yet."""
+        tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()  # noqa: SLF001 - as above
+        jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
+        for stage in (stage for job in jobs if job for stage in job.stageIds):
+            tasks = store.taskList(stage, 0, MAX_ATTEMPTS)
+            for number in range(tasks.size()):
+                if str(tasks.apply(number).status()) == "RUNNING":
+                    return str(tasks.apply(number).executorId())
+        return ""
 
     def add_file(self, path: Path) -> None:
         self._context.addFile(str(path))
@@ -232,6 +267,9 @@ class ConnectHost:
 
     def has_begun(self, group: str) -> bool:
         return True  # nobody says
+
+    def leaving(self, groups: Collection[str]) -> set[str]:
+        return set()  # nobody says
 
     def add_file(self, path: Path) -> None:
         self._session.addArtifacts(str(path), file=True)

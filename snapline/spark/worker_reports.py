@@ -17,6 +17,7 @@ from typing import Protocol
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
+from snapline.spark import decommissioning
 from snapline.spark.pool import Capacity
 
 INTERVAL_S = 1.0
@@ -46,12 +47,16 @@ class Coordinator(Protocol):
         """Return how many slots are required and registered. Raises SnaplineError."""
         ...
 
+    def drain_task_manager(self, resource_id: str) -> list[str]:
+        """Move what runs there elsewhere; returns the jobs. Raises SnaplineError when one cannot leave."""
+        ...
+
     def close(self) -> None:
         """Close the connection to the coordinator."""
         ...
 
 
-class Pool(Protocol):
+class Pool(decommissioning.PoolWithExecutors, Protocol):
     """What is needed of a TaskManagerPool."""
 
     def capacity(self) -> Capacity: ...
@@ -82,14 +87,17 @@ class WorkerReports:
         self._short: tuple[int, int] | None = None
         """Required and available, when that was logged."""
         self._thread = threading.Thread(target=self._run, name="worker-reports", daemon=True)
+        self._decommissioning = decommissioning.Decommissioning(pool, connect, logger)
 
     def start(self) -> None:
         """Start the thread that reports; the call returns at once."""
         self._thread.start()
+        self._decommissioning.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """The pool must have been told to stop before: it wakes us."""
         self._stopping.set()
+        self._decommissioning.stop(timeout_s)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 

@@ -18,7 +18,7 @@ import pytest
 
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from tests.e2e.programs import ROOT, environment, environment_settings, python, run, snapline, wait_until_gone
+from tests.e2e.programs import ROOT, environment, environment_settings, marked, python, run, snapline, wait_until_gone
 from tests.e2e.test_spark import FINISHED, SPARK_SUBMIT, assert_right
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import LocalCluster, wait_until
@@ -64,6 +64,57 @@ def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(fligh
     )
     assert found is not None, done.out
     assert int(found[1].replace(",", "")) < 40_000, "it began anew"
+    assert_right(flights, output)
+
+
+@pytest.mark.parametrize(
+    ("executors", "is_drained"), [(3, True), pytest.param(2, False, marks=pytest.mark.rare)], ids=["spare", "full"]
+)
+def test_tasks_leave_an_executor_that_is_decommissioned_before_it_ends(
+    flights: Path, tmp_path: Path, executors: int, *, is_drained: bool
+) -> None:
+    """By a rescale, which is no restart: onto a TaskManager that is started in its stead where Spark has a core. Where
+    it has none, nothing can leave, the log says so, and the job restarts once the executor is killed, as after any
+    loss."""
+    mark = uuid.uuid4().hex
+    output = tmp_path / "out"
+    command = python(FLIGHTS_PY, "--input", flights, "--output", output, "--rows-per-second", "2000")
+    settings: dict[str, Any] = environment_settings(
+        {
+            "execution.checkpointing.interval": "300 ms",
+            "taskmanager.instances": "2",
+            "log.level": "INFO",
+        }
+    )
+    options = {
+        "spark.decommission.enabled": "true",
+        "spark.executor.decommission.forceKillTimeout": "60s" if is_drained else "5s",
+    }
+    submit = " ".join(f"--conf {key}={value}" for key, value in options.items())
+    variables: dict[str, Any] = {
+        **settings,
+        "MASTER": f"local-cluster[{executors},1,1024]",
+        "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell",
+    }
+    with (tmp_path / "out.log").open("wb") as out, (tmp_path / "err.log").open("wb") as err:
+        driver = subprocess.Popen(
+            [str(part) for part in command], env=environment(mark, **variables), cwd=tmp_path, stdout=out, stderr=err
+        )
+    said = tmp_path / "err.log"
+    try:
+        wait_until(lambda: any(output.glob("*/*.parquet")), "output", PATIENCE_SECONDS)
+        java = marked(mark, "CoarseGrainedExecutorBackend")
+        victim = next(pid for pid in sorted(java) if psutil.Process(pid).children())
+        psutil.Process(victim).send_signal(signal.SIGPWR)
+        line = "has left an executor" if is_drained else "cannot be drained yet"
+        wait_until(lambda: line in said.read_text(), line, PATIENCE_SECONDS)
+        assert driver.wait(PATIENCE_SECONDS) == 0, said.read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+    assert wait_until_gone(mark) == {}
+    (restarts,) = re.findall(r"(\d+) restarts", (tmp_path / "out.log").read_text())
+    assert (int(restarts) == 0) is is_drained, said.read_text()
     assert_right(flights, output)
 
 

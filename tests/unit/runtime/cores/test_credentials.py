@@ -93,6 +93,8 @@ def test_what_processes_share_follows_from_the_secret_and_from_credentials() -> 
         (WORKER, "ClientService/ListTaskManagers", "ClientService/ReportWorkers"),
         (WORKER, "JobMasterGateway/Connect", "RelayGateway/Carry"),
         (LAUNCHER, "ClientService/ReportWorkers", "ClientService/CancelJob"),
+        (LAUNCHER, "ClientService/DrainTaskManager", "ClientService/Rescale"),
+        (WORKER, "ClientService/ListTaskManagers", "ClientService/DrainTaskManager"),
         (Identity(Role.RELAY), "RelayGateway/Carry", "JobMasterGateway/Connect"),
         (Identity(Role.JOB_MASTER), "ResourceManagerGateway/Connect", "JobMasterGateway/Connect"),
         (Identity(Role.EXTERNAL), "ExternalTasks/Participate", "ClientService/ListJobs"),

@@ -31,6 +31,10 @@ class PlayedSpark:
         self.ends: dict[str, queue.Queue[Any]] = {}
         self.begun: set[str] = set()
         self._group: dict[int, str] = {}
+        self.executors: dict[str, str] = {}
+        self.going: set[str] = set()
+        self.conf = {"spark.decommission.enabled": "true"}
+        self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(taskScheduler=lambda: self, statusStore=lambda: self))
 
     def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:
         self._group[threading.get_ident()] = group
@@ -59,6 +63,19 @@ class PlayedSpark:
             getJobInfo=lambda group: SimpleNamespace(stageIds=[group]),
             getStageInfo=lambda group: SimpleNamespace(numActiveTasks=int(group in self.begun)),
         )
+
+    def getConf(self) -> Any:
+        return SimpleNamespace(getAll=self.conf.items)
+
+    def taskList(self, group: str, attempt: int, most: int) -> Any:
+        """Of Spark's store of figures: a task that failed, and one that runs."""
+        tasks = [("FAILED", "9"), ("RUNNING", self.executors[group])] if group in self.executors else []
+        shown = [SimpleNamespace(status=lambda s=s: s, executorId=lambda e=e: e) for s, e in tasks]
+        return SimpleNamespace(size=lambda: len(shown), apply=shown.__getitem__)
+
+    def getExecutorDecommissionState(self, executor: str) -> Any:
+        """Of Spark's scheduler: an Option."""
+        return SimpleNamespace(isDefined=lambda: executor in self.going)
 
     def next(self) -> str:
         """The group of the next job that is submitted."""
@@ -141,3 +158,41 @@ def test_a_python_that_will_never_do_ends_the_pool(spark, pool):
 
     assert pool.fatal_error == "told"
     assert spark.submitted.empty()
+
+
+def test_who_leaves_with_an_executor_is_replaced_at_once_and_not_again(spark, pool):
+    """Another one is started in its stead while it still runs, and nothing for it when it ends; meanwhile there is one
+    more than were asked for."""
+    first, second = spark.next(), spark.next()
+    spark.begun |= {first, second}
+    spark.executors |= {first: "1", second: "2"}
+    assert pool.leaving() == []
+    spark.going.add("1")
+    leaves = first.removeprefix("snapline-")
+    assert pool.leaving() == [leaves]
+
+    pool.replace(leaves)
+    pool.replace(leaves)
+    third = spark.next()
+    assert third not in (first, second)
+    spark.begun.add(third)
+    assert pool.capacity().slots == 9
+    pool.end(leaves)
+    assert list(ended(pool)) == [leaves]
+    assert (pool.capacity().slots, pool.leaving()) == (6, [])
+    assert spark.submitted.empty()
+
+    spark.executors[third] = "3"
+    spark.ends[third].put(RuntimeError("crashed"))
+    assert spark.next()
+
+
+def test_where_spark_decommissions_nothing_it_is_not_asked(spark, pool):
+    """Without the setting; and a session that is gone says nothing."""
+    first, _ = spark.next(), spark.next()
+    spark.executors[first] = "1"
+    spark.going.add("1")
+    spark.conf.clear()
+    assert pool.leaving() == []
+    spark.getConf = None
+    assert pool.leaving() == []

@@ -36,6 +36,15 @@ class PlayedPool:
     def wait_for_end(self, timeout_s: float) -> None:
         return
 
+    def leaving(self) -> list[str]:
+        return []
+
+    def replace(self, resource_id: str) -> None:
+        raise AssertionError(resource_id)
+
+    def end(self, resource_id: str) -> None:
+        raise AssertionError(resource_id)
+
 
 class PlayedCoordinator:
     """Notes reports; away when told so."""
@@ -54,6 +63,9 @@ class PlayedCoordinator:
     def required_resources(self) -> Any:
         self._answer()
         return self.needed
+
+    def drain_task_manager(self, resource_id: str) -> list[str]:
+        raise AssertionError(resource_id)
 
     def close(self) -> None:
         return
