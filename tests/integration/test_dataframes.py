@@ -22,6 +22,7 @@ from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.session import open_spark
+from snapline.spark import streaming_frames
 from tests.services.cluster import wait_until
 
 UTC = dt.UTC
@@ -526,6 +527,53 @@ def test_a_streaming_frame_is_read_exactly_once_through_failures_and_restarts(sp
     again = job(environment(tmp_path).set_parallelism(3).restore_from(path))
     again.execute("second", local=True)
     assert rows() == list(range(700))
+
+
+def failing_frame(spark: Any, tmp_path: Path, *, for_good: bool) -> Any:
+    """The files as a stream, of which the third file cannot be computed, once or ever."""
+    failed = tmp_path / "failed"
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 250 in batch["n"].to_pylist() and (for_good or not failed.exists()):
+                failed.touch()
+                raise RuntimeError("planned")
+            yield batch
+
+    frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    return frame.mapInArrow(fail, "n long")
+
+
+def test_a_query_that_fails_is_started_again(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a line; each row is read once. The job does not hear of it."""
+    monkeypatch.setattr(streaming_frames, "PAUSE_S", 0.001)
+    some_files(tmp_path / "in", 0, 4)
+    env = environment(tmp_path)
+    frame = failing_frame(spark, tmp_path, for_good=False)
+    stream = env.from_streaming_dataframe(frame, uid="q", trigger={"availableNow": True})
+    stream.sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+    env.execute("streamed", local=True)
+    assert sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) == list(range(400))
+    assert (
+        "snapline: from_streaming_dataframe('q'): the query has failed and is started again: RuntimeError: planned\n"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_query_that_fails_for_good_ends_the_job_with_its_reason(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After four times without a micro-batch, and not after the first."""
+    monkeypatch.setattr(streaming_frames, "PAUSE_S", 0.001)
+    some_files(tmp_path / "in", 0, 4)
+    env = environment(tmp_path)
+    frame = failing_frame(spark, tmp_path, for_good=True)
+    stream = env.from_streaming_dataframe(frame, uid="q", trigger={"availableNow": True})
+    stream.sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+    with pytest.raises(JobFailed, match="RuntimeError: planned"):
+        env.execute("streamed", local=True)
 
 
 def test_wrong_streaming_frames_are_refused(spark: Any, tmp_path: Path) -> None:
