@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import queue
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -78,12 +79,18 @@ JOB_ID = JobID("c" * 32)
 SLOT = AllocationID("conformance")
 MAX_STATE_BYTES = 1 << 20
 HEARTBEAT_MS = 10_000
+LOOK_S = 0.1
+"""So often it is looked whether the program has ended before it has opened a stream."""
 STREAMS = 8
 """So many streams may be open at once; a program has one."""
 
 
 class RuleBroken(Exception):
     """The program has not done what the rule says; one line."""
+
+
+class CheckImpossible(Exception):
+    """The suite cannot begin; one line."""
 
 
 @dataclass(eq=False)
@@ -168,8 +175,10 @@ class _Listener(external_pb2_grpc.ExternalTasksServicer):
 class Script:
     """The rules, in the order in which a program meets them."""
 
-    def __init__(self, listener: _Listener, timeout: float) -> None:
+    def __init__(self, listener: _Listener, timeout: float, program: subprocess.Popen[bytes] | None) -> None:
         self._listener = listener
+        self._program = program
+        """What was started for this; None: nothing was."""
         self._timeout = timeout
         self._stream = Stream()
         self._attempts = 0
@@ -288,10 +297,16 @@ class Script:
         return ExecutionAttemptID("conformance", JobVertexID("0" * 32), 0, self._attempts)
 
     def _new_stream(self) -> None:
-        try:
-            self._stream = self._listener.streams.get(timeout=self._timeout)
-        except queue.Empty:
-            raise RuleBroken(f"it has opened no stream within {self._timeout:g} s") from None
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._stream = self._listener.streams.get(timeout=LOOK_S)
+                break
+            except queue.Empty:
+                if self._program is not None and self._program.poll():
+                    raise RuleBroken(f"it has ended with exit code {self._program.returncode}") from None
+                if time.monotonic() > deadline:
+                    raise RuleBroken(f"it has opened no stream within {self._timeout:g} s") from None
         self._hear(time.monotonic() + self._timeout)
 
     def _let_in(self) -> None:
@@ -375,9 +390,7 @@ class Script:
 class _WithRows:
     """The script of a program with rows, and the coordinator that sends it on and ends the job."""
 
-    def __init__(self, coordinator: Script, shape: str, columns: str, timeout: float) -> None:
-        fields = [each.split(":") for each in columns.split(",")]
-        schema = pa.schema([(name.strip(), pa.type_for_alias(kind.strip())) for name, kind in fields])
+    def __init__(self, coordinator: Script, shape: str, schema: pa.Schema, timeout: float) -> None:
         self._coordinator = coordinator
         self._script = RowsScript(shape, JOB_ID, TASK, schema, timeout)
         self._script.send_on = self._send_on
@@ -402,6 +415,27 @@ class _WithRows:
         self._coordinator.end_job()
 
 
+def _words_of(command: str) -> list[str]:
+    """Raises CheckImpossible for a command that cannot be run."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise CheckImpossible(f"--run: {error}: {command}") from error
+    if words and shutil.which(words[0]) is None:
+        raise CheckImpossible(f"--run: there is no program {words[0]!r}")
+    return words
+
+
+def _schema_of(columns: str) -> pa.Schema:
+    """Raises CheckImpossible for what is no list of columns."""
+    try:
+        fields = [each.split(":") for each in columns.split(",")]
+        return pa.schema([(name.strip(), pa.type_for_alias(kind.strip())) for name, kind in fields])
+    except ValueError as error:
+        why = "say NAME:TYPE,NAME:TYPE" if "unpack" in str(error) else str(error)
+        raise CheckImpossible(f"--columns {columns}: {why}") from error
+
+
 def check(
     address: str,
     timeout: float,
@@ -412,17 +446,25 @@ def check(
     columns: str = "key:int64,number:int64",
 ) -> bool:
     """Listen, lead a program through all rules, and say a line for each; whether all hold. The first one that is broken
-    ends it, because the others build on it."""
+    ends it, because the others build on it. Raises CheckImpossible."""
+    schema, words = _schema_of(columns), _words_of(command)
     listener = _Listener()
     server = grpc.server(ThreadPoolExecutor(STREAMS, "conformance"), options=SERVER_OPTIONS)
     external_pb2_grpc.add_ExternalTasksServicer_to_server(listener, server)
     host, _, port = address.rpartition(":")
-    address = f"{host}:{server.add_insecure_port(f'{host}:{port}')}"
+    if not host or not port.isdigit():
+        raise CheckImpossible(f"--address {address}: say host:port")
+    try:
+        address = f"{host}:{server.add_insecure_port(address)}"
+    except RuntimeError as error:
+        raise CheckImpossible(
+            f"cannot listen at {address}: another process may, or this machine is not {host}"
+        ) from error
     server.start()
     say(f"waiting at {address} for a program that registers as task {TASK!r} of job {JOB!r}")
-    program = subprocess.Popen(shlex.split(command.replace("{address}", address))) if command else None
-    coordinator = Script(listener, timeout)
-    with_rows = None if shape == "alone" else _WithRows(coordinator, shape, columns, timeout)
+    program = subprocess.Popen([each.replace("{address}", address) for each in words]) if words else None
+    coordinator = Script(listener, timeout, program)
+    with_rows = None if shape == "alone" else _WithRows(coordinator, shape, schema, timeout)
     script = with_rows or coordinator
     try:
         for rule, trial in script.rules():
@@ -462,7 +504,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the rows that an operator or a sink is given: Arrow types that hold whole numbers",
     )
     given = parser.parse_args(arguments)
-    held = check(given.address, given.timeout, given.run, shape=given.shape, columns=given.columns)
+    try:
+        held = check(given.address, given.timeout, given.run, shape=given.shape, columns=given.columns)
+    except CheckImpossible as why:
+        parser.error(str(why))
     return 0 if held else 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from examples.external_rows import Files, Numbers, Totals
 from snapline.external import ExternalTask, ParticipationRefused, participate, participation
-from snapline.external.check import check
+from snapline.external.check import check, main
 from snapline.external.conversation import Conversation
 from snapline.protos import external_pb2 as pb
 from tests.services.node import NODE_IS_MISSING, node_program
@@ -44,6 +44,37 @@ def tried(timeout, command="", patience=20.0, task=None, shape="alone"):
     for thread in programs:
         thread.join()
     return holds, said[1:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--address", "nonsense"], "--address nonsense: say host:port"),
+        (["--address", "192.0.2.1:7000"], "cannot listen at 192.0.2.1:7000"),
+        (
+            ["--address", "127.0.0.1:0", "--run", "there-is-no-such-program {address}"],
+            "--run: there is no program 'there-is-no-such-program'",
+        ),
+        (["--address", "127.0.0.1:0", "--run", "'"], "--run: No closing quotation"),
+        (["--shape", "operator", "--columns", "a=b"], "--columns a=b: say NAME:TYPE"),
+        (["--shape", "operator", "--columns", "a:nothing"], "--columns a:nothing: "),
+    ],
+)
+def test_what_the_suite_cannot_do_is_one_line(capsys, arguments, said):
+    """And a usage error, not a program that fails."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(lines) == 1 and said in lines[0]
+
+
+def test_a_program_that_ends_at_once_is_said_to_have_ended():
+    """The suite does not wait for it."""
+    assert tried(60, "false") == (
+        False,
+        ["FAILED  it registers first, and for its task: it has ended with exit code 1"],
+    )
 
 
 def test_the_python_client_conforms():
