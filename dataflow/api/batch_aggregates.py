@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.errors import InvalidArgument
 
@@ -56,6 +57,9 @@ class BatchAggregateFunction(ABC):
     """
 
     accumulator: pa.Schema
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called once in each subtask before anything else; `context.metrics` has counters, gauges and histograms."""
 
     @abstractmethod
     def result_type(self, *input_types: pa.DataType) -> pa.DataType:

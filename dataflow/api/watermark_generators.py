@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from snapline.dataflow.api.function_contexts import RuntimeContext
+
 
 class WatermarkOutput(Protocol):
     """Handed to a WatermarkGenerator (Flink: WatermarkOutput).
@@ -49,6 +51,10 @@ class WatermarkGenerator:
     >>> orders.assign_timestamps_and_watermarks(strategy, uid="marked").event_time_column
     'at'
     """
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called once for each generator, before its first rows; `context.metrics` has counters, gauges and
+        histograms."""
 
     def on_batch(self, batch: pa.RecordBatch, times_ms: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
         """Rows have gone out; `times_ms` has the event time of each. Here: `on_event` for each of them."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate
 from snapline.taskmanager.operators.aggregation.held_columns import (
@@ -38,6 +39,13 @@ _VALUES: dict[str, type[HeldValues]] = {
 def plain_aggregates(aggregates: Sequence[AnyAggregate]) -> tuple[Aggregate, ...]:
     """Those that are counts and numbers."""
     return tuple(one for one in aggregates if isinstance(one, Aggregate))
+
+
+def open_functions(aggregates: Sequence[AnyAggregate], context: RuntimeContext) -> None:
+    """Open the functions of the user's own aggregates."""
+    for one in aggregates:
+        if isinstance(one, OwnAggregate):
+            one.function.open(context)
 
 
 def held_columns(aggregates: Sequence[AnyAggregate], schema: pa.Schema) -> tuple[HeldColumn, ...]:

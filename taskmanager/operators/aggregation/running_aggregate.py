@@ -37,9 +37,11 @@ from snapline.taskmanager.operators.aggregation.held_by_key import HELD_STATE, H
 from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn, combined_results
 from snapline.taskmanager.operators.aggregation.held_factory import (
     held_columns,
+    open_functions,
     plain_aggregates,
     restored_held_columns,
 )
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.state.index.slots import Slots
@@ -101,6 +103,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             backend.adopt_state(self._held)
 
     def initialize_state(self, restored: RestoredState) -> None:
+        open_functions(self._aggregates, FunctionRuntimeContext(self.context))
         super().initialize_state(restored)
         if self.backend is None:  # a subtask without keys goes on with the accumulators of the others
             self._goes_on = start_from(restored_shapes(self.operator_state), self._plan, self)

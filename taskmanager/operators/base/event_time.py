@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import MIN_WATERMARK_MS
@@ -134,6 +135,9 @@ class WatermarkTracker:
         """How far the rows of a batch have come."""
         return max_event_time_ms(batch, self._strategy.column)
 
+    def open(self, context: RuntimeContext) -> None:
+        """Called before the first rows, with what a user's generators may ask."""
+
     @property
     def is_periodic(self) -> bool:
         """Whether `on_periodic` is to be called also while no rows come."""
@@ -245,6 +249,10 @@ class GeneratedWatermarks(WatermarkTracker):
         self._create = create
         self._generators: dict[str, tuple[WatermarkGenerator, _GeneratedOutput]] = {}
         self._needs_time = False
+        self._context: RuntimeContext | None = None
+
+    def open(self, context: RuntimeContext) -> None:
+        self._context = context
 
     @property
     def is_periodic(self) -> bool:
@@ -256,6 +264,8 @@ class GeneratedWatermarks(WatermarkTracker):
             generator = self._create()
             if not isinstance(generator, WatermarkGenerator):
                 raise TypeError(f"the generator of a WatermarkStrategy makes a WatermarkGenerator, not {generator!r}")
+            if self._context is not None:
+                generator.open(self._context)
             self._needs_time |= type(generator).on_periodic_emit is not WatermarkGenerator.on_periodic_emit
             known = self._generators[split_id] = generator, _GeneratedOutput()
         return known

@@ -18,6 +18,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import WatermarkTracker, create_tracker
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -143,6 +144,7 @@ class WatermarkOperator(StreamOperator):
             self._generator.add_splits({}, min(known))
 
     def open(self) -> None:
+        self._generator.open(FunctionRuntimeContext(self.context))
         self._cadence = WatermarkCadence(
             self._generator,
             self.context.processing_time,

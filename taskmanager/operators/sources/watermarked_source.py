@@ -9,6 +9,7 @@ from __future__ import annotations
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.event_time import WatermarkTracker, create_tracker
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.operator_contract import RestoredState, SourceOperatorContract
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 from snapline.taskmanager.operators.sources.watermark_aligner import WatermarkAligner
@@ -52,6 +53,7 @@ class WatermarkedSource(SourceOperatorContract):
     def start_watermarks(self) -> None:
         """Part of `open`, when the generator knows its splits."""
         if self._generator is not None and self._strategy is not None:
+            self._generator.open(FunctionRuntimeContext(self.context))
             interval_ms = watermark_interval_ms(self.context)
             time = self.context.processing_time
             self._cadence = WatermarkCadence(self._generator, time, interval_ms, self._strategy.idle_timeout_ms)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -168,6 +169,9 @@ class TriggeredMaker(ContentsMaker):
 
     def __init__(self, maker: ContentsMaker, trigger: EarlyTrigger) -> None:
         self._maker, self._trigger = maker, trigger
+
+    def open(self, context: RuntimeContext) -> None:
+        self._maker.open(context)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import WINDOW_TIME
 from snapline.dataflow.api.batch_aggregates import AnyAggregate
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.columnar.gather import gather_values
@@ -31,6 +32,7 @@ from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn, 
 from snapline.taskmanager.operators.aggregation.held_factory import (
     held_columns,
     is_held,
+    open_functions,
     plain_aggregates,
     restored_held_columns,
 )
@@ -138,6 +140,9 @@ class ContentsState(AdoptedState):
 
 class ContentsMaker(ABC):
     """Makes contents when the columns of the input are known."""
+
+    def open(self, context: RuntimeContext) -> None:
+        """Open the functions that the contents call; before anything else."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -278,6 +283,9 @@ class AccumulatorMaker(ContentsMaker):
         self._aggregates = tuple(aggregates)
         self._plan = AggregatePlan(plain_aggregates(aggregates))
         self._input_schema = input_schema
+
+    def open(self, context: RuntimeContext) -> None:
+        open_functions(self._aggregates, context)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

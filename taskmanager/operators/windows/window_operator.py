@@ -23,6 +23,7 @@ from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.aggregation.accumulator_shapes import keep_shapes, restored_shapes, start_from
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.keyed_operator import WATERMARK_STATE
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
@@ -114,6 +115,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
+        self._maker.open(FunctionRuntimeContext(self.context))
         super().initialize_state(restored)
         self._restore_time_type(restored)
         if self._state is None:  # a subtask without keys goes on with the accumulators of the others

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.api.user_metrics import (
     MOST_METRICS,
@@ -97,6 +98,63 @@ def test_functions_of_keys_and_of_reduce_are_opened_and_closed() -> None:
         operators = job.metrics().operators
     assert sorted(figures["calls"] for figures in operators.values()) == [1, FEW - 3]
     assert len(Combining.closed) == 2
+
+
+class Largest(sl.BatchAggregateFunction):
+    """The largest value, and how often batches were folded in."""
+
+    accumulator = pa.schema([("largest", pa.int64())])
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.folded = context.metrics.counter("folded")
+
+    def result_type(self, *input_types: pa.DataType) -> pa.DataType:
+        return pa.int64()
+
+    def add(self, accumulators: pa.RecordBatch, groups: Any, *columns: pa.Array) -> pa.RecordBatch:
+        self.folded.inc()
+        return self.merge(accumulators, groups, pa.RecordBatch.from_arrays([*columns], schema=self.accumulator))
+
+    def merge(self, accumulators: pa.RecordBatch, groups: Any, others: pa.RecordBatch) -> pa.RecordBatch:
+        values = accumulators["largest"].to_pylist()
+        for group, value in zip(groups, others["largest"].to_pylist(), strict=True):
+            values[group] = value if values[group] is None else max(value, values[group])
+        return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=self.accumulator)
+
+    def result(self, accumulators: pa.RecordBatch) -> pa.Array:
+        return accumulators["largest"]
+
+
+class Counting(sl.WatermarkGenerator):
+    """Says how far time has come, and counts how often."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.said = context.metrics.counter("said")
+
+    def on_batch(self, batch: pa.RecordBatch, times_ms: Any, output: sl.WatermarkOutput) -> None:
+        self.said.inc()
+        output.emit_watermark(int(times_ms.max()))
+
+
+def test_aggregates_and_watermark_generators_of_the_users_are_opened() -> None:
+    """At the source, between operators, in windows with and without triggers, and in running aggregates."""
+    env = sl.StreamExecutionEnvironment(Configuration({}))
+    rows: list[dict[str, object]] = [{"k": number % 2, "t": number} for number in range(20)]
+    strategy = sl.WatermarkStrategy.for_generator("t", Counting)
+    numbers = env.from_source(CollectionSource.of_rows(rows), strategy, uid="numbers")
+    again = numbers.map_batches(lambda batch: batch, schema=numbers.schema, uid="same")
+    keyed = again.assign_timestamps_and_watermarks(strategy, uid="again").key_by("k")
+    window = keyed.window(sl.TumblingEventTimeWindows(5))
+    window.aggregate(uid="windows", largest=sl.batch_aggregate(Largest(), "t")).sink_to(DiscardingSink(), uid="out-1")
+    early = window.trigger(sl.PurgingTrigger(sl.CountTrigger(1)))
+    early.aggregate(uid="early", largest=sl.batch_aggregate(Largest(), "t")).sink_to(DiscardingSink(), uid="out-2")
+    running = keyed.running_aggregate(uid="running", largest=sl.batch_aggregate(Largest(), "t"))
+    running.sink_to(DiscardingSink(), uid="out-3")
+    with env.execute_async("opened", local=True) as job:
+        job.wait()
+        found = job.metrics().operators
+    assert {uid for uid, figures in found.items() if figures.get("said")} == {"numbers", "again"}
+    assert {uid for uid, figures in found.items() if figures.get("folded")} == {"windows", "early", "running"}
 
 
 def test_a_task_has_so_many_metrics_at_most_and_says_which_one_is_left_out() -> None:
