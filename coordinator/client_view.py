@@ -39,6 +39,7 @@ from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
 from snapline.runtime.cores.machine import check
 from snapline.runtime.process_figures import ProcessWatch
+from snapline.runtime.version import PROTOCOL_VERSION
 
 DUMP_TIMEOUT_SECONDS = 5.0
 """How long after the end of its sampling a TaskManager may take to say what it has seen."""
@@ -196,6 +197,7 @@ class ClientView:
         running = sum(status in RUNNING for status in statuses)
         overview = pb.ClusterOverview(
             version=self._version,
+            protocol_version=PROTOCOL_VERSION,
             leader_session_id=self._session,
             start_time_ms=self._start_time_ms,
             task_managers=resources.registered_task_managers,

@@ -787,7 +787,7 @@ class GetClusterOverviewRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterOverview(_message.Message):
-    __slots__ = ("version", "leader_session_id", "start_time_ms", "task_managers", "slots", "free_slots", "jobs_running", "jobs_ended", "process")
+    __slots__ = ("version", "leader_session_id", "start_time_ms", "task_managers", "slots", "free_slots", "jobs_running", "jobs_ended", "process", "protocol_version")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -797,6 +797,7 @@ class ClusterOverview(_message.Message):
     JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     JOBS_ENDED_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader_session_id: str
     start_time_ms: int
@@ -806,7 +807,8 @@ class ClusterOverview(_message.Message):
     jobs_running: int
     jobs_ended: int
     process: _cluster_pb2.ProcessFigures
-    def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ...) -> None: ...
+    protocol_version: int
+    def __init__(self, version: _Optional[str] = ..., leader_session_id: _Optional[str] = ..., start_time_ms: _Optional[int] = ..., task_managers: _Optional[int] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., jobs_running: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., process: _Optional[_Union[_cluster_pb2.ProcessFigures, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class ArchivedJob(_message.Message):
     __slots__ = ("details", "checkpoints", "checkpoint_details")

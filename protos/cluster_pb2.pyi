@@ -122,7 +122,7 @@ class ControlMessage(_message.Message):
     def __init__(self, trigger_checkpoint: _Optional[_Union[_checkpoint_pb2.TriggerCheckpoint, _Mapping]] = ..., acknowledge_checkpoint: _Optional[_Union[_checkpoint_pb2.AcknowledgeCheckpoint, _Mapping]] = ..., decline_checkpoint: _Optional[_Union[_checkpoint_pb2.DeclineCheckpoint, _Mapping]] = ..., notify_checkpoint_complete: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointComplete, _Mapping]] = ..., notify_checkpoint_aborted: _Optional[_Union[_checkpoint_pb2.NotifyCheckpointAborted, _Mapping]] = ..., register_task_executor: _Optional[_Union[RegisterTaskExecutor, _Mapping]] = ..., registration_success: _Optional[_Union[RegistrationSuccess, _Mapping]] = ..., registration_rejected: _Optional[_Union[RegistrationRejected, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., request_slot: _Optional[_Union[RequestSlot, _Mapping]] = ..., slot_request_rejected: _Optional[_Union[SlotRequestRejected, _Mapping]] = ..., notify_slot_available: _Optional[_Union[NotifySlotAvailable, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., register_task_executor_at_job_master: _Optional[_Union[RegisterTaskExecutorAtJobMaster, _Mapping]] = ..., offer_slots: _Optional[_Union[OfferSlots, _Mapping]] = ..., slot_offers_answered: _Optional[_Union[SlotOffersAnswered, _Mapping]] = ..., free_slot: _Optional[_Union[FreeSlot, _Mapping]] = ..., submit_tasks: _Optional[_Union[SubmitTasks, _Mapping]] = ..., cancel_task: _Optional[_Union[CancelTask, _Mapping]] = ..., task_state_changed: _Optional[_Union[TaskStateChanged, _Mapping]] = ..., end_of_data_reached: _Optional[_Union[EndOfDataReached, _Mapping]] = ..., job_status_changed: _Optional[_Union[_job_pb2.JobStatusChanged, _Mapping]] = ..., shut_down_task_executor: _Optional[_Union[ShutDownTaskExecutor, _Mapping]] = ..., register_job_master: _Optional[_Union[RegisterJobMaster, _Mapping]] = ..., declare_required_slots: _Optional[_Union[DeclareRequiredSlots, _Mapping]] = ..., not_enough_resources: _Optional[_Union[NotEnoughResources, _Mapping]] = ..., notify_task_manager_lost: _Optional[_Union[NotifyTaskManagerLost, _Mapping]] = ..., report_executions: _Optional[_Union[ReportExecutions, _Mapping]] = ..., report_watermark: _Optional[_Union[ReportWatermark, _Mapping]] = ..., align_watermarks: _Optional[_Union[AlignWatermarks, _Mapping]] = ..., tap_task: _Optional[_Union[TapTask, _Mapping]] = ..., task_tapped: _Optional[_Union[TaskTapped, _Mapping]] = ..., request_thread_dump: _Optional[_Union[RequestThreadDump, _Mapping]] = ..., thread_dump: _Optional[_Union[ThreadDump, _Mapping]] = ...) -> None: ...
 
 class TaskManagerInfo(_message.Message):
-    __slots__ = ("resource_id", "exchange_address", "slots", "version", "host", "pid", "executor_id", "log_url", "incarnation", "stays_when_idle")
+    __slots__ = ("resource_id", "exchange_address", "slots", "version", "host", "pid", "executor_id", "log_url", "incarnation", "stays_when_idle", "protocol_version")
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class TaskManagerInfo(_message.Message):
     LOG_URL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STAYS_WHEN_IDLE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     resource_id: str
     exchange_address: str
     slots: int
@@ -143,7 +144,8 @@ class TaskManagerInfo(_message.Message):
     log_url: str
     incarnation: str
     stays_when_idle: bool
-    def __init__(self, resource_id: _Optional[str] = ..., exchange_address: _Optional[str] = ..., slots: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., incarnation: _Optional[str] = ..., stays_when_idle: _Optional[bool] = ...) -> None: ...
+    protocol_version: int
+    def __init__(self, resource_id: _Optional[str] = ..., exchange_address: _Optional[str] = ..., slots: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., executor_id: _Optional[str] = ..., log_url: _Optional[str] = ..., incarnation: _Optional[str] = ..., stays_when_idle: _Optional[bool] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
     __slots__ = ("slot_number", "job_id", "allocation_id")

@@ -312,7 +312,8 @@ class EmbeddedCluster:
         self._task_manager_settings.setdefault(
             TASKMANAGER_REGISTRATION_TIMEOUT.key, "30 s"
         )  # this coordinator never comes back
-        if master.startswith("local") and not master.startswith("local-cluster"):
+        self._task_managers_write_here = master.startswith("local") and not master.startswith("local-cluster")
+        if self._task_managers_write_here:
             self._task_manager_settings.setdefault(
                 LOG_LEVEL.key, "WARNING"
             )  # they write to the terminal of this process
@@ -326,12 +327,13 @@ class EmbeddedCluster:
         """Start the coordinator, and then the TaskManagers."""
         from snapline.coordinator.coordinator_process import CoordinatorProcess
 
+        failures_are_told = self._failures_are_told and LOG_LEVEL.key not in self.configuration
         try:
             self._coordinator = CoordinatorProcess.start(
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
                 token=self.token,
-                failures_are_told=self._failures_are_told and LOG_LEVEL.key not in self.configuration,
+                failures_are_told=failures_are_told,
             )
             self.client = self._open_client()
             self._take_back = announce(self._coordinator.address, self.token)
@@ -345,6 +347,7 @@ class EmbeddedCluster:
                     token_from_spark=self._token_from_spark,
                     settings=self._task_manager_settings,
                     packages=self._packages,
+                    failures_are_told=failures_are_told and self._task_managers_write_here,
                 ),
                 self.logger,
             )

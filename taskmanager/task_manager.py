@@ -41,7 +41,7 @@ from snapline.runtime.rpc.security import Security
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.timers import TimerScheduler
-from snapline.runtime.version import VERSION
+from snapline.runtime.version import PROTOCOL_VERSION, VERSION
 from snapline.taskmanager.actors.running_tasks import RunningTasks
 from snapline.taskmanager.executor.effects import (
     CancelTaskExecution,
@@ -128,6 +128,7 @@ class TaskManager:
             log_url=config.log_url,
             incarnation=secrets.token_hex(16),
             stays_when_idle=config.stays_when_idle,
+            protocol_version=PROTOCOL_VERSION,
         )
         performers: dict[type, Performer] = {
             OpenConnection: lambda effect: self._dialer.open(effect.connection, effect.peer, self._tell),

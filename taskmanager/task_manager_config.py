@@ -27,6 +27,8 @@ class TaskManagerConfig:
     """Where the data server listens; empty: the address from which the coordinator is reached."""
     stays_when_idle: bool = False
     """Whether the TaskManager is kept while no job needs it."""
+    failures_are_told: bool = False
+    """Whether somebody else says why tasks fail, on the console that is written to."""
 
     @property
     def configuration(self) -> Configuration:

@@ -20,6 +20,7 @@ from snapline.dataflow.config import LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.runtime.logs import make_logger
 from snapline.runtime.recent_output import RecentOutput
+from snapline.taskmanager.actors.running_tasks import TASK_FAILED
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def run_task_manager(
     from snapline.taskmanager.task_manager import TaskManager
 
     compile_kernels_at_once()
-    logger = make_logger("taskmanager", Configuration(config.settings).get_option(LOG_LEVEL)).bind(
-        resource_id=config.resource_id
-    )
+    level = Configuration(config.settings).get_option(LOG_LEVEL)
+    without = (TASK_FAILED,) if config.failures_are_told else ()
+    logger = make_logger("taskmanager", level, without=without).bind(resource_id=config.resource_id)
     ended, bell = threading.Event(), bell or threading.Event()
 
     def on_ended() -> None:

@@ -65,6 +65,7 @@ from snapline.dataflow.wire.messages import (
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, MessageReceived, Send
 from snapline.runtime.cores.heartbeat import UNSENT_HEARTBEAT, HeartbeatMonitor, HeartbeatSettings, HeartbeatTimer
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, TimerFired
+from snapline.runtime.version import PROTOCOL_VERSION, UNDECLARED, understand_each_other
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class ResourceManagerSettings:
     """An idle TaskManager is released after this; 0: never."""
     requirement_check_delay_ms: int = 50
     """A job that a slot came back from is given another one after this, or as soon as it declares again."""
+    protocol_version: int = PROTOCOL_VERSION
+    """Version of the protocol, as TaskManagers declare theirs."""
 
     @classmethod
     def from_configuration(cls, version: str, configuration: Configuration) -> ResourceManagerSettings:
@@ -138,14 +141,15 @@ class RegistrationNews:
     reason: str = ""
 
 
-def understand_each_other(one: str, other: str) -> bool:
-    """Whether processes of these versions work together: minor versions differ by one at most, so that a cluster can be
-    upgraded one process after the other."""
-    parts = [version.split(".")[:2] for version in (one, other)]
-    if any(len(part) < 2 or not (part[0].isdigit() and part[1].isdigit()) for part in parts):
-        return parts[0] == parts[1]
-    (major, minor), (other_major, other_minor) = ((int(part[0]), int(part[1])) for part in parts)
-    return major == other_major and abs(minor - other_minor) <= 1
+def _why_not_understood(info: TaskManagerInfo, settings: ResourceManagerSettings) -> str:
+    """What is said to a TaskManager that speaks another protocol, with the way out."""
+    who = f"TaskManager {info.resource_id} has Snapline {info.version}"
+    if info.protocol_version == UNDECLARED:
+        return f"{who}, the coordinator {settings.version}: install versions on both whose minor numbers differ by one at most"
+    return (
+        f"{who}, which speaks protocol {info.protocol_version}, the coordinator {settings.version}, which speaks "
+        f"{settings.protocol_version}: install versions on both whose protocols differ by one at most"
+    )
 
 
 class ResourceManager:
@@ -369,11 +373,9 @@ class ResourceManager:
 
     def _register_task_manager(self, connection: ConnectionID, message: RegisterTaskExecutor) -> None:
         info = message.info
-        if not understand_each_other(info.version, self._settings.version):
-            why_not = (
-                f"TaskManager {info.resource_id} has Snapline {info.version}, the coordinator {self._settings.version}: "
-                "install versions on both whose minor numbers differ by one at most"
-            )
+        settings = self._settings
+        if not understand_each_other(info.version, info.protocol_version, settings.version, settings.protocol_version):
+            why_not = _why_not_understood(info, settings)
             self._rejected.pop(info.host, None)
             self._rejected[info.host] = why_not
             if len(self._rejected) > MAX_REJECTED_HOSTS:

@@ -137,7 +137,7 @@ class TaskManagerInfo:
     """host:port of its data server."""
     slots: int
     version: str
-    """Snapline version; a ResourceManager whose minor version differs by more than one rejects it."""
+    """Snapline version; it decides where no protocol version is declared, and says who is who."""
     host: str
     pid: int
     executor_id: str = ""
@@ -147,6 +147,9 @@ class TaskManagerInfo:
     process."""
     stays_when_idle: bool = False
     """Whoever started it wants it to be there also while no job needs it."""
+    protocol_version: int = 0
+    """Version of the protocol that it speaks; a ResourceManager whose version differs by more than one rejects it. 0:
+    it declares none."""
 
     def is_same_process(self, other: TaskManagerInfo) -> bool:
         """Whether both come from one process."""

@@ -52,6 +52,8 @@ class TaskManagerLaunch:
     """Names of archives of the application with Python packages."""
     stays_when_idle: bool = False
     """Whether the TaskManager stays while no job needs it."""
+    failures_are_told: bool = False
+    """Whether the driver says why tasks fail, on the console that the TaskManager writes to."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         executor_id=executor_id(os.environ),
         log_url=os.environ.get("SPARK_LOG_URL_STDERR", ""),
         stays_when_idle=launch.stays_when_idle,
+        failures_are_told=launch.failures_are_told,
     )
     with RecentOutput() as recent:
         # nobody else could end us once Spark's daemon is gone

@@ -53,6 +53,8 @@ class PoolSettings:
     """Names of archives of the application from which TaskManagers import."""
     stay_when_idle: bool = False
     """Whether the TaskManagers stay while no job needs them."""
+    failures_are_told: bool = False
+    """Whether the driver says why tasks fail, on the console that TaskManagers write to."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,7 @@ class TaskManagerPool:
             token_from_spark=self._settings.token_from_spark,
             packages=self._settings.packages,
             stays_when_idle=self._settings.stay_when_idle,
+            failures_are_told=self._settings.failures_are_told,
         )
         try:
             results = self._host.run_task_manager(launch, f"snapline-{resource_id}")

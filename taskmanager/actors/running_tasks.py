@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from snapline.dataflow.config import LOCAL_RECOVERY
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from snapline.dataflow.wire.messages import (
     ExecutionState,
     ReportExecutions,
@@ -37,6 +37,8 @@ from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
 from snapline.taskmanager.threads.thread_dumper import stack_of
 
+TASK_FAILED = "task failed"
+"""What is logged of a task that fails, with job, task, attempt and cause."""
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
 
@@ -110,7 +112,7 @@ class RunningTasks:
                 self._storages,
                 self._clock,
                 thread.wake_up,
-                lambda event: self._note(descriptor.task_name, environment, event),
+                lambda event: self._note(descriptor.job_id, descriptor.task_name, environment, event),
                 lambda: self._ended(attempt_id),
                 self._logger,
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
@@ -128,7 +130,7 @@ class RunningTasks:
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
         thread.start(task)
 
-    def _note(self, task_name: str, environment: TaskEnvironment, event: Any) -> None:
+    def _note(self, job_id: JobID, task_name: str, environment: TaskEnvironment, event: Any) -> None:
         """What a task tells; its failure is logged here, too, where its host's log is read."""
         read = environment.bytes_read
         if (
@@ -141,7 +143,10 @@ class RunningTasks:
             failure = event.failure
             where = {"operator": failure.operator_uid, "position": failure.position, "traceback": failure.traceback}
             details = {name: value for name, value in where.items() if value}
-            self._logger.info("task failed", task=task_name, reason=failure.summary, **details)
+            attempt = event.attempt_id.attempt_number
+            self._logger.warning(
+                TASK_FAILED, job_id=job_id, task=task_name, attempt=attempt, reason=failure.summary, **details
+            )
         self._tell(event)
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:

@@ -125,6 +125,12 @@ def test_a_new_leader_remembers_what_happened(cluster, tmp_path):
     before = cluster.follow(running, lambda details: details.overview.restarts == 1)
     (failure, *_) = messages(cluster.logs / "coordinator.log", "task failed")
     assert failure["job"] == "fails" and failure["operator"] == "bad" and "No such file" in failure["reason"]
+    lines = [line for each in cluster.task_managers for line in each.log.read_text().splitlines()]
+    (told, *_) = [json.loads(line) for line in lines if '"msg":"task failed"' in line and failed in line]
+    assert (told["level"], told["context"]["attempt"], told["context"]["task"]) == (
+        *("WARN", 0),
+        "CollectionSource -> map -> DiscardingSink (1/1)",
+    )
 
     wait_until(lambda: any((tmp_path / "ha" / "archive").glob("*")), "the archive")
     written = tmp_path / "ha" / "statistics" / running

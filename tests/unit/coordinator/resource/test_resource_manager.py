@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
+
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import (
     DrainRequested,
@@ -354,6 +356,28 @@ def test_versions_that_differ_by_one_minor_number_work_together() -> None:
         (RegistrationOutcome.REGISTERED, A, ""),
         (RegistrationOutcome.REJECTED, B, reason),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol", "is_taken"), [("0.9.0", 2, True), ("0.1.0", 4, False), ("0.3.0", 0, False)]
+)
+def test_a_declared_protocol_decides_and_the_release_only_where_none_is(
+    version: str, protocol: int, *, is_taken: bool
+) -> None:
+    """A release may change nothing of what is spoken; one of before the declaration is judged by its minor version."""
+    core = manager()
+    declared = replace(info(A), version=version, protocol_version=protocol)
+    (first, *_) = core.handle(said("tm-a", RegisterTaskExecutor(declared)), 0)
+    assert isinstance(first, Send)
+    assert isinstance(first.envelope.message, RegistrationSuccess if is_taken else RegistrationRejected)
+    if protocol == 4:
+        assert first == send(
+            "tm-a",
+            RegistrationRejected(
+                "TaskManager a has Snapline 0.1.0, which speaks protocol 4, the coordinator 0.1.0, which speaks 1: install "
+                "versions on both whose protocols differ by one at most"
+            ),
+        )
 
 
 def test_a_job_that_waits_is_told_of_rejected_task_managers() -> None:
