@@ -7,7 +7,7 @@
 const fs = require('node:fs');
 const path = require('node:path');
 const { parseArgs } = require('node:util');
-const { participate } = require('./snapline_external.js');
+const { FailedForGood, participate } = require('./snapline_external.js');
 
 class Counter {
   constructor(output, until, pauseMs) {
@@ -15,7 +15,8 @@ class Counter {
   }
 
   begin(context) {
-    const [state] = context.state.get('counter') || [];
+    const [state, another] = context.state.get('counter') || [];
+    if (another) throw new FailedForGood('this program holds one counter, and after the rescale it would be several: start more programs');
     ({ next: this.next, writtenUpTo: this.writtenUpTo } = state ? JSON.parse(state) : { next: 1, writtenUpTo: 0 });
     this.snapshots.clear();
     this.write(this.next - 1); // nobody knows whether that was done

@@ -94,6 +94,9 @@ export interface Participation {
 /** Thrown by `snapshot`: the task cannot take part in this checkpoint, which is aborted for all. */
 export class CheckpointDeclined extends Error {}
 
+/** Thrown by a method, or given to `fail`: it would fail again, so the job fails instead of being restarted. */
+export class FailedForGood extends Error {}
+
 /** The coordinator does not let the program take part, and will not. */
 export class ParticipationRefused extends Error {}
 

@@ -21,6 +21,7 @@ const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.UNIMPLEMENTED];
 
 class ParticipationRefused extends Error {}
 class CheckpointDeclined extends Error {}
+class FailedForGood extends Error {}
 
 /** One stream, from its registration to its end. Resolves with what the coordinator said last. */
 class Conversation {
@@ -203,7 +204,7 @@ class Conversation {
   async fail(error, attemptId) {
     if (this.attempt !== attemptId) return;
     this.attempt = '';
-    this.say({ taskFailed: { attemptId, reason: String(error), details: error.stack || '' } });
+    this.say({ taskFailed: { attemptId, reason: String(error), details: error.stack || '', isFinal: error instanceof FailedForGood } });
     await this.task.end(`it failed: ${error}`);
   }
 }
@@ -280,4 +281,4 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
   }
 }
 
-module.exports = { participate, CheckpointDeclined, ParticipationRefused, PROTOCOL_VERSION };
+module.exports = { participate, CheckpointDeclined, FailedForGood, ParticipationRefused, PROTOCOL_VERSION };

@@ -240,7 +240,7 @@ class JobMaster:
             shortage = pool.shortage(pool.required, pool.programs_required, self._resource_manager.note)
             return f"waiting for slots: {shortage}"
         current = self.scheduler.round
-        return self._clients.detail if current is None else current.phase.value
+        return self._clients.detail if current is None else current.waits_for
 
     def url_of(self, location: str) -> str:
         """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import Enum
 
 from snapline.coordinator.checkpoint.events import ExecutionChange
@@ -106,6 +107,14 @@ class DeploymentRound:
     """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small
     offers."""
     restored: RestoredTasks = NOTHING_RESTORED
+
+    @property
+    def waits_for(self) -> str:
+        """Return what the round waits for, for people."""
+        if self.phase is RoundPhase.CANCELING and not self.canceling:
+            until = datetime.fromtimestamp(self.not_before_ms // 1_000, UTC)
+            return f"the restart delay, until {until:%Y-%m-%d %H:%M:%S} UTC"
+        return self.phase.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ not have Spark or Arrow. What travels is in protos/external.proto; docs/external
 this and in other languages.
 """
 
-from snapline.external.conversation import CheckpointDeclined, ExternalTask, Rows, TaskContext
+from snapline.external.conversation import CheckpointDeclined, ExternalTask, FailedForGood, Rows, TaskContext
 from snapline.external.participation import ParticipationRefused, participate
 from snapline.external.uploads import Uploaded, upload
 
 __all__ = [
     "CheckpointDeclined",
     "ExternalTask",
+    "FailedForGood",
     "ParticipationRefused",
     "Rows",
     "TaskContext",

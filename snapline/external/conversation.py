@@ -63,6 +63,16 @@ class CheckpointDeclined(Exception):
     """
 
 
+class FailedForGood(Exception):
+    """Raised by a method of an `ExternalTask`: it would fail again, so the job fails instead of being restarted.
+
+    >>> class OfOneProgram(sl_external.ExternalTask):
+    ...     def begin(self, context):
+    ...         if len(context.state.get("n", [])) > 1:
+    ...             raise sl_external.FailedForGood("it has one state, and cannot be rescaled")
+    """
+
+
 @dataclass(frozen=True)
 class TaskContext:
     """What an attempt begins with.
@@ -356,5 +366,10 @@ class Conversation:
         attempt = self._attempt
         details = "".join(traceback.format_exception(error))
         self.lost(f"it failed: {error}")
-        failed = pb.TaskFailed(attempt_id=attempt, reason=f"{type(error).__name__}: {error}", details=details)
+        failed = pb.TaskFailed(
+            attempt_id=attempt,
+            reason=f"{type(error).__name__}: {error}",
+            details=details,
+            is_final=isinstance(error, FailedForGood),
+        )
         return [pb.FromProgram(task_failed=failed)]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.rpc.external_gateway import MAX_QUEUED_FOR_PROGRAM
 from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
@@ -462,6 +464,19 @@ def test_state_that_was_uploaded_is_in_savepoints_and_goes_with_its_checkpoint(c
     coordinator.client.cancel(job_id)
     for _, thread in words:
         thread.join()
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_a_program_that_cannot_be_rescaled_fails_its_job_for_good(coordinator, programs, tmp_path):
+    """The counter for Node is one counter: two of them do not become one, and no restart helps."""
+    job_id = coordinator.submit("fleet", orders=2)
+    for name in ("a", "b"):
+        programs(*node_counter(coordinator, "fleet", "orders", tmp_path / name, ENDLESS))
+    coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    with suppress(SnaplineError):
+        coordinator.client.rescale(job_id, parallelism=1)
+    with pytest.raises(JobFailed, match="this program holds one counter"):
+        coordinator.client.wait(job_id)
 
 
 UPLOADS = """

@@ -391,6 +391,7 @@ def test_a_failed_task_is_restarted_after_the_delay_from_the_latest_checkpoint()
 
     assert statuses(effects) == [JobStatus.RESTARTING]
     assert effects[-1] == StartTimer(RestartDelayTimer(), 40)
+    assert story.core.status_detail == "the restart delay, until 1970-01-01 00:00:00 UTC"
     effects = story.take(TimerFired(RestartDelayTimer()), 40)
     (submitted,) = messages(effects, SubmitTasks)
     assert submitted.tasks[0].attempt_id == attempt(1)

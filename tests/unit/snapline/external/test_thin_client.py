@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from snapline.external import CheckpointDeclined, ExternalTask
+from snapline.external import CheckpointDeclined, ExternalTask, FailedForGood
 from snapline.external.conversation import Conversation
 from snapline.protos import external_pb2 as pb
 
@@ -133,6 +133,16 @@ def test_what_a_method_raises_ends_the_attempt():
     task, conversation = running()
     task.raises = ValueError("no disk")
     assert kind_of(conversation.work()[1])[0] == "task_failed"
+
+
+def test_a_failure_that_would_come_again_is_said_to_be_final():
+    """The job is not restarted for it."""
+    task = Noted()
+    conversation = Conversation(task)
+    task.raises = FailedForGood("this state is of another program")
+    (failed,) = conversation.handle(pb.ToProgram(run_task=pb.RunTask(attempt_id="a")))
+    assert failed.task_failed.is_final
+    assert failed.task_failed.reason == "FailedForGood: this state is of another program"
 
 
 def test_a_task_without_work_has_finished():
