@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
-from snapline.runtime.logs import Logger
+from snapline.runtime.logs import TASK_FAILED, Logger
 
-TASK_FAILED = "task failed"
 JOB_FAILED = "job failed"
 JOB_STATUS = "job status"
 FAILURES = frozenset({TASK_FAILED, JOB_FAILED, JOB_STATUS})

@@ -26,7 +26,8 @@ from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.snapshot.digests import CHUNK_BYTES, CheckedRanges, check_chunks, digests_of
+from snapline.dataflow.snapshot.digest_sizes import CHUNK_BYTES
+from snapline.dataflow.snapshot.digests import CheckedRanges, check_chunks, digests_of
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from snapline.dataflow.ids import CheckpointID
+
+if TYPE_CHECKING:  # a client, which handles no batch, does without Arrow
+    import pyarrow as pa
 
 MIN_WATERMARK_MS = -(2**63)
 MAX_WATERMARK_MS = 2**63 - 1
@@ -200,4 +202,7 @@ ControlElement = (
     | EndOfPartition
     | EndOfChannelState
 )
-StreamElement = pa.RecordBatch | ControlElement
+if TYPE_CHECKING:
+    StreamElement = pa.RecordBatch | ControlElement
+else:
+    StreamElement = "pa.RecordBatch | ControlElement"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Logger: TypeAlias = "FilteringBoundLogger"
 
 REDACTED = "*********(redacted)"
+TASK_FAILED = "task failed"
+"""The message of a task that fails, with job, task, attempt and cause; left out where somebody else tells it."""
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

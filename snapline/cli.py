@@ -32,7 +32,6 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
-from snapline.environment import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.external_commands import submit_external
 from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.pack_command import pack
@@ -42,6 +41,7 @@ from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
+from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.resumable_command import show_resumable
 from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
 from snapline.security_commands import certificates, credential

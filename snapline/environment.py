@@ -40,6 +40,7 @@ from snapline.dataflow.graph.translation import Translation, translate
 from snapline.dataflow.ids import JobID
 from snapline.job_files import JobFiles
 from snapline.reporting import print_errors_in_one_line
+from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
 from snapline.user_modules import modules_beside_script, pickled_by_value
@@ -48,10 +49,6 @@ if TYPE_CHECKING:
     from snapline.job_handle import JobHandle
     from snapline.job_result import JobExecutionResult
     from snapline.spark.streaming_frames import StreamedFrame
-RESTORE_VARIABLE = "SNAPLINE_RESTORE_FROM"
-"""Set by `snapline run --from-savepoint`."""
-ALLOW_NON_RESTORED_VARIABLE = "SNAPLINE_ALLOW_NON_RESTORED_STATE"
-CLAIM_VARIABLE = "SNAPLINE_CLAIM_SNAPSHOT"
 
 
 def absolute_path(path: str) -> str:

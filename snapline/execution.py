@@ -19,7 +19,6 @@ from snapline.client import ClusterClient, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.interrupts import interrupt_only_raises
@@ -31,6 +30,7 @@ from snapline.rows_read import RowsRead
 from snapline.runtime.cores.machine import check
 
 if TYPE_CHECKING:
+    from snapline.dataflow.graph.translation import Translation
     from snapline.environment import StreamExecutionEnvironment
     from snapline.session import EmbeddedCluster
 

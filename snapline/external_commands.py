@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from snapline.dataflow.config import OPTIONS, ConfigurationError
-from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.printing import echo
@@ -30,6 +29,8 @@ def submit_external(
     savepoint: SavepointRestoreSettings,
 ) -> None:
     """Submit the job, and print its id. Raises SnaplineError for what cannot be."""
+    from snapline.dataflow.graph.external_tasks import external_job  # loads Arrow
+
     wanted = {ONLY_TASK: programs} if programs else {}
     for given in tasks:
         task, separator, number = given.rpartition("=")

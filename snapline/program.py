@@ -13,11 +13,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
-from snapline.dataflow.graph.translation import Translation
 from snapline.execution import ProgramAborted, translating_only
 from snapline.reporting import ScriptFailed
+
+if TYPE_CHECKING:
+    from snapline.dataflow.graph.translation import Translation
 
 THREAD_CHECK_S = 0.1
 """How often, in seconds, `translate_script` looks whether one of the script's threads has executed."""

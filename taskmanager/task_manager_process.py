@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
-from snapline.runtime.logs import make_logger
+from snapline.runtime.logs import TASK_FAILED, make_logger
 from snapline.runtime.recent_output import RecentOutput
-from snapline.taskmanager.actors.running_tasks import TASK_FAILED
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome
 
 if TYPE_CHECKING:

@@ -13,10 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from snapline.dataflow.api.state import StateError
-
-CHUNK_BYTES = 1 << 20
-"""A part of the format: a reader has to cut a blob as its writer did."""
-DIGEST_BYTES = 32
+from snapline.dataflow.snapshot.digest_sizes import CHUNK_BYTES, DIGEST_BYTES, digests_size
 
 
 class ChangedState(StateError):
@@ -29,11 +26,6 @@ def digests_of(data: bytes | bytearray | memoryview) -> bytes:
     return b"".join(
         hashlib.sha256(view[start : start + CHUNK_BYTES]).digest() for start in range(0, view.nbytes, CHUNK_BYTES)
     )
-
-
-def digests_size(blob_bytes: int) -> int:
-    """Return how many bytes of digests a blob of so many bytes has."""
-    return -(-blob_bytes // CHUNK_BYTES) * DIGEST_BYTES
 
 
 def check_chunks(data: bytes, offset: int, digests: bytes, file: str, blob_offset: int) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.snapshot.digests import digests_size
+from snapline.dataflow.snapshot.digest_sizes import digests_size
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     OperatorStateEntry,

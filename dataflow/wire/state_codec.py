@@ -11,7 +11,7 @@ from typing import Any
 
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot.digests import digests_size
+from snapline.dataflow.snapshot.digest_sizes import digests_size
 from snapline.dataflow.snapshot.handles import (
     EMPTY_TASK_STATE,
     ByteStreamStateHandle,

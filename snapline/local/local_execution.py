@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.runtime.logs import TASK_FAILED
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment
@@ -133,7 +134,9 @@ class ConsoleLogger:
     """What a local run has to say besides its results: warnings, in a line each, on standard error."""
 
     def warning(self, event: str, **context: Any) -> None:
-        """Print the event and its context."""
+        """Print the event and its context; why a task fails is told as news of the job."""
+        if event == TASK_FAILED:
+            return
         said = "".join(f"  {key}={value}" for key, value in context.items())
         sys.stderr.write(f"snapline: {event}{said}\n")
 

@@ -25,7 +25,7 @@ from snapline.dataflow.wire.messages import (
     TaskStateChanged,
 )
 from snapline.runtime.clock import Clock
-from snapline.runtime.logs import Logger
+from snapline.runtime.logs import TASK_FAILED, Logger
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.actors.task_environment import TaskEnvironment
 from snapline.taskmanager.executor.events import TaskEnteredState
@@ -37,8 +37,6 @@ from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
 from snapline.taskmanager.threads.thread_dumper import stack_of
 
-TASK_FAILED = "task failed"
-"""What is logged of a task that fails, with job, task, attempt and cause."""
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
 

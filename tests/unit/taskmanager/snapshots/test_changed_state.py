@@ -14,7 +14,8 @@ from snapline.coordinator.snapshots import adopt_snapshot, read_blob_range, read
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot.digests import CHUNK_BYTES, ChangedState, digests_of
+from snapline.dataflow.snapshot.digest_sizes import CHUNK_BYTES
+from snapline.dataflow.snapshot.digests import ChangedState, digests_of
 from snapline.dataflow.snapshot.handles import (
     CheckpointMetadata,
     KeyedStateHandle,

@@ -15,7 +15,7 @@ import pytest
 
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot import digests
+from snapline.dataflow.snapshot import digest_sizes
 from snapline.dataflow.snapshot.handles import OperatorStateMode, SegmentStateHandle, TaskStateSnapshot
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -208,7 +208,7 @@ def test_a_copy_that_goes_while_it_is_read(start: Callable[[str], TaskManagerOnD
     assert blob.read_range(0, 1000) == LARGE[:1000]
     path.unlink()
 
-    later = digests.CHUNK_BYTES
+    later = digest_sizes.CHUNK_BYTES
     assert blob.read_range(later, 5000) == LARGE[later : later + 5000]
     assert (reader.bytes_read.local, reader.bytes_read.remote) == (later, later)
 
@@ -224,7 +224,7 @@ def test_a_copy_that_changes_hands_while_it_is_read(start: Callable[[str], TaskM
     assert blob.read_range(0, 1000) == LARGE[:1000]
     start("tm-3")
 
-    later = digests.CHUNK_BYTES
+    later = digest_sizes.CHUNK_BYTES
     assert blob.read_range(later, 5000) == LARGE[later : later + 5000]
     assert (reader.bytes_read.local, reader.bytes_read.remote) == (min(len(LARGE), 2 * later), 0)
     assert survivor.log.warnings == []
