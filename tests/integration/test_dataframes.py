@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,7 @@ from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.session import open_spark
 from snapline.spark import streaming_frames
-from tests.services.cluster import wait_until
+from tests.services.cluster import LocalCluster, wait_until
 
 UTC = dt.UTC
 TYPES = (
@@ -87,6 +88,40 @@ def test_every_type_comes_back(spark: Any, tmp_path: Path) -> None:
     order = ["i8"]
     assert back.orderBy(*order).collect() == frame.orderBy(*order).collect()
     assert staged(tmp_path) == []
+
+
+NARROWED = {
+    "u1": (pa.uint8(), 255, "smallint", 255),
+    "u2": (pa.uint16(), 65_535, "int", 65_535),
+    "u4": (pa.uint32(), 2**32 - 1, "bigint", 2**32 - 1),
+    "u8": (pa.uint64(), 2**64 - 1, "decimal(20,0)", Decimal(2**64 - 1)),
+    "f2": (pa.float16(), 0.5, "float", 0.5),
+    "lb": (pa.large_binary(), b"x", "binary", bytearray(b"x")),
+    "fb": (pa.binary(2), b"xy", "binary", bytearray(b"xy")),
+    "ls": (pa.large_string(), "x", "string", "x"),
+    "dict": (pa.dictionary(pa.int32(), pa.string()), "x", "string", "x"),
+    "ll": (pa.large_list(pa.uint8()), [1], "array<smallint>", [1]),
+    "ts_s": (pa.timestamp("s", "UTC"), 3_600, "timestamp", None),
+    "ts_ms": (pa.timestamp("ms"), 1_500, "timestamp_ntz", dt.datetime(1970, 1, 1, 0, 0, 1, 500_000)),  # noqa: DTZ001
+}
+"""Types that Spark does not have: what they become there."""
+
+
+def test_types_that_spark_does_not_have_are_widened(spark: Any, tmp_path: Path) -> None:
+    """The lower half of the table of types in docs/dataframes.md."""
+    schema = pa.schema([(name, kind) for name, (kind, *_) in NARROWED.items()])
+    values = pa.table({name: pa.array([v, None], kind) for name, (kind, v, *_) in NARROWED.items()}, schema)
+    source = CollectionSource(values.to_batches())
+    back = environment(tmp_path).from_source(source, uid="rows").to_dataframe(spark, local=True)
+    assert {each.name: each.dataType.simpleString() for each in back.schema.fields} == {
+        name: spark_type for name, (_, _, spark_type, _) in NARROWED.items()
+    }
+    full, empty = sorted(back.collect(), key=lambda row: row.u1 is None)
+    assert all(each is None for each in empty)
+    assert {name: full[name] for name in NARROWED if name != "ts_s"} == {
+        name: wanted for name, (*_, wanted) in NARROWED.items() if name != "ts_s"
+    }
+    assert back.selectExpr("unix_seconds(ts_s) as at").collect()[0]["at"] in (3_600, None)
 
 
 @pytest.mark.parametrize(
@@ -574,6 +609,47 @@ def test_a_query_that_fails_for_good_ends_the_job_with_its_reason(
     stream.sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
     with pytest.raises(JobFailed, match="RuntimeError: planned"):
         env.execute("streamed", local=True)
+
+
+def test_frames_go_into_a_job_at_a_service_and_out_of_it(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator and TaskManagers that are no part of this program, one of which is killed in between: the frame is
+    not computed again, its staged rows go with the job, and a streaming one has its query here, so that it cannot be
+    left behind."""
+    some_files(tmp_path / "in", 0, 3)
+    with LocalCluster(tmp_path / "cluster", (2, 2)) as cluster:
+        slowly = cluster.environment(2).from_dataframe(spark.range(0, 2_000, 1, 4), uid="f")
+
+        def note(row: dict[str, Any]) -> dict[str, Any]:
+            import time
+
+            time.sleep(0.0005)
+            return row
+
+        frame = slowly.map(note, schema=pa.schema([("id", pa.int64())]))
+        killer = threading.Thread(target=kill_one_when_rows_flow, args=(cluster,))
+        killer.start()
+        assert sorted(row.id for row in frame.to_dataframe(spark).collect()) == list(range(2_000))
+        killer.join()
+        assert list(cluster.checkpoints.glob("snapline-staged-*")) == []
+        env = cluster.environment(2)
+        streamed(spark, env, tmp_path).sink_to(sl.ParquetSink(str(tmp_path / "out")), uid="sink")
+        monkeypatch.setenv("SNAPLINE_DETACHED", "1")
+        with pytest.raises(JobDefinitionError, match="its query runs in this program, so it cannot run detached"):
+            env.execute("streamed")
+        monkeypatch.delenv("SNAPLINE_DETACHED")
+        env.execute("streamed")
+        assert sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) == list(range(300))
+
+
+def kill_one_when_rows_flow(cluster: LocalCluster) -> None:
+    """A TaskManager, once a checkpoint of the only job is complete; another one takes its place."""
+    wait_until(lambda: bool(cluster.client.list_jobs()), "the job", 120)
+    job_id = cluster.client.list_jobs()[0].job_id
+    cluster.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
+    cluster.task_managers[0].kill()
+    cluster.start_task_manager(2)
 
 
 def test_wrong_streaming_frames_are_refused(spark: Any, tmp_path: Path) -> None:
