@@ -38,6 +38,7 @@ from snapline.dataflow.wire.messages import JobStatus, RequestThreadDump, Thread
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import tell_if_alive
 from snapline.runtime.cores.machine import check
+from snapline.runtime.logs import Logger, change_level
 from snapline.runtime.process_figures import ProcessWatch
 from snapline.runtime.version import PROTOCOL_VERSION
 
@@ -60,6 +61,7 @@ class ClientView:
         thread_dumps: PendingThreadDumps,
         snapshots: SnapshotStates,
         configuration: Configuration,
+        logger: Logger,
         version: str,
         session: LeaderSessionID,
         start_time_ms: int,
@@ -71,6 +73,7 @@ class ClientView:
         self._thread_dumps = thread_dumps
         self._snapshots = snapshots
         self._configuration = configuration
+        self._logger = logger
         self._version = version
         self._session = session
         self._start_time_ms = start_time_ms
@@ -169,12 +172,16 @@ class ClientView:
         *,
         heap: bool = False,
         log_lines: int = 0,
+        log_level: str = "",
     ) -> Sequence[ThreadDump]:
         request_id, answer = self._thread_dumps.draw(resource_ids)
-        request = RequestThreadDump(request_id, duration_ms, interval_ms, heap, log_lines)
+        request = RequestThreadDump(request_id, duration_ms, interval_ms, heap, log_lines, log_level)
         asked = tuple(ResourceID(resource_id) for resource_id in resource_ids)
         tell_if_alive(self._resource_manager, ThreadDumpRequested(request, asked))
         return await answer(duration_ms / 1000 + (HEAP_TIMEOUT_SECONDS if heap else DUMP_TIMEOUT_SECONDS))
+
+    async def change_log_level(self, level: str) -> None:
+        change_level(self._logger, level)
 
     async def set_draining(self, resource_id: str, *, draining: bool) -> None:
         tell_if_alive(self._resource_manager, DrainRequested(ResourceID(resource_id), draining))

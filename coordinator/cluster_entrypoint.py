@@ -184,6 +184,7 @@ class ClusterEntrypoint:
             self._thread_dumps,
             SnapshotStates(self._storages, Signer.of_storage(configuration)),
             configuration,
+            self._logger,
             VERSION,
             self._session,
             start_time_ms,

@@ -703,20 +703,22 @@ class ReportWorkersResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class DumpThreadsRequest(_message.Message):
-    __slots__ = ("job_id", "resource_id", "duration_ms", "interval_ms", "heap", "log_lines")
+    __slots__ = ("job_id", "resource_id", "duration_ms", "interval_ms", "heap", "log_lines", "log_level")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEAP_FIELD_NUMBER: _ClassVar[int]
     LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    LOG_LEVEL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     resource_id: str
     duration_ms: int
     interval_ms: int
     heap: bool
     log_lines: int
-    def __init__(self, job_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ..., log_lines: _Optional[int] = ...) -> None: ...
+    log_level: str
+    def __init__(self, job_id: _Optional[str] = ..., resource_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ..., log_lines: _Optional[int] = ..., log_level: _Optional[str] = ...) -> None: ...
 
 class ThreadDumps(_message.Message):
     __slots__ = ("dumps", "silent")

@@ -294,18 +294,20 @@ class Disconnect(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class RequestThreadDump(_message.Message):
-    __slots__ = ("request_id", "duration_ms", "interval_ms", "heap", "log_lines")
+    __slots__ = ("request_id", "duration_ms", "interval_ms", "heap", "log_lines", "log_level")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEAP_FIELD_NUMBER: _ClassVar[int]
     LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    LOG_LEVEL_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     duration_ms: int
     interval_ms: int
     heap: bool
     log_lines: int
-    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ..., log_lines: _Optional[int] = ...) -> None: ...
+    log_level: str
+    def __init__(self, request_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., heap: _Optional[bool] = ..., log_lines: _Optional[int] = ..., log_level: _Optional[str] = ...) -> None: ...
 
 class HeapType(_message.Message):
     __slots__ = ("name", "count", "bytes")

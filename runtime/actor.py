@@ -100,7 +100,6 @@ class MachineActor(pykka.ThreadingActor):
         self._timers = TimerTable(timers, self._tell_timer)
         self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
         self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
-        self._debug = logs_debug(logger)
 
     def on_receive(self, message: Any) -> Any:
         if type(message) is Query:
@@ -131,7 +130,7 @@ class MachineActor(pykka.ThreadingActor):
     def _handle(self, event: Any) -> None:
         now_ms = self._clock.now_ms()
         effects = self._machine.handle(event, now_ms)
-        if self._debug:
+        if logs_debug(self._logger):  # asked each time, because the level may change
             self._log(event, effects, now_ms)
         for effect in effects:
             performer = self._performers.get(type(effect))

@@ -67,10 +67,24 @@ def make_logger(
     logger: Logger = structlog.wrap_logger(
         structlog.WriteLogger(out),
         processors=[leave_out, _shape, render] if without else [_shape, render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
+        wrapper_class=type("AdjustableLogger", (structlog.make_filtering_bound_logger(LEVELS[level.lower()]),), {}),
         cache_logger_on_first_use=False,
     ).bind(logger=name)
     return logger
+
+
+def change_level(logger: Logger, level: str) -> None:
+    """Let a logger of `make_logger`, and all that are bound from it, write from this level on. Raises ValueError for an
+    unknown level. A logger of another kind stays as it is."""
+    import structlog
+
+    if level.lower() not in LEVELS:
+        raise ValueError(f"unknown log level {level!r}: one of {', '.join(LEVELS)}")
+    its_class = type(logger)
+    if its_class.__name__ == "AdjustableLogger":  # no other class is of one logger alone
+        for name, method in vars(structlog.make_filtering_bound_logger(LEVELS[level.lower()])).items():
+            if not name.startswith("__"):
+                setattr(its_class, name, method)
 
 
 def silent_logger() -> Logger:

@@ -355,10 +355,11 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 @cli.command()
 @click.argument("job_or_taskmanager")
 @click.option("--lines", default=200, show_default=True, help="the last ones of each TaskManager, at most 2000")
+@click.option("--level", default="", help="write DEBUG (INFO, ...) and above from now on; also of `coordinator`")
 @with_target
-def logs(target: Target, job_or_taskmanager: str, lines: int) -> None:
+def logs(target: Target, job_or_taskmanager: str, lines: int, level: str) -> None:
     """The last lines that a job's TaskManagers, or one, have written: their log, and what functions print."""
-    diagnosis_commands.print_logs(target, job_or_taskmanager, lines)
+    diagnosis_commands.print_logs(target, job_or_taskmanager, lines, level)
 
 
 @cli.command()

@@ -378,18 +378,25 @@ class ClusterClient:
         *,
         heap: bool = False,
         log_lines: int = 0,
+        log_level: str = "",
     ) -> pb.ThreadDumps:
         """What the threads of a job's TaskManagers do, or of one TaskManager: now, or which stacks are seen how often
         while `duration_ms` pass. With `heap` also the types that take most of their memory, and the containers that
-        have grown most meanwhile. With `log_lines` only so many of the last lines that they have written. Raises
-        RequestRefused for what is not known.
+        have grown most meanwhile. With `log_lines` only so many of the last lines that they have written. With
+        `log_level` they write lines of this level and above from now on; of no job and no TaskManager, the coordinator
+        does. Raises RequestRefused for what is not known.
 
         >>> client.dump_threads(resource_id="nobody")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
         request = pb.DumpThreadsRequest(
-            job_id=job_id, resource_id=resource_id, duration_ms=duration_ms, heap=heap, log_lines=log_lines
+            job_id=job_id,
+            resource_id=resource_id,
+            duration_ms=duration_ms,
+            heap=heap,
+            log_lines=log_lines,
+            log_level=log_level,
         )
         return self._call(self._stub.DumpThreads, request, CALL_TIMEOUT_S + duration_ms / 1000)
 

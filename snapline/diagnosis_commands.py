@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from snapline.cli import Target
     from snapline.client import ClusterClient
 
+COORDINATOR = "coordinator"
+"""What `snapline logs --level` calls the coordinator itself."""
+
 
 def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
     """Print what holds the job up, the gravest first."""
@@ -71,10 +74,14 @@ def print_stacks(target: Target, what: str, *, everything: bool) -> None:
         echo(f"TaskManager {resource_id} did not answer", err=True)
 
 
-def print_logs(target: Target, what: str, lines: int) -> None:
-    """Print the last lines of a job's TaskManagers, or of one TaskManager."""
+def print_logs(target: Target, what: str, lines: int, level: str) -> None:
+    """Print the last lines of a job's TaskManagers, or of one TaskManager. With a level, they write from there on; the
+    coordinator does as well, whose lines are in its own file."""
     with target.client() as client:
-        dumps = _dump(client, what, 0, log_lines=lines)
+        if level and what == COORDINATOR:
+            dumps = client.dump_threads(log_level=level)
+        else:
+            dumps = _dump(client, what, 0, log_lines=lines, log_level=level)
     if target.as_json:
         echo(json.dumps({dump.resource_id: list(dump.log) for dump in dumps.dumps}, indent=2))
     else:
@@ -140,12 +147,12 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
 
 
 def _dump(
-    client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0
+    client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0, log_level: str = ""
 ) -> pb.ThreadDumps:
     """Ask a TaskManager of this name, else those of a job."""
     is_one = any(what == each.resource_id for each in client.list_task_managers())
     job_id, resource_id = ("", what) if is_one else (client.resolve_job(what), "")
-    return client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines)
+    return client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines, log_level=log_level)
 
 
 def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:

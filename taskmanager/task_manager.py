@@ -33,7 +33,7 @@ from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.leaders.zookeeper_leader_retrieval import ZooKeeperLeaderRetrieval
 from snapline.runtime.leaders.zookeeper_session import ZooKeeperSettings
-from snapline.runtime.logs import Logger
+from snapline.runtime.logs import Logger, change_level
 from snapline.runtime.process_figures import ProcessWatch
 from snapline.runtime.recent_output import RecentOutput
 from snapline.runtime.rpc.dialing import Dialer, relay_for
@@ -168,7 +168,11 @@ class TaskManager:
             self._exchange.programs.offer,
         )
         self._dumper = ThreadDumper(
-            ResourceID(config.resource_id), self._tasks.threads, recent, lambda dump: self._tell(ThreadsDumped(dump))
+            ResourceID(config.resource_id),
+            self._tasks.threads,
+            recent,
+            lambda dump: self._tell(ThreadsDumped(dump)),
+            lambda level: change_level(logger, level),
         )
         self._retrieval: LeaderRetrieval | ZooKeeperLeaderRetrieval
         if zookeeper is None:

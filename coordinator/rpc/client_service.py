@@ -44,7 +44,7 @@ from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job
 from snapline.dataflow.wire.messages import ThreadDump
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.logs import Logger
+from snapline.runtime.logs import LEVELS, Logger
 from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINES, last_lines
 
 MAX_PROFILE_MS = 600_000
@@ -116,9 +116,14 @@ class Cluster(Protocol):
         *,
         heap: bool = False,
         log_lines: int = 0,
+        log_level: str = "",
     ) -> Sequence[ThreadDump]:
         """What the threads of these TaskManagers do, and what their memory is used for, or the last lines that they
-        have written; those that do not answer in time are missing."""
+        have written; those that do not answer in time are missing. With `log_level` they write from there on."""
+        ...
+
+    async def change_log_level(self, level: str) -> None:
+        """Let the coordinator write log lines from this level on."""
         ...
 
     async def set_draining(self, resource_id: str, *, draining: bool) -> None:
@@ -395,7 +400,14 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         if not 0 <= request.log_lines <= MAX_LINES:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"log_lines lies between 0 and {MAX_LINES}")
+        if request.log_level and request.log_level.lower() not in LEVELS:
+            text = f"log_level {request.log_level!r} is none: one of {', '.join(LEVELS)}"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         registered = {each.resource_id for each in (await self._cluster.list_task_managers()).task_managers}
+        if request.log_level and not request.job_id and not request.resource_id:
+            await self._cluster.change_log_level(request.log_level)
+            self._audit.write("log level", client_of(context), "done", level=request.log_level, of="coordinator")
+            return pb.ThreadDumps()
         if request.job_id:
             details = await self._details(request.job_id, context)
             wanted = task_managers_of(details) & registered
@@ -410,7 +422,11 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             request.interval_ms,
             heap=request.heap,
             log_lines=request.log_lines,
+            log_level=request.log_level,
         )
+        if request.log_level:
+            of = ", ".join(sorted(wanted))
+            self._audit.write("log level", client_of(context), "done", level=request.log_level, of=of)
         answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
         for dump in found:
             encode_into(

@@ -310,6 +310,8 @@ class RequestThreadDump:
     """Say also what memory is used for, and which containers have grown meanwhile."""
     log_lines: int = 0
     """Not 0: say only the last lines that the process has written, at most so many."""
+    log_level: str = ""
+    """Not empty: write lines of this level and above from now on."""
 
 
 @dataclass(frozen=True, slots=True)

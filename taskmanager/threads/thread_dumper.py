@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 
 from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
@@ -55,12 +56,15 @@ class ThreadDumper:
         task_threads: TaskThreads,
         recent: RecentOutput,
         answer: Callable[[ThreadDump], object],
+        change_level: Callable[[str], None],
     ) -> None:
-        """`answer` gets each dump, on a thread of this one's. `recent` is what the process has written."""
+        """`answer` gets each dump, on a thread of this one's. `recent` is what the process has written, and what
+        `change_level` is told is the level of its log."""
         self._resource_id = resource_id
         self._task_threads = task_threads
         self._recent = recent
         self._answer = answer
+        self._change_level = change_level
         self._free = threading.Semaphore(MAX_SAMPLINGS)
         self._stopping = threading.Event()
         self._threads: set[threading.Thread] = set()
@@ -88,6 +92,9 @@ class ThreadDumper:
 
     def sample(self, request: RequestThreadDump) -> ThreadDump:
         """Look for as long as the request asks; at least once, unless it asks for the log."""
+        if request.log_level:
+            with suppress(ValueError):  # of a newer coordinator
+                self._change_level(request.log_level)
         if request.log_lines:
             return ThreadDump(
                 request.request_id, self._resource_id, samples=0, log=self._recent.tail(request.log_lines)

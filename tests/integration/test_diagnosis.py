@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from snapline.cli import cli
+from snapline.client import RequestRefused
 from snapline.connectors import DiscardingSink
+from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics
 from snapline.dataflow.wire.messages import JobStatus
 from tests.services.cluster import LocalCluster, wait_until
@@ -169,3 +171,26 @@ def test_what_a_function_prints_is_read_through_the_coordinator(cluster, tmp_pat
     assert len(json.loads(few.stdout)["tm-1"]) == 1
     wrong = CliRunner().invoke(cli, ["logs", "-m", cluster.address, "tm-1", "--lines", "-1"])
     assert "log_lines lies between 0 and 2000" in str(wrong.exception) + wrong.output
+
+
+def test_log_levels_change_while_processes_run(cluster):
+    """Of the TaskManagers of a job, and of the coordinator; who asked is in the audit, and nonsense is refused."""
+    environment = cluster.environment(parallelism=1)
+    environment.from_source(GeneratorSource(keys=3, rows_per_second=100), uid="rows").sink_to(
+        DiscardingSink(), uid="out"
+    )
+    job_id = cluster.submit(environment, "steady")
+    cluster.wait_for_checkpoints(job_id, 1)
+
+    def details_of(name: str) -> int:
+        return (cluster.logs / name).read_text().count('"level":"DEBUG"')
+
+    assert "TaskManager starts" in snapline(cluster, "logs", "steady", "--level", "debug")
+    assert details_of("coordinator.log") == 0
+    wait_until(lambda: details_of("tm-1.log") > 0, "details of the TaskManager")
+    assert snapline(cluster, "logs", "coordinator", "--level", "DEBUG") == ""
+    wait_until(lambda: details_of("coordinator.log") > 0, "details of the coordinator")
+    with pytest.raises(RequestRefused, match="log_level 'loud' is none: one of debug, info, warning, error"):
+        cluster.client.dump_threads(job_id, log_level="loud")
+    asked = [line for line in messages(cluster.logs / "coordinator.log", "request") if line["request"] == "log level"]
+    assert [(line["level"], line["of"]) for line in asked] == [("debug", "tm-1"), ("DEBUG", "coordinator")]

@@ -60,7 +60,7 @@ def test_of_three_hundred_jobs_only_those_of_the_page_are_asked_and_all_at_once(
         for n in range(300):
             master = cast(Any, SimpleNamespace(job_id=JobID(f"job{n}")))
             registry.started(LiveJob(actors.of(master.job_id), master, cast(Any, lambda: None), frozenset, n))
-        view = ClientView(*cast(Any, (None, None, registry, None, None, None, None, "", LeaderSessionID("s"), 0)))
+        view = ClientView(*cast(Any, (None, None, registry, None, None, None, None, None, "", LeaderSessionID("s"), 0)))
         monkeypatch.setattr(view, "_ask_dispatcher", nobody)
         return await view.list_jobs(page_size=10)
 

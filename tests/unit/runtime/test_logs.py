@@ -8,7 +8,14 @@ import logging
 
 import pytest
 
-from snapline.runtime.logs import REDACTED, capture_standard_logging, logs_debug, make_logger, silent_logger
+from snapline.runtime.logs import (
+    REDACTED,
+    capture_standard_logging,
+    change_level,
+    logs_debug,
+    make_logger,
+    silent_logger,
+)
 
 
 class Terminal(io.StringIO):
@@ -73,6 +80,26 @@ def test_levels():
     assert not logs_debug(silent_logger())
     with pytest.raises(ValueError, match="unknown log level 'loud'"):
         make_logger("x", "loud")
+
+
+def test_the_level_changes_while_it_is_written():
+    """Of the logger and all that were bound from it, and of no other one; of a silent one, nothing does."""
+    out, others = io.StringIO(), io.StringIO()
+    logger, other = make_logger("x", stream=out), make_logger("y", stream=others)
+    bound = logger.bind(task="t")
+    change_level(logger, "DEBUG")
+    bound.debug("detail")
+    other.debug("detail")
+    assert logs_debug(bound) and not logs_debug(other)
+    assert (out.getvalue().count("detail"), others.getvalue()) == (1, "")
+    change_level(bound, "error")
+    logger.warning("unheard")
+    logger.error("heard")
+    assert [json.loads(line)["msg"] for line in out.getvalue().splitlines()] == ["detail", "heard"]
+    change_level(silent_logger(), "DEBUG")
+    assert not logs_debug(silent_logger())
+    with pytest.raises(ValueError, match="unknown log level 'loud'"):
+        change_level(logger, "loud")
 
 
 def test_what_libraries_log_goes_the_same_way():
