@@ -322,3 +322,21 @@ def test_a_program_that_is_wrong_is_told_so_and_harms_no_other_task(cluster, pro
     assert "no heartbeat for 6000 ms" in silent.hear("goodbye").reason
     cluster.client.cancel(job_id)
     assert "the attempt is over" in good.hear("goodbye").reason
+
+
+def test_a_program_that_has_a_heartbeat_and_no_answer_fails_its_task(cluster, programs, raw):
+    """After the time that a checkpoint may take; the next attempt answers, and the job goes on."""
+    settings = {"execution__checkpointing__timeout": "500 ms", "restart-strategy__fixed-delay__attempts": "1000"}
+    settings["execution__checkpointing__tolerable_failed_checkpoints"] = "1000"
+    env = cluster.environment(1, "100 ms", **settings)
+    env.from_external("mute", NUMBERS, uid="mute").sink_to(DiscardingSink(), uid="nowhere")
+    job_id = cluster.submit(env, programs.job)
+    mute = raw(programs.job, "mute").runs()
+    mute.hear("trigger_checkpoint")
+    details = cluster.follow(job_id, lambda details: details.overview.restarts >= 1)
+    summary = details.failures[0].failure.summary
+    assert "'mute' (1/1) has not answered checkpoint 1 within 500 ms (execution.checkpointing.timeout)" in summary
+    again = raw(programs.job, "mute").runs()
+    while not cluster.client.get_job(job_id).overview.latest_completed_checkpoint_id:
+        again.acknowledge(again.hear("trigger_checkpoint").checkpoint_id)
+    cluster.client.cancel(job_id)

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from snapline.cli import cli
-from snapline.client import ClusterClient, JobFailed
+from snapline.client import ClusterClient, JobFailed, RequestRefused
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.rpc.external_gateway import MAX_QUEUED_FOR_PROGRAM
@@ -455,6 +455,11 @@ def test_state_that_was_uploaded_is_in_savepoints_and_goes_with_its_checkpoint(c
     assert sorted(lists.elements["values"]) == [b"a" * 5_000, b"b" * 5_000]
     moved = tmp_path / "moved"
     Path(path).rename(moved)
+    gone = next(moved.rglob("value.bin"))
+    gone.rename(tmp_path / "gone")
+    with pytest.raises(RequestRefused, match=r"value\.bin is missing"):
+        coordinator.submit("again", SavepointRestoreSettings(str(moved)), orders=3)
+    (tmp_path / "gone").rename(gone)
     job_id = coordinator.submit("again", SavepointRestoreSettings(str(moved)), orders=3)
     keepers = [Keeper() for _ in range(3)]
     words = [in_thread(coordinator, "again", keeper) for keeper in keepers]
