@@ -1,16 +1,18 @@
-"""What our chart uses of Helm's template language: values, `if`, `range ... until`, and `{{-`. Anything else is an
-error here.
+"""What our chart uses of Helm's template language: values, `if`, `range ... until`, the checksum of another template,
+and `{{-`. Anything else is an error here.
 
 Inside of a `range` the dot is the element, as in Helm: there `$.Values` is what is `.Values` elsewhere.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 _ACTION = re.compile(r"(?:\s*\{\{-|\{\{) (.*?) \}\}")
+_CHECKSUM = re.compile(r'include \(print \$\.Template\.BasePath "/(\S+)"\) \. \| sha256sum')
 _RANGE = re.compile(r"range (\$\w+) := until \(int (\S+)\)")
 
 Block = list["str | tuple[str, Block]"]
@@ -60,6 +62,9 @@ def _rendered(block: Block, names: Mapping[str, Any]) -> str:
 
 
 def _value(expression: str, names: Mapping[str, Any]) -> Any:
+    if included := _CHECKSUM.fullmatch(expression):
+        root = names["$"]
+        return hashlib.sha256(render(root["Templates"][included[1]], root).encode()).hexdigest()
     name, *path = expression.split(".")
     found = names[name]
     for part in path:

