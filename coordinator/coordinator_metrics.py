@@ -29,6 +29,8 @@ from snapline.runtime.clock import Clock
 from snapline.runtime.metrics import Sample
 
 TIMEOUT_SECONDS = 5.0
+NANOS = 1_000_000
+"""Nanoseconds of a millisecond: some of Flink's figures are in these."""
 ENDED_JOBS_SHOWN = 100
 """The latest ended jobs; a job that ended before them is in the archive only."""
 
@@ -182,10 +184,21 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
 
 
 def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
+    last = job.statistics().latest_completed
+    measured = {each[:2]: each[3:] for each in last.reports} if last is not None else {}
     for vertex, counters in job.master.metrics.items():
         labels = task_labels(job.master, vertex, counters.attempt_id)
         for field, name in TASK_FIGURES.items():
             yield sample("taskmanager_job_task", name, getattr(counters, field), labels)
+        if (vertex.vertex_id, vertex.subtask_index) in measured:
+            size_bytes, metrics = measured[vertex.vertex_id, vertex.subtask_index]
+            figures = {
+                "checkpointAlignmentTime": metrics.alignment_duration_ms * NANOS,
+                "checkpointStartDelayNanos": metrics.checkpoint_start_delay_ms * NANOS,
+                "checkpointStateSize": size_bytes,
+            }
+            for name, value in figures.items():
+                yield sample("taskmanager_job_task", name, value, labels)
         yield sample("taskmanager_job_task", "currentInputWatermark", counters.watermark_ms, labels)
         if MIN_WATERMARK_MS < counters.watermark_ms < MAX_WATERMARK_MS:
             yield sample("taskmanager_job_task", "watermarkLag", now_ms - counters.watermark_ms, labels)

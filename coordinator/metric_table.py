@@ -48,6 +48,9 @@ _GAUGES = {
         "busyTimeMsPerSecond": "Milliseconds of each of the last ten seconds in which the subtask worked.",
         "backPressuredTimeMsPerSecond": "Milliseconds of each of the last ten seconds in which no output had room.",
         "idleTimeMsPerSecond": "Milliseconds of each of the last ten seconds in which there was nothing to do.",
+        "checkpointAlignmentTime": "Nanoseconds that the subtask aligned barriers for the latest completed checkpoint.",
+        "checkpointStartDelayNanos": "Nanoseconds from the trigger of that checkpoint until its first barrier was here.",
+        "checkpointStateSize": "Bytes of the state of the subtask in that checkpoint.",
         "currentStepDuration": "Milliseconds for which the present step of the subtask has lasted, 0 between steps.",
     },
 }

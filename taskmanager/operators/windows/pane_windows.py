@@ -108,6 +108,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
+        self.count_late_rows(0)  # so that it is there before there is one
         super().open()
         self.arm_early()
         if self._by_clock:
@@ -191,6 +192,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         late = last_windows <= self._last_gone_start()
         if not late.any():
             return batch, panes
+        self.count_late_rows(int(late.sum()))
         if self._late_output_tag:
             self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
         return batch.filter(pa.array(~late)), panes[~late]

@@ -73,6 +73,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
+        self.count_late_rows(0)  # so that it is there before there is one
         super().open()
         self.arm_early()
         if self._by_clock:
@@ -112,6 +113,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
                     late[row] = True
             begin = row + 1
         self._changed(sessions, sessions.still_there(np.unique(np.concatenate(changed))))
+        if late.any():
+            self.count_late_rows(int(late.sum()))
         if late.any() and self._late_output_tag:
             self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
 

@@ -347,6 +347,19 @@ def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more(
     assert operator._state.window_count == 0
 
 
+@pytest.mark.parametrize(
+    "assigner", [TumblingEventTimeWindows(10), EventTimeSessionWindows(5)], ids=["panes", "sessions"]
+)
+def test_rows_that_come_too_late_are_counted(assigner: Any) -> None:
+    """Also where nobody reads them: that they are dropped is seen in a metric, which is there from the beginning."""
+    described = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    harness = Harness(create_window_operator(described)).start()
+    assert harness.context.metrics.counter("late_rows").value == 0
+    rows = [{"k": "a", "g": 0, "t": time_ms, "v": 1} for time_ms in (1, 2, 90)]
+    harness.watermark(50).process(rows_to_batch(rows))
+    assert harness.context.metrics.counter("late_rows").value == 2
+
+
 def test_floats_fold_like_floats() -> None:
     """NaN does not hide other values in min and max."""
     described = WindowAggregateSpec(
