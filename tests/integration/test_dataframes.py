@@ -26,6 +26,7 @@ from snapline.session import open_spark
 from snapline.spark import streaming_frames
 from tests.services.cluster import LocalCluster, wait_until
 
+pytestmark = pytest.mark.timeout(600)  # the first one pays for Spark's start, and for its first Python workers
 UTC = dt.UTC
 TYPES = (
     "b boolean, i1 byte, i2 short, i4 int, i8 long, f4 float, f8 double, s string, bin binary, d date, dec decimal(20,4), "
@@ -526,7 +527,6 @@ def streamed(spark: Any, env: sl.StreamExecutionEnvironment, tmp_path: Path, **m
     return env.from_streaming_dataframe(frame, uid="q", **{"trigger": {"availableNow": True}, **more})
 
 
-@pytest.mark.timeout(600)  # two jobs, and a query that is started twice
 def test_a_streaming_frame_is_read_exactly_once_through_failures_and_restarts(spark: Any, tmp_path: Path) -> None:
     """The job fails and goes on; it is stopped with a savepoint, and the next program goes on with the query at another
     parallelism; rows that were read are freed on the way."""
