@@ -517,7 +517,7 @@ class ClusterClient:
     def _error(self, error: Any) -> SnaplineError:
         import grpc
 
-        from snapline.runtime.rpc.grpc_channels import STANDS_BY
+        from snapline.runtime.rpc.grpc_channels import OLDER_COORDINATOR, STANDS_BY
 
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(STANDS_BY):
@@ -526,6 +526,8 @@ class ClusterClient:
             return CoordinatorUnreachable(
                 f"no coordinator answers at {self.address} ({details}): is `snapline coordinator` running there?"
             )
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return RequestRefused(f"{self.address}: {OLDER_COORDINATOR}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return CoordinatorUnreachable(f"the coordinator at {self.address} did not answer in time")
         if code is grpc.StatusCode.UNAUTHENTICATED:

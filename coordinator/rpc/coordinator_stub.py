@@ -14,7 +14,7 @@ import grpc.aio
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos.client_pb2_grpc import ClientServiceStub
-from snapline.runtime.rpc.grpc_channels import STANDS_BY, open_aio_channel
+from snapline.runtime.rpc.grpc_channels import OLDER_COORDINATOR, STANDS_BY, open_aio_channel
 from snapline.runtime.rpc.security import Security
 
 CALL_TIMEOUT_SECONDS = 20.0
@@ -67,6 +67,8 @@ class CoordinatorStub:
                     told if stands_by else f"no coordinator answers at {self.address}; the page goes on when one does"
                 )
                 raise CoordinatorAnswer(503, line) from None
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise CoordinatorAnswer(501, OLDER_COORDINATOR) from None
             status = _HTTP_STATUS.get(error.code(), 500)
             raise CoordinatorAnswer(status, error.details() or error.code().name) from None
         except SnaplineError as error:

@@ -54,6 +54,8 @@ COORDINATOR_METADATA_KEY = "snapline-coordinator"
 LEADER_METADATA_KEY = "snapline-leader"
 """Trailing metadata of a call that a coordinator refuses because it stands by: host:port of the one that leads."""
 
+OLDER_COORDINATOR = "the coordinator is of an older Snapline, which does not know this call: upgrade it first"
+"""What is said of a call that is not there."""
 STANDS_BY = "this coordinator stands by"
 """How the refusal of such a call begins."""
 

@@ -6,12 +6,14 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
-from snapline.client import ClusterClient
+from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.web import page_app
@@ -19,6 +21,7 @@ from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import OPTIONS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import REDACTED, silent_logger
+from snapline.runtime.rpc.grpc_channels import OLDER_COORDINATOR
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.settings import Setting, resolve
 from tests.integration.test_cluster_entrypoint import waiting_job
@@ -158,6 +161,24 @@ def test_settings_of_job_and_coordinator_have_origins_and_no_secret():
     assert shown["parallelism.default"] == (OPTIONS["parallelism.default"].default, "default")
     assert settings["parallelism.default"]["description"] == OPTIONS["parallelism.default"].description
     assert (job["configuration"], job["configuration_origins"]) == (CONFIGURATION, ORIGINS)
+
+
+def test_a_coordinator_that_is_older_than_the_page_or_a_client_is_one_line():
+    """What it does not know is said to be missing, and what to do."""
+    older = grpc.server(ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{older.add_insecure_port('127.0.0.1:0')}"
+    older.start()
+    page = PageServer(Configuration({}), lambda: address)
+    url = page.start("127.0.0.1", 0)
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/api/configuration", timeout=30)
+        assert (refused.value.code, json.load(refused.value)) == (501, {"error": OLDER_COORDINATOR})
+        with ClusterClient(address, Security()) as client, pytest.raises(RequestRefused, match="older Snapline"):
+            client.cluster_configuration()
+    finally:
+        page.stop()
+        older.stop(None).wait()
 
 
 def test_a_taken_port_is_one_clear_line(served):

@@ -184,10 +184,11 @@ function clusterSettings(settings) {
     el("h2", {}, "Defaults"), table("Defaults", UNSET, unset.map((each) => [each.key, each.value || "–", each.description]))];
 }
 async function configurationView(id) {
-  const [job, { settings }] = await Promise.all([ask(`jobs/${id}`), ask("configuration")]);
+  const older = () => ({ settings: [] }); // a coordinator that cannot say it
+  const [job, { settings }] = await Promise.all([ask(`jobs/${id}`), ask("configuration").catch(older)]);
   const own = Object.entries(job.configuration).sort(([a], [b]) => (a < b ? -1 : 1));
   return { data: [job.configuration, settings], draw: () => [...jobHead(job, "configuration"), el("h2", {}, "The job"),
-    table("Settings of the job", SETTING, own.map(([key, value]) => [key, value, job.configuration_origins[key] || "the job"]), "The job has no settings of its own."),
+    table("Settings of the job", SETTING, own.map(([key, value]) => [key, value, job.configuration_origins?.[key] || "the job"]), "The job has no settings of its own."),
     clusterSettings(settings.filter((each) => each.origin !== "default" || !(each.key in job.configuration)))] };
 }
 async function clusterConfigurationView() {
