@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from snapline.connectors.builtin.rate_limit import RateLimiter
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
+from snapline.connectors.parquet.footer_check import require_sound
 from snapline.dataflow.api.connector_api import (
     InputStatus,
     Polled,
@@ -94,19 +96,27 @@ class ParquetSource(Source):
         for file, footer in zip(files, footers, strict=True):
             _require_same_columns(files[0].url, first, file.url, footer.schema_arrow.remove_metadata(), self.columns)
         self._schema = _selected(first, self.columns, files[0].url)
+        require_sound([file.url for file in files], lambda number: _row_groups(footers[number], self.columns))
         groups = [
-            (footer, {"path": file.url, "row_group": number, "rows": footer.metadata.row_group(number).num_rows})
+            (file.url, number, group)
             for file, footer in zip(files, footers, strict=True)
-            for number in range(footer.metadata.num_row_groups)
-            if footer.metadata.row_group(number).num_rows
+            for number, group in enumerate(_row_groups(footer, self.columns))
+            if group.rows
         ]
         return [
             SourceSplit(
-                f"{group['path']}#{group['row_group']}",
-                {**group, "index": index, "of": len(groups)},
-                least_times_ms=_least_times_ms(footer, group["row_group"], self.columns),
+                f"{url}#{number}",
+                {
+                    "path": url,
+                    "row_group": number,
+                    "rows": group.rows,
+                    "bytes": group.compressed_bytes,
+                    "index": index,
+                    "of": len(groups),
+                },
+                least_times_ms=group.least_times_ms,
             )
-            for index, (footer, group) in enumerate(groups)
+            for index, (url, number, group) in enumerate(groups)
         ]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
@@ -213,7 +223,7 @@ class ParquetReader(SourceReader):
                     continue
                 rows = batch.slice(skip).replace_schema_metadata(None)
                 return self._in_one_type(rows)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _unreadable(split.description["path"], error) from error
         raise ConnectorError(_changed(split))
 
@@ -233,15 +243,7 @@ class ParquetReader(SourceReader):
         if row_group >= metadata.num_row_groups or metadata.row_group(row_group).num_rows != split.description["rows"]:
             raise ConnectorError(_changed(split))
         columns = None if self._source.columns is None else list(self._source.columns)
-        group = metadata.row_group(row_group)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-        self._bytes_read.inc(
-            sum(
-                chunk.total_compressed_size
-                for chunk in chunks
-                if columns is None or chunk.path_in_schema.partition(".")[0] in columns
-            )
-        )
+        self._bytes_read.inc(split.description.get("bytes", 0))  # a snapshot of an older version does not know it
         batches: Iterator[pa.RecordBatch] = file.iter_batches(
             batch_size=self._source.batch_rows, row_groups=[row_group], columns=columns, use_threads=False
         )
@@ -251,21 +253,35 @@ class ParquetReader(SourceReader):
 def _footer(file: Location) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file.path, filesystem=file.filesystem, pre_buffer=not file.is_local)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(file.url, error) from error
 
 
-def _least_times_ms(footer: pq.ParquetFile, row_group: int, columns: Sequence[str] | None) -> dict[str, int]:
-    """What the footer says of columns that can be event time: timestamps, and integers of 64 bits as milliseconds."""
-    found = {}
-    for number in range(footer.metadata.num_columns):
-        column, name = footer.schema.column(number), footer.schema.column(number).path
-        per_ms = _units_per_ms(column)
-        if per_ms is None or name not in (columns or (name,)):
-            continue
-        statistics = footer.metadata.row_group(row_group).column(number).statistics
-        if statistics is not None and statistics.has_min_max:
-            found[name] = int(statistics.min_raw) // per_ms
+class _RowGroup(NamedTuple):
+    """What a footer says of one row group."""
+
+    rows: int
+    compressed_bytes: int
+    """Of the columns that are read."""
+    least_times_ms: dict[str, int]
+    """Of columns that can be event time: timestamps, and integers of 64 bits as milliseconds."""
+
+
+def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+    """All row groups of a file. Ends the process for a footer that contradicts itself (see `require_sound`)."""
+    schema, metadata, found = footer.schema, footer.metadata, []
+    paths = [schema.column(number).path for number in range(metadata.num_columns)]
+    wanted = [number for number, path in enumerate(paths) if columns is None or path.partition(".")[0] in columns]
+    times = {number: per_ms for number in wanted if (per_ms := _units_per_ms(schema.column(number))) is not None}
+    for each in range(metadata.num_row_groups):
+        group, least_times_ms, size = metadata.row_group(each), {}, 0
+        for number in wanted:
+            chunk = group.column(number)
+            size += chunk.total_compressed_size
+            statistics = chunk.statistics if number in times else None
+            if statistics is not None and statistics.has_min_max:
+                least_times_ms[paths[number]] = int(statistics.min_raw) // times[number]
+        found.append(_RowGroup(group.num_rows, size, least_times_ms))
     return found
 
 

@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 from google.protobuf.message import DecodeError
 
+from snapline.connectors import ParquetSource
 from snapline.coordinator.checkpoint import metadata
 from snapline.coordinator.checkpoint.metadata import MetadataError, build_metadata, parse_metadata, pointer_location
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.external.external_program import ExternalProgram, JobFound, ProgramIdentity, ProgramSaid
+from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.errors import ConnectorError, SnaplineError
 from snapline.dataflow.ids import AllocationID, CheckpointID, JobID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
 from snapline.dataflow.snapshot.state_format import MAGIC as STATE_MAGIC
@@ -39,6 +42,7 @@ from snapline.runtime.settings import from_toml
 from snapline.runtime.signing import NotSigned, Signer
 from snapline.taskmanager.network.flight.frames import ProtocolError, decode_downstream, decode_upstream
 from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
+from tests.unit.connectors.parquet.places import Place
 
 OURS = Signer((b"ours",))
 
@@ -121,6 +125,37 @@ def _credential(data: bytes) -> object:
     return identify(["secret"], data.decode("latin-1"), now_s=0)
 
 
+def _parquet(rng: random.Random) -> bytes:
+    """A small file whose footer is changed in a few places."""
+    data = bytearray(_PARQUET)
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        data[rng.randrange(begin, len(data))] = rng.randrange(256)
+    return bytes(data)
+
+
+def _read_parquet(data: bytes) -> object:
+    """All of it, as a driver and then a task read it."""
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        file.write(data)
+        file.flush()
+        source = ParquetSource(file.name)
+        reader = source.create_reader(Place())
+        reader.add_splits(source.enumerate_splits())
+        while reader.poll_next(0).status is not InputStatus.END_OF_INPUT:
+            continue
+        reader.close()
+        return source
+
+
+def _parquet_example() -> bytes:
+    columns = {"n": range(60), "text": [str(n) for n in range(60)], "at": pa.array(range(60), pa.timestamp("us"))}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, row_group_size=25)
+    return sink.getvalue().to_pybytes()
+
+
+_PARQUET = _parquet_example()
 _POINTER = metadata_pb2.CompletedCheckpointPointer
 _SNAPSHOT = CheckpointMetadata(
     JobID("a" * 32), "job", CheckpointID(7), 1, SnapshotType.SAVEPOINT, (), (MasterState("h", 1, b"x"),)
@@ -139,6 +174,7 @@ TARGETS: dict[str, Target] = {
     "metadata_of_ours": Target(
         of_examples([build_metadata(_SNAPSHOT, "chk-1")]), lambda data: parse_metadata(data, "chk-1"), (MetadataError,)
     ),
+    "parquet": Target(_parquet, _read_parquet, (ConnectorError,)),
     "pointer": Target(of_message(_POINTER), pointer_location, (MetadataError,)),
     "sealed": Target(
         of_examples([OURS.seal("n", b""), OURS.seal("n", b"data" * 9)]), lambda data: OURS.open("n", data), (NotSigned,)

@@ -287,3 +287,16 @@ def test_finished_splits_stay_finished(tmp_path: Path) -> None:
 
     assert all(split.finished for split in snapshot)
     assert drain(open_reader(source, snapshot)) == []
+
+
+def test_a_footer_that_contradicts_itself_is_named_and_ends_no_process(tmp_path: Path) -> None:
+    """The type of one column is another one in its row group: Arrow's C++ would end the process that looks at it."""
+    sound, path = write(tmp_path / "a.parquet", 0, 100), tmp_path / "b.parquet"
+    pq.write_table(pa.table({"n": pa.array(range(100), pa.int64()), "text": [str(n) for n in range(100)]}), path)
+    data = bytearray(path.read_bytes())
+    data[data.index(bytes.fromhex("1504"), len(data) - 8 - int.from_bytes(data[-8:-4], "little") + 40) + 1] = 0x0E
+    path.write_bytes(data)
+
+    with pytest.raises(ConnectorError, match=r"b\.parquet: its footer contradicts itself \(.*so the file is damaged"):
+        ParquetSource(tmp_path).enumerate_splits()
+    assert len(ParquetSource(sound).enumerate_splits()) == 1
