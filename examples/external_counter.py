@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from snapline.external import ExternalTask, TaskContext, participate
+from snapline.external import ExternalTask, FailedForGood, TaskContext, participate
 
 
 class Counter(ExternalTask):
@@ -36,7 +36,12 @@ class Counter(ExternalTask):
 
     def begin(self, context: TaskContext) -> None:
         """Go on where the state is, and write what it covers: nobody knows whether that was done."""
-        state = json.loads(b"".join(context.state.get("counter", [])) or b'{"next": 1, "written_up_to": 0}')
+        states = context.state.get("counter", [])
+        if len(states) > 1:
+            raise FailedForGood(
+                "this program holds one counter, and after the rescale it would be several: start more programs"
+            )
+        state = json.loads(states[0] if states else b'{"next": 1, "written_up_to": 0}')
         self._next, self._written_up_to = state["next"], state["written_up_to"]
         self._snapshots = {}
         self._write(self._next - 1)

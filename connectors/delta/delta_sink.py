@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -119,7 +119,7 @@ class DeltaSink(Sink):
         library()
         files, location = open_output(self.path, file_options(self.storage_options))
         files.prepare(location.path)
-        rows = self._rows()
+        rows = rows_for(self)
         if self.schema is not None:
             rows.fit(self.schema)
 
@@ -132,22 +132,10 @@ class DeltaSink(Sink):
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         files, location = open_output(self.path, file_options(self.storage_options))
         place = SinkPlace.of(location.path, context)
-        return DeltaWriter(self, files, place, self._rows(), context.metrics)
+        return DeltaWriter(self, files, place, rows_for(self), context.metrics)
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
         return DeltaCommitter(self.path, self.storage_options, context.metrics.counter(COMMIT_RETRIES))
-
-    def make_table(self) -> None:
-        """Make the table, without rows, if it is not there and the columns of the rows are known: readers find it then
-        that would fail without."""
-        columns = self.schema or self.stream_schema
-        if columns is not None and open_table(self.path, self.storage_options) is None:
-            schema = library().Schema.from_arrow(self._rows().fit(columns))
-            create_table(self.path, self.storage_options, schema, self.partition_by or ())
-
-    def _rows(self) -> DeltaRows | KeyedRows:
-        rows = DeltaRows(self)
-        return KeyedRows(rows, self.key, self.delete, self.described) if self.key else rows
 
 
 class DeltaWriter(TableWriter):
@@ -157,19 +145,34 @@ class DeltaWriter(TableWriter):
         self, sink: DeltaSink, files: OutputFiles, place: SinkPlace, rows: TableRows, metrics: MetricGroup
     ) -> None:
         super().__init__(sink, files, place, rows, metrics)
-        self._make_table: Callable[[], None] | None = None if place.subtask else sink.make_table
+        self._sink_of_no_rows: DeltaSink | None = None if place.subtask else sink
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         committables = super().prepare_commit(checkpoint_id)
-        make_table, self._make_table = self._make_table, None
-        if make_table is not None and not committables:
-            make_table()
+        sink, self._sink_of_no_rows = self._sink_of_no_rows, None
+        if sink is not None and not committables:
+            make_table(sink)
         return committables
 
 
 def file_options(options: Mapping[str, str]) -> dict[str, str]:
     """Those storage options that our own file system has."""
     return {name: value for name, value in options.items() if name.startswith("s3.")}
+
+
+def rows_for(sink: DeltaSink) -> DeltaRows | KeyedRows:
+    """How the sink's rows become files of its table: to be added, or to be merged."""
+    rows = DeltaRows(sink)
+    return KeyedRows(rows, sink.key, sink.delete, sink.described) if sink.key else rows
+
+
+def make_table(sink: DeltaSink) -> None:
+    """Make the table, without rows, if it is not there and the columns of the rows are known: readers find it then that
+    would fail without."""
+    columns = sink.schema or sink.stream_schema
+    if columns is not None and open_table(sink.path, sink.storage_options) is None:
+        schema = library().Schema.from_arrow(rows_for(sink).fit(columns))
+        create_table(sink.path, sink.storage_options, schema, sink.partition_by or ())
 
 
 class DeltaRows:

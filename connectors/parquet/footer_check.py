@@ -1,8 +1,8 @@
 """Whether Arrow can look at the column chunks of a footer without ending the process.
 
-For a footer that contradicts itself, `FileMetaData.row_group(i).column(j)` does not raise: the exception of its C++ ends
-the process. Everything else that Arrow does with such a footer raises in order. So a copy of this process looks first,
-and the original hears how that ended. Linux only; elsewhere footers are believed.
+For a footer that contradicts itself, `FileMetaData.row_group(i).column(j)` does not raise: the exception of its C++
+ends the process. Everything else that Arrow does with such a footer raises in order. So a copy of this process looks
+first, and the original hears how that ended. Linux only; elsewhere footers are believed.
 """
 
 from __future__ import annotations

@@ -262,9 +262,9 @@ class _RowGroup(NamedTuple):
 
     rows: int
     compressed_bytes: int
-    """Of the columns that are read."""
+    """The bytes in the file of the columns that are read."""
     least_times_ms: dict[str, int]
-    """Of columns that can be event time: timestamps, and integers of 64 bits as milliseconds."""
+    """The least value of each column that can be event time: timestamps, and integers of 64 bits as milliseconds."""
 
 
 def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:

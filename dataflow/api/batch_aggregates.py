@@ -37,6 +37,8 @@ class BatchAggregateFunction(ABC):
 
     >>> class Weighted(sl.BatchAggregateFunction):
     ...     accumulator = pa.schema([("total", pa.float64()), ("weight", pa.float64())])
+    ...     def open(self, context):
+    ...         self.results = context.metrics.counter("results")
     ...     def result_type(self, *types):
     ...         return pa.float64()
     ...     def add(self, accumulators, groups, values, weights):

@@ -37,6 +37,8 @@ class WatermarkGenerator:
     Override `on_batch`, or `on_event`, which is called for each row, or `on_periodic_emit`, or some of them.
 
     >>> class Marked(sl.WatermarkGenerator):
+    ...     def open(self, context):
+    ...         self.days = context.metrics.counter("days")
     ...     def on_event(self, row, timestamp_ms, output):
     ...         if row["coupon"] == "end of day":
     ...             output.emit_watermark(timestamp_ms)

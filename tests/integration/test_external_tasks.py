@@ -471,12 +471,15 @@ def test_state_that_was_uploaded_is_in_savepoints_and_goes_with_its_checkpoint(c
         thread.join()
 
 
-@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
-def test_a_program_that_cannot_be_rescaled_fails_its_job_for_good(coordinator, programs, tmp_path):
-    """The counter for Node is one counter: two of them do not become one, and no restart helps."""
+@pytest.mark.parametrize(
+    "command",
+    [counter, pytest.param(node_counter, marks=pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING))],
+)
+def test_a_program_that_cannot_be_rescaled_fails_its_job_for_good(coordinator, programs, tmp_path, command):
+    """The counters of the examples are one counter each: two of them do not become one, and no restart helps."""
     job_id = coordinator.submit("fleet", orders=2)
     for name in ("a", "b"):
-        programs(*node_counter(coordinator, "fleet", "orders", tmp_path / name, ENDLESS))
+        programs(*command(coordinator, "fleet", "orders", tmp_path / name, ENDLESS))
     coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
     with suppress(SnaplineError):
         coordinator.client.rescale(job_id, parallelism=1)
