@@ -57,5 +57,5 @@ def test_a_finished_task_that_begins_anew_is_found(monkeypatch):
 
 def test_state_that_is_lost_is_found(monkeypatch):
     """A gateway that gives a program nothing to begin with sends it back behind what was durable."""
-    monkeypatch.setattr("snapline.coordinator.external.external_program.named_states", lambda _: [])
+    monkeypatch.setattr("snapline.coordinator.external.external_program.named_states", lambda *_: [])
     assert found()
