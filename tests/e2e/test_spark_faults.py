@@ -67,9 +67,8 @@ def test_a_killed_driver_takes_everything_with_it_and_the_next_one_goes_on(fligh
     assert_right(flights, output)
 
 
-@pytest.mark.parametrize(
-    ("executors", "is_drained"), [(3, True), pytest.param(2, False, marks=pytest.mark.rare)], ids=["spare", "full"]
-)
+@pytest.mark.rare
+@pytest.mark.parametrize(("executors", "is_drained"), [(3, True), (2, False)], ids=["spare", "full"])
 def test_tasks_leave_an_executor_that_is_decommissioned_before_it_ends(
     flights: Path, tmp_path: Path, executors: int, *, is_drained: bool
 ) -> None:
