@@ -100,7 +100,7 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: _Stop) -> int
     from snapline.coordinator.leader_candidate import Candidacy
     from snapline.coordinator.standby import Standby
     from snapline.coordinator.web.page_server import start_page
-    from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+    from snapline.runtime.leaders.coordinator_address import coordinator_address
 
     def find_leader() -> str:
         return coordinator_address(config.configuration)

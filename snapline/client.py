@@ -117,7 +117,7 @@ class ClusterClient:
     def from_configuration(cls, configuration: Configuration) -> ClusterClient:
         """A client of the coordinator that leads: at `jobmanager.rpc.address`, or where ZooKeeper says. Raises
         SnaplineError."""
-        from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+        from snapline.runtime.leaders.coordinator_address import coordinator_address
         from snapline.runtime.rpc.security import Security
 
         security = Security.from_configuration(configuration)

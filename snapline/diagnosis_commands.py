@@ -133,7 +133,7 @@ def print_heap(target: Target, what: str, seconds: int) -> None:
 def serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
     """Serve the page of the cluster that the settings name, until the process is interrupted."""
     from snapline.coordinator.web.page_server import PageServer, check_exposure
-    from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+    from snapline.runtime.leaders.coordinator_address import coordinator_address
 
     host = bind or configuration.get_option(WEB_BIND_ADDRESS)
     check_exposure(configuration, host)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from snapline.packing import ENDS, distributions, requirements_in, write_archive
 from snapline.printing import echo
 
 
@@ -26,6 +25,8 @@ def pack(
     Executors need a Python of the same version and nothing else. Nothing is downloaded. The line that runs a job with
     the archive is printed.
     """
+    from snapline.packing import ENDS, distributions, requirements_in, write_archive
+
     wanted = [*names, *(name for file in requirements for name in requirements_in(file))]
     found = distributions(wanted, extra)
     write_archive(output, found.values(), python)

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from kazoo.exceptions import NoNodeError
 
-from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, Configuration
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.leaders.leader_election import TABLE
 from snapline.runtime.leaders.leader_retrieval import LeaderTable, open_leader_table
@@ -112,10 +112,8 @@ def _read(session: ZooKeeperSession, watch: Callable[[Any], None]) -> bytes | No
             return None
 
 
-def coordinator_address(configuration: Configuration) -> str:
-    """Where the leading coordinator is: `jobmanager.rpc.address`, or what ZooKeeper says. Raises SnaplineError."""
-    if configuration.get_option(HA_TYPE) != "zookeeper":
-        return configuration.get_option(COORDINATOR_ADDRESS)
+def leading_coordinator(configuration: Configuration) -> str:
+    """Where the leading coordinator is, as ZooKeeper says now. Raises SnaplineError."""
     settings = ZooKeeperSettings.from_configuration(configuration)
     session = ZooKeeperSession(settings, silent_logger())
     session.open()

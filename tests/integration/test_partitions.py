@@ -18,7 +18,7 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+from snapline.runtime.leaders.coordinator_address import coordinator_address
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import wait_until
 from tests.services.network import PrivateNetwork, why_not

@@ -24,7 +24,7 @@ from snapline.client import ClusterClient
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.leaders.zookeeper_leader_retrieval import coordinator_address
+from snapline.runtime.leaders.coordinator_address import coordinator_address
 from snapline.runtime.rpc.security import Security
 from tests.services.cluster import wait_until
 
