@@ -59,7 +59,7 @@ from snapline.coordinator.rpc.pending_thread_dumps import PendingThreadDumps
 from snapline.coordinator.rpc.refused_calls import SERVICES
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
-from snapline.coordinator.snapshot_state import SnapshotStates
+from snapline.coordinator.snapshot_state import LANE, SnapshotStates
 from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
 from snapline.coordinator.trace_reporter import TraceReporter, open_trace_reporter
 from snapline.dataflow.config import (
@@ -182,7 +182,7 @@ class ClusterEntrypoint:
             self._registry,
             self._replies,
             self._thread_dumps,
-            SnapshotStates(self._storages, Signer.of_storage(configuration)),
+            SnapshotStates(self._storages, Signer.of_storage(configuration), self._io.lane(LANE)),
             configuration,
             self._logger,
             VERSION,

@@ -1,8 +1,8 @@
 """What a snapshot holds, for clients: per operator its states, and per subtask and key group how many keys and bytes.
 
 Reads `_metadata` and the headers of state files, never the state itself, which is `snapline state read`'s to show. Does
-so one snapshot after the other, on a thread, for so many clients and so long at most: what is not reached is left out,
-and the answer says so. Does not know jobs, but that a checkpoint may be subsumed while it is read.
+so one snapshot after the other, in a lane of slow work of its own, for so many clients and so long at most: what is not
+reached is left out, and the answer says so. Does not know jobs, but that a checkpoint may be subsumed while it is read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from snapline.coordinator.io import IoLane
 from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
 from snapline.dataflow.api.state import descriptor_of
 from snapline.dataflow.elements import SnapshotType
@@ -29,6 +31,10 @@ MAX_SUBTASKS_SHOWN = 5_000
 """Subtasks of all operators in one answer."""
 MAX_READING_SECONDS = 10.0
 """After so long no further state file is looked at."""
+LIMIT_MS = 20_000
+"""A storage that has not answered after so long is given up, as nothing of it was reached."""
+LANE = "snapshots that are looked into"
+"""Owner of the work: a storage that never answers holds no thread of a job, or of other calls."""
 MAX_KEY_GROUP_RANGES = 128
 """Ranges of key groups of one operator."""
 MAX_READERS = 8
@@ -46,9 +52,10 @@ class TooManyReaders(SnaplineError):
 class SnapshotStates:
     """Looks into snapshots for clients; used on the server's loop, which it does not hold up."""
 
-    def __init__(self, storages: StateStorages, signer: Signer) -> None:
+    def __init__(self, storages: StateStorages, signer: Signer, lane: IoLane) -> None:
         self._storages = storages
         self._signer = signer
+        self._lane = lane
         self._reading = asyncio.Lock()
         self._readers = 0
         self._known: dict[str, pb.SnapshotState] = {}
@@ -62,13 +69,38 @@ class SnapshotStates:
             async with self._reading:
                 found = self._known.get(path)
                 if found is None:
-                    found = await asyncio.to_thread(read_snapshot_state, self._storages, path, self._signer)
+                    found = await self._read(path)
                     self._known[path] = found
                     while len(self._known) > REMEMBERED:
                         del self._known[next(iter(self._known))]
                 return found
         finally:
             self._readers -= 1
+
+    async def _read(self, path: str) -> pb.SnapshotState:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[pb.SnapshotState] = loop.create_future()
+
+        def settle(found: pb.SnapshotState | SnaplineError) -> None:
+            if answer.done():  # whoever asked has gone
+                return
+            if isinstance(found, SnaplineError):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        def tell(found: pb.SnapshotState | SnaplineError) -> None:
+            with suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(settle, found)
+
+        def failed(error: BaseException) -> SnaplineError:
+            return error if isinstance(error, SnaplineError) else NoSnapshot(f"{path} cannot be read: {error}")
+
+        def work() -> pb.SnapshotState:
+            return read_snapshot_state(self._storages, path, self._signer)
+
+        self._lane.submit("look into a snapshot", work, tell, failed, LIMIT_MS)
+        return await answer
 
 
 @dataclass

@@ -53,5 +53,7 @@ def refuse_request(identity: Identity, request: Any) -> str:
         return ""
     asked = str(getattr(request, "job_id", ""))
     if asked == identity.job:
+        if getattr(request, "log_level", ""):
+            return f"this credential is for job {identity.job} only, and processes whose log levels change serve others as well"
         return ""
     return f"this credential is for job {identity.job} only, and the call is about {asked or 'all jobs'}"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from snapline.coordinator import snapshot_state
-from snapline.coordinator.snapshot_state import MAX_READERS, SnapshotStates, TooManyReaders, read_snapshot_state
+from snapline.coordinator.io import LANE_THREADS, IoExecutor
+from snapline.coordinator.snapshot_state import LANE, MAX_READERS, SnapshotStates, TooManyReaders, read_snapshot_state
 from snapline.coordinator.snapshots import NoSnapshot
 from snapline.protos import checkpoint_pb2
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.clock import SystemClock
+from snapline.runtime.logs import silent_logger
 from snapline.runtime.signing import UNSIGNED
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.timers import TimerScheduler
 from snapline.state_reader import StateReader
 from snapline.state_writer import SavepointWriter
 
@@ -36,6 +42,16 @@ def path(tmp_path: Path) -> str:
 def storages() -> StateStorages:
     """Of this file system."""
     return StateStorages(open_storage)
+
+
+@pytest.fixture
+def io() -> Iterator[IoExecutor]:
+    """What performs slow work."""
+    timers = TimerScheduler(SystemClock())
+    executor = IoExecutor(timers, SystemClock(), silent_logger())
+    yield executor
+    executor.close(1)
+    timers.close()
 
 
 def test_operators_states_subtasks_and_key_groups_are_those_that_the_reader_of_state_finds(
@@ -96,7 +112,7 @@ def test_many_key_groups_are_told_in_128_ranges(tmp_path: Path, storages: StateS
 
 
 def test_a_snapshot_is_read_once_by_one_thread_and_for_so_many_clients_at_most(
-    path: str, storages: StateStorages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: str, storages: StateStorages, io: IoExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """All who ask for the same one get what was read once; one more than fits is told to come again, and the loop is
     free meanwhile."""
@@ -109,7 +125,7 @@ def test_a_snapshot_is_read_once_by_one_thread_and_for_so_many_clients_at_most(
     monkeypatch.setattr(snapshot_state, "read_snapshot_state", read)
 
     async def ask() -> list[object]:
-        states = SnapshotStates(storages, UNSIGNED)
+        states = SnapshotStates(storages, UNSIGNED, io.lane(LANE))
         answers = await asyncio.gather(*(states.read(path) for _ in range(MAX_READERS + 1)), return_exceptions=True)
         with pytest.raises(NoSnapshot, match="there is no checkpoint or savepoint in"):
             await states.read(str(tmp_path / "gone"))
@@ -119,3 +135,39 @@ def test_a_snapshot_is_read_once_by_one_thread_and_for_so_many_clients_at_most(
     assert isinstance(refused, TooManyReaders)
     assert [path, str(tmp_path / "gone")] == reads
     assert {"even,lone"} == {",".join(o.uid for o in each.operators) for each in (*answers, later)}  # type: ignore[attr-defined]
+
+
+def test_a_storage_that_never_answers_holds_no_thread_of_others(
+    storages: StateStorages, io: IoExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients who ask for it again and again, and go, hold the threads of its lane and of nothing else."""
+    begun, answers = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: object) -> pb.SnapshotState:
+        begun.release()
+        answers.wait()
+        return pb.SnapshotState()
+
+    monkeypatch.setattr(snapshot_state, "read_snapshot_state", hang)
+
+    async def ask() -> str:
+        states = SnapshotStates(storages, UNSIGNED, io.lane(LANE))
+        for number in range(LANE_THREADS + 8):
+            asked = asyncio.create_task(states.read(f"savepoint-{number}"))
+            if number < LANE_THREADS:
+                await asyncio.to_thread(begun.acquire)
+            else:
+                await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.wait([asked])
+        other = asyncio.get_running_loop().create_future()
+        io.lane("job").submit(
+            "other", lambda: "other", lambda told: other.get_loop().call_soon_threadsafe(other.set_result, told), str
+        )
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "call"), 60) == "call"
+        return await asyncio.wait_for(other, 60)
+
+    try:
+        assert "other" == asyncio.run(ask())
+    finally:
+        answers.set()

@@ -119,6 +119,8 @@ def test_who_acts_for_one_job_asks_about_no_other() -> None:
     assert "for job job-1 only" in refuse_request(OF_JOB, pb.CancelJobRequest(job_id="job-2"))
     assert "about all jobs" in refuse_request(OF_JOB, pb.ListJobsRequest())
     assert "about all jobs" in refuse_request(OF_JOB, pb.SubmitJobRequest())
+    assert "serve others as well" in refuse_request(OF_JOB, pb.DumpThreadsRequest(job_id="job-1", log_level="debug"))
+    assert "" == refuse_request(OF_JOB, pb.DumpThreadsRequest(job_id="job-1"))
     assert "" == refuse_request(CLIENT, pb.ListJobsRequest())
 
 
