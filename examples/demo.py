@@ -147,10 +147,19 @@ def run_here(
     with job, narrated(progress, output, beside(lambda: job.stop(drain=True), progress)) as note:
         while True:
             note(job.details)
+            tell_failures(job.details, progress)
             try:
                 return job.wait(LOOK_SECONDS)
             except TimeoutError:
                 continue
+
+
+def tell_failures(details: JobDetails, progress: Progress) -> None:
+    """Say why the job restarts, which a job that was started in the background does not say itself."""
+    for failure in reversed(details.failures):
+        if failure.timestamp_ms > progress.failure_seen_ms:
+            progress.failure_seen_ms = failure.timestamp_ms
+            print(f"          restart because: {failure.failure.summary}", flush=True)
 
 
 def run_on_spark(
@@ -166,7 +175,8 @@ def run_on_spark(
     print(f"starting Spark {options.master} ...", flush=True)
     spark = open_spark(f"snapline-{name}", {"spark.master": options.master, **MEMORY})
     graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
-    with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
+    slots, log = slots_required(graph), silent_logger()
+    with EmbeddedCluster(spark, environment.configuration, slots, log, failures_are_told=True) as cluster:
         client = cluster.client
         if client is None:
             raise RuntimeError("the cluster has no client")
@@ -208,10 +218,6 @@ def narrated(
         if progress.running and not was_running:
             progress.running_since.append(time.monotonic())
         progress.rows.note(details)
-        for failure in reversed(details.failures):
-            if failure.timestamp_ms > progress.failure_seen_ms:
-                progress.failure_seen_ms = failure.timestamp_ms
-                print(f"          restart because: {failure.failure.summary}", flush=True)
 
     threads = [threading.Thread(target=work) for work in (narrate, files.watch, *beside)]
     for thread in threads:

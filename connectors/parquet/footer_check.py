@@ -29,9 +29,8 @@ def require_sound(urls: Sequence[str], look: Callable[[int], object]) -> None:
         return
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of a fork beside threads: the copy takes none of their locks
+        # A fork beside threads is warned of; the copy takes none of their locks.
+        warnings.simplefilter("ignore", DeprecationWarning)
         copy = os.fork()
     if not copy:
         _look_and_exit(len(urls), look, write_end)
