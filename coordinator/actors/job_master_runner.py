@@ -394,7 +394,10 @@ class JobMasterRunner:
         self._services.registry.ended(self._job_graph.job_id, view if shows_end else None)
         if view is not None and shows_end:
             self._archive(view)
-        self._services.replies.job_master_gone(self._job_graph.job_id, f"the job is {status.value}")
+        blame = Blame.USER if status.is_globally_terminal else Blame.INTERNAL  # as of a request that comes later
+        self._services.replies.job_master_gone(
+            self._job_graph.job_id, SerializedFailure(f"the job is {status.value}", blame, retryable=False)
+        )
         self._tell_dispatcher(JobMasterEnded(self._job_graph.job_id, status, failure))
 
     def _archive(self, view: EndedJob) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import uuid
 
 from snapline.coordinator.jobmaster.operations import Answer, OperationFailed, Reply, RequestID
-from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import JobID
 
 
@@ -37,10 +37,9 @@ class PendingReplies:
         """The effect of a core."""
         self._loop.call_soon_threadsafe(self._answer, reply.request_id, reply.answer)
 
-    def job_master_gone(self, job_id: JobID, why: str) -> None:
+    def job_master_gone(self, job_id: JobID, why: SerializedFailure) -> None:
         """Nothing will be answered any more for this job."""
-        failed = OperationFailed(SerializedFailure(why, Blame.INTERNAL))
-        self._loop.call_soon_threadsafe(self._fail, job_id, failed)
+        self._loop.call_soon_threadsafe(self._fail, job_id, OperationFailed(why))
 
     def _answer(self, request_id: RequestID, answer: Answer) -> None:
         waiting = self._waiting.get(request_id)

@@ -21,6 +21,7 @@ from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.dataflow.config import Configuration
+from snapline.dataflow.failures import Blame
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
@@ -97,6 +98,8 @@ def test_whoever_is_gone_is_told_nothing(running: Running) -> None:
 
     assert running.end() == JobMasterEnded(GRAPH.job_id, JobStatus.CANCELED, None)
     assert heard == [False]
+    (_, why), _ = running.replies.job_master_gone.call_args
+    assert (why.summary, why.blame) == ("the job is CANCELED", Blame.USER), "no defect of the coordinator"
     assert running.high_availability.job_graphs.load().graphs == ()
 
 
