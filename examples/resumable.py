@@ -336,6 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.partition is not None:
         score_partition(options.partition)
         return 0
+    if options.rows < BLOCK_ROWS:
+        parser.error(f"--rows {options.rows}: give at least {BLOCK_ROWS}, so that there is something to go on with")
     if not options.input.exists():
         parser.error(f"{options.input} is not there: make data")
     directory = Path(tempfile.mkdtemp(prefix="snapline-resumable-"))
