@@ -21,6 +21,10 @@ from snapline.taskmanager.state.incremental import IncrementalSnapshots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
 
+LATE_ROWS_METRIC = "late_rows"
+"""The counter of rows that came too late for their windows or partners: dropped, or to the side output (Flink:
+numLateRecordsDropped)."""
+
 
 class IncrementalKeyedOperator(KeyedOperator):
     """Base of the operators whose state changes by slots."""
@@ -53,6 +57,10 @@ class IncrementalKeyedOperator(KeyedOperator):
         """When the first key that is not in memory is due, by what this adopted state says; NOTHING_DUE: there is
         none."""
         return NOTHING_DUE if self.backend is None else self.backend.due_outside_ms(state_name)
+
+    def count_late_rows(self, rows: int) -> None:
+        """Count rows that come too late, wherever they go; with 0 rows, so that the figure is there before any is."""
+        self.context.metrics.counter(LATE_ROWS_METRIC).inc(rows)
 
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
         self._snapshot_type = snapshot_type

@@ -68,6 +68,10 @@ class _JoinOperator(IncrementalKeyedOperator):
         for state in self._rows:
             backend.adopt_state(state)
 
+    def open(self) -> None:
+        self.count_late_rows(0)
+        super().open()
+
     @abstractmethod
     def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
         """When keys have to be in memory because of their rows, for each side."""
@@ -86,6 +90,7 @@ class _JoinOperator(IncrementalKeyedOperator):
         late = times <= self.watermark_ms
         if self.watermark_ms == MIN_WATERMARK_MS or not late.any():
             return batch, times
+        self.count_late_rows(int(late.sum()))
         if self._late_output_tag:
             self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
         return batch.filter(pa.array(~late)), times[~late]

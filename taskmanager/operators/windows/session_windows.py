@@ -73,7 +73,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
-        self.count_late_rows(0)  # so that it is there before there is one
+        self.count_late_rows(0)
         super().open()
         self.arm_early()
         if self._by_clock:

@@ -44,11 +44,6 @@ WINDOW_TIME_STATE = "window-time"
 StateT = TypeVar("StateT", bound=ContentsState)
 
 
-LATE_ROWS_METRIC = "late_rows"
-"""The counter of rows that came too late for all of their windows: dropped, or to the side output (Flink:
-numLateRecordsDropped)."""
-
-
 class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     """Base of the operators over windows."""
 
@@ -82,10 +77,6 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def emit_early(self, entries: Slots) -> None:
         """Emit the results so far of these windows, of which some may be over, and forget them if they are purged."""
         raise NotImplementedError(f"{type(self).__name__} takes no trigger")
-
-    def count_late_rows(self, rows: int) -> None:
-        """Count rows whose windows are over, wherever they go."""
-        self.context.metrics.counter(LATE_ROWS_METRIC).inc(rows)
 
     # --- results before the end ---------------------------------------------------------------------------------------
 

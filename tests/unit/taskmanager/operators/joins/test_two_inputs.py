@@ -536,3 +536,24 @@ def test_a_static_table_equals_the_reference(keys: list[Any], batches: list[list
         found += harness.rows()
     rows = [key for each in batches for key in each]
     assert found == [{"k": key, "n": values.get(key)} for key in rows if how == "left" or key in values]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH),
+        IntervalJoinSpec(*SIDES, BOTH, -5, 5),
+        TemporalJoinSpec(*SIDES, BOTH),
+    ],
+    ids=["window", "interval", "temporal"],
+)
+def test_rows_that_come_too_late_for_a_join_are_counted(spec: Any) -> None:
+    """A version of a temporal join is never late, and a row that is dropped counts also when nobody reads it."""
+    harness = Harness(create(spec)).start()
+    assert harness.context.metrics.counter("late_rows").value == 0
+    harness.watermark(50)
+    for index in (0, 1):
+        rows = [dict(zip((LEFT, RIGHT)[index].names, ("a", _time(t) if index else t, 1), strict=True)) for t in (1, 90)]
+        harness.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=(LEFT, RIGHT)[index]), index)
+    late = 1 if isinstance(spec, TemporalJoinSpec) else 2
+    assert harness.context.metrics.counter("late_rows").value == late

@@ -350,9 +350,12 @@ def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more(
 @pytest.mark.parametrize(
     "assigner", [TumblingEventTimeWindows(10), EventTimeSessionWindows(5)], ids=["panes", "sessions"]
 )
-def test_rows_that_come_too_late_are_counted(assigner: Any) -> None:
+@pytest.mark.parametrize("contents", ["aggregates", "rows"])
+def test_rows_that_come_too_late_are_counted(assigner: Any, contents: str) -> None:
     """Also where nobody reads them: that they are dropped is seen in a metric, which is there from the beginning."""
-    described = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    described: Any = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    if contents == "rows":
+        described = WindowProcessSpec(("k",), "t", assigner, lambda key, window, rows: rows, "batches")
     harness = Harness(create_window_operator(described)).start()
     assert harness.context.metrics.counter("late_rows").value == 0
     rows = [{"k": "a", "g": 0, "t": time_ms, "v": 1} for time_ms in (1, 2, 90)]
