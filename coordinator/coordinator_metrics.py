@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pykka
@@ -48,6 +49,16 @@ TASK_FIGURES = {
     "backpressured_ms_per_second": "backPressuredTimeMsPerSecond",
     "idle_ms_per_second": "idleTimeMsPerSecond",
     "step_ms": "currentStepDuration",
+}
+QUEUE_FIGURES = {
+    "input_queue.batches": "buffers_inputQueueLength",
+    "input_queue.size_bytes": "buffers_inputQueueSize",
+    "input_queue.usage": "buffers_inPoolUsage",
+    "input_queue.credits": "buffers_inputCredits",
+    "output_queue.batches": "buffers_outputQueueLength",
+    "output_queue.size_bytes": "buffers_outputQueueSize",
+    "output_queue.usage": "buffers_outPoolUsage",
+    "output_queue.credits": "buffers_outputCredits",
 }
 PROCESS_FIGURES = {
     "resident_bytes": "processResidentMemory",
@@ -188,8 +199,8 @@ def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     measured = {each[:2]: each[3:] for each in last.reports} if last is not None else {}
     for vertex, counters in job.master.metrics.items():
         labels = task_labels(job.master, vertex, counters.attempt_id)
-        for field, name in TASK_FIGURES.items():
-            yield sample("taskmanager_job_task", name, getattr(counters, field), labels)
+        for field, name in (*TASK_FIGURES.items(), *QUEUE_FIGURES.items()):
+            yield sample("taskmanager_job_task", name, attrgetter(field)(counters), labels)
         if (vertex.vertex_id, vertex.subtask_index) in measured:
             size_bytes, metrics = measured[vertex.vertex_id, vertex.subtask_index]
             figures = {

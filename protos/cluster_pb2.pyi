@@ -221,8 +221,20 @@ class HeartbeatRequest(_message.Message):
     allocations: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, allocations: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class QueueFigures(_message.Message):
+    __slots__ = ("batches", "size_bytes", "usage", "credits")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    batches: int
+    size_bytes: int
+    usage: float
+    credits: int
+    def __init__(self, batches: _Optional[int] = ..., size_bytes: _Optional[int] = ..., usage: _Optional[float] = ..., credits: _Optional[int] = ...) -> None: ...
+
 class TaskMetrics(_message.Message):
-    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators", "user_metrics", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms")
+    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators", "user_metrics", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms", "input_queue", "output_queue")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +252,8 @@ class TaskMetrics(_message.Message):
     RECORDS_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     RECORDS_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     records_in: int
     records_out: int
@@ -257,7 +271,9 @@ class TaskMetrics(_message.Message):
     records_in_per_second: int
     records_out_per_second: int
     step_ms: int
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ...) -> None: ...
+    input_queue: QueueFigures
+    output_queue: QueueFigures
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ..., input_queue: _Optional[_Union[QueueFigures, _Mapping]] = ..., output_queue: _Optional[_Union[QueueFigures, _Mapping]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("report", "metrics", "executions", "process")

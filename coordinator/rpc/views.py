@@ -145,6 +145,8 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
             shown.records_in_per_second = counters.records_in_per_second
             shown.records_out_per_second = counters.records_out_per_second
             shown.step_ms = counters.step_ms
+            encode_into(counters.input_queue, shown.input_queue)
+            encode_into(counters.output_queue, shown.output_queue)
     shown.watermark_ms = counters.watermark_ms if counters is not None else -(2**63)
     for state, at_ms in execution.timestamps_ms.items():
         shown.state_timestamps_ms[state.value] = at_ms

@@ -6,6 +6,7 @@ Metrics have Flink's names, and values are texts, as Flink gives them. Without `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from snapline.coordinator.web.flink_jobs import Json, has_ended, status_of
 from snapline.dataflow.config import is_secret
@@ -31,6 +32,14 @@ SUBTASK_FIGURES = {
     "accumulateBackPressuredTimeMs": "backpressured_ms",
     "accumulateIdleTimeMs": "idle_ms",
     "currentInputWatermark": "watermark_ms",
+    "buffers.inputQueueLength": "input_queue.batches",
+    "buffers.inputQueueSize": "input_queue.size_bytes",
+    "buffers.inPoolUsage": "input_queue.usage",
+    "buffers.inputCredits": "input_queue.credits",
+    "buffers.outputQueueLength": "output_queue.batches",
+    "buffers.outputQueueSize": "output_queue.size_bytes",
+    "buffers.outPoolUsage": "output_queue.usage",
+    "buffers.outputCredits": "output_queue.credits",
 }
 NO_RESOURCES: Json = {
     "cpuCores": 0.0,
@@ -199,7 +208,7 @@ def job_figures(details: pb.JobDetails, checkpoints: pb.ListCheckpointsResponse,
 
 def subtask_figures(subtask: pb.SubtaskDetails) -> Figures:
     """The figures of one subtask, by Flink's names."""
-    return {name: getattr(subtask, field) for name, field in SUBTASK_FIGURES.items()}
+    return {name: attrgetter(field)(subtask) for name, field in SUBTASK_FIGURES.items()}
 
 
 def vertex_figures(vertex: pb.VertexDetails) -> Figures:

@@ -97,6 +97,7 @@ _OTHER_MESSAGES: dict[type, type[Message]] = {
     JobEdge: job_pb2.JobEdge,
     SerializedFailure: job_pb2.SerializedFailure,
     m.TaskMetrics: cluster_pb2.TaskMetrics,
+    m.QueueFigures: cluster_pb2.QueueFigures,
     AccumulatorValue: job_pb2.AccumulatorValue,
     MetricValue: job_pb2.MetricValue,
     m.TaskManagerInfo: cluster_pb2.TaskManagerInfo,

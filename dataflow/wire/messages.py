@@ -239,6 +239,18 @@ class HeartbeatRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """What waits in the queues of one channel, or of all channels on one side of a task."""
+
+    batches: int = 0
+    size_bytes: int = 0
+    usage: float = 0.0
+    """How full the fullest queue is, from 0 to 1."""
+    credits: int = 0
+    """Batches that may be on their way, between processes, beside those that wait; 0 within one process."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskMetrics:
     """Counters of one running subtask, cumulative since its start."""
 
@@ -263,6 +275,8 @@ class TaskMetrics:
     records_out_per_second: int = 0
     step_ms: int = 0
     """How long the present step has lasted; 0: the task is between two steps."""
+    input_queue: QueueFigures = QueueFigures()
+    output_queue: QueueFigures = QueueFigures()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.dataflow.ids import ExecutionAttemptID
-from snapline.dataflow.wire.messages import TaskMetrics
+from snapline.dataflow.wire.messages import QueueFigures, TaskMetrics
+from snapline.taskmanager.network.channels.queue_figures import together
 
 if TYPE_CHECKING:
     from snapline.taskmanager.task.task_wiring import TaskParts
@@ -123,4 +124,6 @@ class TaskMeter:
             records_in_per_second=rates.records_in,
             records_out_per_second=rates.records_out,
             step_ms=step_ms,
+            input_queue=parts.input.union.queued if parts is not None and parts.input is not None else QueueFigures(),
+            output_queue=together([output.queued for writer in writers for output in writer.subpartitions]),
         )

@@ -25,6 +25,7 @@ from snapline.dataflow.elements import (
     WatermarkStatus,
 )
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
@@ -156,6 +157,26 @@ def test_a_consumer_that_does_not_poll_stops_its_producer(pair: Pair) -> None:
     assert read == list(range(taken))
     room.wait()
     assert subpartition.queued_bytes == 0
+    task.release()
+
+
+def test_what_waits_and_what_may_come_is_counted_at_both_ends(pair: Pair) -> None:
+    """A full queue shows as 1.0 where it is full; credits are what a producer in another process may still send."""
+    subpartition, other = pair.producers.create_result_partition(PRODUCER, EDGE, 2)
+    task = pair.task()
+    channel, seldom_used = task.open(pair.address), task.open(pair.address, index=1)
+    nothing = QueueFigures(credits=pair.in_flight)
+    assert (channel.queued, subpartition.queued.batches) == (nothing, 0)
+
+    taken = Room(subpartition).fill_until_stuck(QUEUED + pair.in_flight)
+    full = QueueFigures(QUEUED, QUEUED * batch(0).nbytes, 1.0, 0)
+    assert (taken, subpartition.queued, channel.queued) == (QUEUED + pair.in_flight, full, full)
+    task.read(channel, taken)
+    assert (channel.queued, subpartition.queued.batches) == (nothing, 0)
+
+    other.add(batch(0))
+    assert task.read(seldom_used, 1) == [0]
+    assert other.queued == QueueFigures(credits=max(0, pair.in_flight - 1))
     task.release()
 
 

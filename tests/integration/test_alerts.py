@@ -128,10 +128,10 @@ def test_every_figure_of_a_task_says_where_it_comes_from(scraped: str) -> None:
     expected = {"job_id", "job_name", "task_id", "task_name", "subtask_index", "task_attempt_num", "tm_id", "host"}
     exported = labels_by_name(scraped)
     tasks = {name: labels for name, labels in exported.items() if name.startswith("snapline_taskmanager_job_task_")}
-    assert len(tasks) >= 18
-    assert {
-        f"snapline_taskmanager_job_task_checkpoint{name}" for name in ("AlignmentTime", "StartDelayNanos", "StateSize")
-    } < set(tasks)
+    assert len(tasks) >= 26
+    ends = [f"checkpoint{name}" for name in ("AlignmentTime", "StartDelayNanos", "StateSize")]
+    ends += [f"buffers_{name}" for name in ("inputQueueLength", "inPoolUsage", "outputQueueSize", "outputCredits")]
+    assert {f"snapline_taskmanager_job_task_{end}" for end in ends} < set(tasks)
     assert {name: labels for name, labels in tasks.items() if labels != expected} == {}
     assert exported["snapline_taskmanager_slots"] == {"tm_id", "host"}
     assert 'host=""' not in scraped

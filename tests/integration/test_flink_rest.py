@@ -159,6 +159,8 @@ def test_what_runs_is_what_is_said(running: Running) -> None:
     vertex = f"/jobs/{running.job_id}/vertices/{sources[0]['id']}"
     one = running.get(f"{vertex}/subtasks/metrics?get=numRecordsOut&agg=sum&subtasks=0")
     assert set(one[0]) == {"id", "sum"}
+    queues = running.get(f"{vertex}/subtasks/metrics?get=buffers.outPoolUsage,buffers.outputQueueLength&agg=max")
+    assert [each["id"] for each in queues] == ["buffers.outPoolUsage", "buffers.outputQueueLength"]
 
 
 def test_a_client_that_was_written_for_flink_works(running: Running) -> None:

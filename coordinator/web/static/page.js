@@ -108,14 +108,15 @@ async function jobView(id) {
     el("h2", {}, "Vertices"), table("Vertices", [["Vertex"], ["Subtasks"], ["Rows/s in", "n"], ["Rows/s out", "n"], ["Busy, hottest"], ["Back-pressured"], ["Skew", "n"], ["Watermark lag", "n"]], rows),
     el("h2", {}, "Last hour"), plots(figures)] };
 }
+const queued = (queue) => (queue ? `${queue.batches} (${Math.round(100 * queue.usage)} %)` : "–");
 async function vertexView(id, vertexId) {
   const job = await ask(`jobs/${id}`), vertex = job.vertices.find((each) => each.vertex_id === vertexId);
   if (!vertex) throw new Error("the job has no such vertex");
   const rows = [...vertex.subtasks].sort((a, b) => b.busy_ms_per_second - a.busy_ms_per_second).map((s) => [`${s.subtask_index + 1}/${vertex.parallelism}`, status(taskState(s.state)), s.attempt_number,
-    `${s.resource_id} ${s.host}`, share(s.busy_ms_per_second), share(s.backpressured_ms_per_second, "p"), count(s.records_in_per_second), count(s.records_in), count(s.records_out), bytes(s.bytes_in),
+    `${s.resource_id} ${s.host}`, share(s.busy_ms_per_second), share(s.backpressured_ms_per_second, "p"), count(s.records_in_per_second), count(s.records_in), count(s.records_out), bytes(s.bytes_in), queued(s.input_queue), queued(s.output_queue),
     Math.abs(s.watermark_ms) < 8e15 ? time(s.watermark_ms) : "–", s.step_ms > 1000 ? lasting(s.step_ms) : "–"]);
   return { data: vertex, draw: () => [...jobHead(job, "-"), el("h2", {}, vertex.name), el("p", { class: "soft" }, `operators: ${vertex.operator_uids.join(", ")}; the hottest subtask first`), job.edges.some((edge) => edge.target === vertexId && edge.key_columns.length) ? keysButton(id, vertexId) : null,
-    table("Subtasks", [["Subtask"], ["State"], ["Attempt", "n"], ["TaskManager"], ["Busy"], ["Back-pressured"], ["Rows/s in", "n"], ["Rows in", "n"], ["Rows out", "n"], ["Bytes in", "n"], ["Watermark"], ["In a call for", "n"]], rows)] };
+    table("Subtasks", [["Subtask"], ["State"], ["Attempt", "n"], ["TaskManager"], ["Busy"], ["Back-pressured"], ["Rows/s in", "n"], ["Rows in", "n"], ["Rows out", "n"], ["Bytes in", "n"], ["Queued before", "n"], ["Queued behind", "n"], ["Watermark"], ["In a call for", "n"]], rows)] };
 }
 async function checkpointsView(id, number) {
   const [job, found] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/checkpoints`)]);

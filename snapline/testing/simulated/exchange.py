@@ -9,6 +9,7 @@ InboundStream, OutboundStream.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -303,6 +304,7 @@ class ProducerStream:
         except InvariantViolation as error:
             self.notify_channel_failed(frame.channel_id, f"the request was refused: {error}")
             return
+        channel.count_credits(partial(self._queue.credits_of, frame.channel_id))
         self._channels[frame.channel_id] = channel
         self.notify_channel_non_empty(frame.channel_id, priority=False)
 

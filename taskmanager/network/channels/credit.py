@@ -49,6 +49,11 @@ class ReceiverCredit:
         return self._grant()
 
     @property
+    def usage(self) -> float:
+        """How full the queue of batches that have arrived is, from 0 to 1."""
+        return self._queued / self._maximum
+
+    @property
     def outstanding(self) -> int:
         """Return how many credits are granted and not used."""
         return self._outstanding

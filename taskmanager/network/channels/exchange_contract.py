@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier, StreamElement
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.taskmanager.network.channels.buffer_debloater import Consumption
 
 
@@ -119,6 +120,11 @@ class ResultSubpartition(Protocol):
         ...
 
     @property
+    def queued(self) -> QueueFigures:
+        """What waits for the consumer; asked for from any thread."""
+        ...
+
+    @property
     def consumption(self) -> Consumption:
         """What the consumer has taken, and whether it was waited for."""
         ...
@@ -147,6 +153,11 @@ class InputChannel(Protocol):
 
     def request(self, count: int) -> None:
         """Ask the producer for so many batches more, on an edge of `Partitioning.DEMAND`."""
+        ...
+
+    @property
+    def queued(self) -> QueueFigures:
+        """What waits for the task, in a local channel on the producer's side; asked for from any thread."""
         ...
 
     def gather_at_most(self, rows: int) -> None:

@@ -148,6 +148,11 @@ class InputChannelCore:
         return self._queued_batches
 
     @property
+    def queued_bytes(self) -> int:
+        """Size of the data batches that were received and not polled, which is added up when somebody asks."""
+        return sum(arrived.element.nbytes for arrived in self._queue if isinstance(arrived.element, pa.RecordBatch))
+
+    @property
     def has_available_element(self) -> bool:
         """Whether `poll` would return something."""
         head = self._queue.peek()

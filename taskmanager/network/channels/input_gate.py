@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.network.channels.channel_state_persister import ChannelStatePersister
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannel, InputChannelInfo
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
+from snapline.taskmanager.network.channels.queue_figures import together
 
 RESTORED_SEQUENCE_NUMBER = -1
 """The number of restored batches, which were numbered in another life."""
@@ -258,6 +260,15 @@ class InputGate:
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def queued(self) -> QueueFigures:
+        """What waits before the gate, restored batches as well; asked for from any thread."""
+        early = [kept.element for channel in tuple(self._early.values()) for kept in tuple(channel)]
+        restored = [batch for channel in tuple(self._restored.values()) for batch in tuple(channel)]
+        kept = [batch for batch in (*early, *restored) if isinstance(batch, pa.RecordBatch)]
+        own = QueueFigures(len(kept), sum(batch.nbytes for batch in kept))
+        return together([own, *(channel.queued for channel in self._channels)])
+
     def release(self) -> None:
         """Close all channels of the gate, because its task is over."""
         for channel in self._channels:
@@ -375,6 +386,11 @@ class UnionInputGate:
         for gate in self._gates:
             remembered.update(gate.checkpoint_stopped(checkpoint_id))
         return remembered
+
+    @property
+    def queued(self) -> QueueFigures:
+        """What waits before all gates; asked for from any thread."""
+        return together([gate.queued for gate in self._gates])
 
     def release(self) -> None:
         """Close all channels of all gates, because the task is over."""

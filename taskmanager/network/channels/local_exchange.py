@@ -17,12 +17,17 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition, StreamElement
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.network.channels.buffer_debloater import Consumption
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannelListener
 from snapline.taskmanager.network.channels.pipelined_subpartition import PipelinedSubpartition
 
 LockFactory = Callable[[], AbstractContextManager[Any]]
+
+
+def _no_credits() -> int:
+    return 0
 
 
 class LocalSubpartition:
@@ -38,6 +43,7 @@ class LocalSubpartition:
         self._on_room: Callable[[], None] | None = None
         self._awaited_barrier: CheckpointID | None = None
         self._viewed = False
+        self._credits: Callable[[], int] = _no_credits
 
     # --- the producer's end -----------------------------------------------------------------------------------------
 
@@ -88,6 +94,12 @@ class LocalSubpartition:
     def queued_bytes(self) -> int:
         """Size of the queued batches."""
         return self._core.queued_bytes
+
+    @property
+    def queued(self) -> QueueFigures:
+        """What waits here, and how many batches a consumer in another process may be sent at once."""
+        core = self._core
+        return QueueFigures(core.backlog, core.queued_bytes, core.usage, self._credits())
 
     @property
     def consumption(self) -> Consumption:
@@ -156,6 +168,10 @@ class LocalSubpartition:
         if listener is not None:
             listener(priority)
 
+    def count_credits(self, credits_left: Callable[[], int]) -> None:
+        """Whoever sends to a consumer in another process tells how many batches may go there at once."""
+        self._credits = credits_left
+
     def request(self, count: int) -> None:
         """The consumer asks for so many batches more."""
         with self._lock:
@@ -171,6 +187,7 @@ class LocalSubpartition:
                 return
             self._core.release()
             self._on_data = None
+            self._credits = _no_credits
             listener = self._on_room
         self._on_release()
         if listener is not None:
@@ -198,6 +215,7 @@ class LocalInputChannel:
         self._early_demand: int | None = None
         #: Rows that batches may have together, told before the producer came; None: nothing was said.
         self._most_rows: int | None = None
+        self._credits: Callable[[], int] = _no_credits
         #: Nothing more is expected: EndOfPartition was polled, or the failure told.
         self._over = False
 
@@ -214,6 +232,7 @@ class LocalInputChannel:
             view.request(demand)
         if most_rows is not None:
             view.gather_at_most(most_rows)
+        view.count_credits(self._credits)
         index, listener = self.channel_index, self._listener
         view.set_listener(lambda priority: listener.notify_channel_non_empty(index, priority=priority))
 
@@ -258,6 +277,19 @@ class LocalInputChannel:
             self._most_rows, view = rows, self._view
         if view is not None:
             view.gather_at_most(rows)
+
+    @property
+    def queued(self) -> QueueFigures:
+        """What waits on the producer's side."""
+        view = self._view
+        return QueueFigures() if view is None else view.queued
+
+    def count_credits(self, credits_left: Callable[[], int]) -> None:
+        """Whoever reads for a consumer in another process tells how many batches may go there at once."""
+        with self._lock:
+            self._credits, view = credits_left, self._view
+        if view is not None:
+            view.count_credits(credits_left)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Nothing: what a barrier overtakes here is output channel state of the producer."""

@@ -253,6 +253,11 @@ class PipelinedSubpartition:
         return self._queued_bytes
 
     @property
+    def usage(self) -> float:
+        """How full the queue is by the nearer of its two bounds, from 0 to 1."""
+        return min(1.0, max(self._backlog / self._max_queued_batches, self._queued_bytes / self._limit_bytes))
+
+    @property
     def queued_elements(self) -> int:
         """Return how many elements are queued, events included."""
         return len(self._restored) + len(self._queue)

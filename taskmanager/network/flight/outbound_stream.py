@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -36,6 +37,10 @@ class ServedChannel(Protocol):
 
     def request(self, count: int) -> None:
         """The consumer asks for so many batches more."""
+        ...
+
+    def count_credits(self, credits_left: Callable[[], int]) -> None:
+        """Tell the channel whom to ask how many batches its consumer may be sent."""
         ...
 
     def release(self) -> None:
@@ -134,6 +139,7 @@ class OutboundStream:
         except (InvariantViolation, IndexError, ValueError) as error:
             self.notify_channel_failed(frame.channel_id, f"the request was refused: {error}")
             return
+        channel.count_credits(partial(self._queue.credits_of, frame.channel_id))
         with self._changed:
             self._channels[frame.channel_id] = channel
         # What was announced before the channel had its place went unheard.

@@ -83,6 +83,11 @@ class PartitionRequestQueue:
         if reader is not None:
             reader.credit.on_sent(is_data=True)
 
+    def credits_of(self, channel_id: int) -> int:
+        """How many batches the channel may be sent at once."""
+        reader = self._readers.get(channel_id)
+        return 0 if reader is None else reader.credit.credit
+
     @property
     def channel_ids(self) -> tuple[int, ...]:
         """The open channels, in the order of their opening."""

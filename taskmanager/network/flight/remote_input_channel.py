@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.dataflow.elements import CheckpointBarrier, EndOfPartition
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.taskmanager.network.channels.credit import ReceiverCredit
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelListener
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
@@ -125,6 +126,13 @@ class RemoteInputChannel:
     def request(self, count: int) -> None:
         """Ask the producer for so many batches more. The channel was opened when it was made."""
         self._send(RequestBatches(self.channel_id, count))
+
+    @property
+    def queued(self) -> QueueFigures:
+        """What has arrived and the task has not polled, and what the producer may still send; from any thread."""
+        with self._lock:
+            core, credit = self._core, self._credit
+            return QueueFigures(core.queued_batches, core.queued_bytes, credit.usage, credit.outstanding)
 
     def gather_at_most(self, rows: int) -> None:
         """Batches that are handed out together have no more rows from now on."""

@@ -26,7 +26,7 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.dataflow.wire.messages import CheckpointMetrics, QueueFigures
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.checkpointing.barrier_handler import CheckpointBarrierHandler
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
@@ -89,6 +89,10 @@ class Channel:
             self.harness.converted(self.index, sequence_number)
 
     def request(self, count: int) -> None: ...
+
+    @property
+    def queued(self) -> QueueFigures:
+        return QueueFigures(self.core.queued_batches, self.core.queued_bytes)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """The gate remembers."""

@@ -180,7 +180,7 @@ def test_every_message_of_the_contract_can_travel():
     """Nobody adds a message to snapline.dataflow.wire.messages and forgets the wire."""
     parts = {
         "AllocationSite", "CheckpointMetrics", "ExecutionReport", "ExecutionState", "Fenced", "ForTasks", "HeapType", "InputGateDescriptor", "JobStatus", "OperatorDescriptor",
-        "ProcessFigures", "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
+        "ProcessFigures", "QueueFigures", "ResultPartitionDescriptor", "ShuffleDescriptor", "SlotOffer", "SlotStatus", "SlotsHeld", "TaskDeploymentDescriptor",
         "TaskManagerInfo", "TaskMetrics", "ThreadStack",
     }  # fmt: skip
     declared = {

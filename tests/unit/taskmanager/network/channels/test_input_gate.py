@@ -17,6 +17,7 @@ from snapline.dataflow.elements import (
     StreamElement,
 )
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.wire.messages import QueueFigures
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrier_aligner
@@ -69,6 +70,10 @@ class Channel:
 
     def request(self, count: int) -> None: ...
 
+    @property
+    def queued(self) -> QueueFigures:
+        return QueueFigures(self.core.queued_batches, self.core.queued_bytes)
+
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> None: ...
@@ -99,6 +104,19 @@ def test_channels_take_turns() -> None:
     second.arrive(batch(11), batch(12))
 
     assert drain(gate) == [1, 11, 2, 12, 3]
+
+
+def test_what_waits_before_a_gate_is_counted_wherever_it_waits() -> None:
+    """What was restored, what is left of a batch that was cut, and what the channels hold."""
+    gate, (first, second) = gate_of(2)
+    size = batch(1).nbytes
+    gate.restore(0, [batch(1)])
+    second.arrive(pa.concat_batches([batch(11), batch(12)]), batch(13))
+    assert gate.queued == QueueFigures(3, 4 * size)
+    gate.limit_batches(1)
+    first.arrive(batch(2))
+    assert [shown(gate.poll_channel(index).element) for index in (0, 1)] == [1, 11]  # type: ignore[union-attr]
+    assert UnionInputGate([gate]).queued == QueueFigures(3, 3 * size)
 
 
 def test_channel_with_a_priority_element_goes_first() -> None:
