@@ -29,7 +29,7 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
-from snapline.dataflow.wire.messages import CheckpointMetrics
+from snapline.dataflow.wire.messages import CheckpointMetrics, QueueFigures
 from snapline.taskmanager.checkpointing.channel_state_filter import spread_by_key
 from snapline.taskmanager.checkpointing.checkpointed_input_gate import CheckpointedInputGate
 from snapline.taskmanager.checkpointing.checkpointing_contract import (
@@ -125,6 +125,10 @@ class Link:
         self.core.convert_to_priority(sequence_number)
 
     def request(self, count: int) -> None: ...
+
+    @property
+    def queued(self) -> QueueFigures:
+        return QueueFigures()
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None: ...
 
