@@ -247,9 +247,10 @@ def main() -> int:
                 theirs = partial(spark.write, parquet, directory, kind)
                 beside_spark(f"files out, {kind}, Spark", options, convert, spark, theirs)
         table = pa.Table.from_batches([rows])
+        as_ours = deltalake.WriterProperties(compression="ZSTD", compression_level=1)
         compare(
             "Delta out", options, lambda: write_with_us(DeltaSink(directory / f"d{time.time_ns()}"), rows),
-            lambda: deltalake.write_deltalake(str(directory / f"l{time.time_ns()}"), table),
+            lambda: deltalake.write_deltalake(str(directory / f"l{time.time_ns()}"), table, writer_properties=as_ours),
         )  # fmt: skip
         if programs() is not None:
             of_postgres(directory, rows, options)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
@@ -35,6 +36,9 @@ ROW_GROUP_ROWS = 131_072
 LINE_ROWS = 16_384
 """So many rows of a format of lines are encoded together."""
 COPIED_BYTES = 1 << 20
+SAMPLE_ROWS = 2048
+NEW_VALUES = 0.95
+"""A column of a file where more of the values than this share are new has no dictionary."""
 
 
 class FileEncoder(Protocol):
@@ -166,19 +170,57 @@ class ParquetEncoder:
     """Writes row groups of one file."""
 
     def __init__(self, stream: Any, schema: pa.Schema, form: ParquetFormat) -> None:
-        self._writer = pq.ParquetWriter(stream, schema, compression=form.compression)
-        self._row_group_rows = form.batch_rows
+        self._stream = stream
+        self._schema = schema
+        self._form = form
+        self._writer: pq.ParquetWriter | None = None
+        """Made with the first rows, which say which columns have a dictionary."""
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        self._writer_for(rows).write_table(rows, row_group_size=self._form.batch_rows)
 
     def close(self) -> None:
-        self._writer.close()
+        self._writer_for(self._schema.empty_table()).close()
 
     @property
     def metadata(self) -> pq.FileMetaData:
         """What the footer of the file says, once it is closed."""
-        return self._writer.writer.metadata
+        return self._writer_for(self._schema.empty_table()).writer.metadata
+
+    def _writer_for(self, rows: pa.Table) -> pq.ParquetWriter:
+        """What writes the file, which begins with these rows."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._schema,
+                compression=self._form.compression,
+                use_dictionary=columns_with_dictionary(rows),
+            )
+        return self._writer
+
+
+def columns_with_dictionary(rows: pa.Table) -> bool | list[str]:
+    """The columns of a Parquet file that begins with these rows for which a dictionary is built, or whether it is for
+    all. Where values hardly come twice, building it takes longer than all else, and the file only gets larger.
+
+    A sample decides: rows that follow each other, and rows far apart; both have to be new nearly all."""
+    if any(pa.types.is_nested(kind) for kind in rows.schema.types):
+        return True  # nested columns are named by their leaves
+    places = pa.array(range(0, rows.num_rows, -(-rows.num_rows // SAMPLE_ROWS) or 1), pa.int64())
+    return [
+        name
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        if not (_is_new(column.slice(0, SAMPLE_ROWS)) and _is_new(column.take(places)))
+    ]
+
+
+def _is_new(sample: pa.ChunkedArray) -> bool:
+    """Whether nearly all of the values differ from each other; not where Arrow cannot say."""
+    values = len(sample) - sample.null_count
+    try:
+        return bool(pc.count_distinct(sample).as_py() > NEW_VALUES * values)
+    except pa.ArrowNotImplementedError:
+        return False
 
 
 class OrcFormat(FileFormat):

@@ -227,6 +227,23 @@ def test_nothing_is_seen_before_the_commit(tmp_path):
     committer.close()
 
 
+def test_only_values_that_come_again_have_a_dictionary(tmp_path):
+    """Next to each other, or far apart, as the first rows of a file say; a file without rows is one as well."""
+    numbers = range(10_000)
+    columns = {"n": numbers, "word": [f"w{n % 5_000}" for n in numbers], "twice": [n // 2 for n in numbers]}
+    empty_or_new = {"seldom": [n if n % 3 == 0 else None for n in numbers], "bare": pa.nulls(len(numbers))}
+    sink = FileSink(tmp_path, schema=None)
+    (committed,) = written(sink, pa.RecordBatch.from_pydict({**columns, **empty_or_new}), checkpoint_id=1)[:1]
+    group = pq.read_metadata(committed.data["staged"]).row_group(0)
+    have = [group.column(place).path_in_schema for place in range(5) if group.column(place).has_dictionary_page]
+    assert have == ["word", "twice", "bare"]
+
+    nested = pa.RecordBatch.from_pydict({"n": [1], "list": [[1, 2]]})
+    (committed,) = written(FileSink(tmp_path / "nested"), nested)[:1]
+    group = pq.read_metadata(committed.data["staged"]).row_group(0)
+    assert [group.column(place).has_dictionary_page for place in range(2)] == [True, True]
+
+
 def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
     """Sizes are looked at when a row group is full, ages when rows come."""
     small = ParquetFormat(row_group_rows=2)
