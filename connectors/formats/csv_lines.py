@@ -75,7 +75,7 @@ class CsvFormat(RowFormat):
             raise ValueError("an empty line")
         return self.read_text(b"\n".join([value.rstrip(b"\r\n") for value in values]) + b"\n", len(values))
 
-    def read_text(self, text: bytes, count: int) -> pa.RecordBatch:
+    def read_text(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
         r"""Decode a text of `count` rows with a line break behind each. Raises ValueError (pa.ArrowInvalid is one) when
         a line is no row.
 
@@ -83,14 +83,13 @@ class CsvFormat(RowFormat):
         >>> csv.read_text(b"a,1\nb,2\n", 2).to_pydict()
         {'word': ['a', 'b'], 'n': [1, 2]}
         """
-        breaks = text.count(b"\n") > count
         table = pacsv.read_csv(
             pa.BufferReader(text),
             read_options=pacsv.ReadOptions(
                 use_threads=False, block_size=len(text) + 1, column_names=self._schema.names
             ),
             parse_options=pacsv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=breaks, ignore_empty_lines=False
+                delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=False
             ),
             convert_options=pacsv.ConvertOptions(column_types=self._schema),
         )
@@ -99,13 +98,23 @@ class CsvFormat(RowFormat):
         return table.select(self._schema.names).combine_chunks().to_batches()[0]
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-        sink = io.BytesIO()
-        options = pacsv.WriteOptions(include_header=False, delimiter=self.delimiter)
-        pacsv.write_csv(batch.select(self._schema.names), sink, options)
-        lines: list[bytes | None] = list(sink.getvalue().split(b"\n")[:-1])
+        lines: list[bytes | None] = list(self.write_text(batch).to_pybytes().split(b"\n")[:-1])
         if len(lines) == batch.num_rows:
             return lines
-        return [self._line(row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        columns = batch.select(self._schema.names).columns
+        return [self._line(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+
+    def write_text(self, batch: pa.RecordBatch) -> pa.Buffer:
+        r"""Encode rows as a text with a line break behind each.
+
+        >>> csv = sl_connectors.CsvFormat(pa.schema([("word", pa.string()), ("n", pa.int64())]))
+        >>> csv.write_text(pa.RecordBatch.from_pydict({"n": [1], "word": ["a"]})).to_pybytes()
+        b'"a",1\n'
+        """
+        text = pa.BufferOutputStream()
+        options = pacsv.WriteOptions(include_header=False, delimiter=self.delimiter)
+        pacsv.write_csv(batch.select(self._schema.names), text, options)
+        return text.getvalue()
 
     def _line(self, row: Sequence[object]) -> bytes:
         """A row that has line breaks in it, or others that have."""

@@ -330,6 +330,9 @@ class _LinesEncoder:
 
     def write(self, rows: pa.Table) -> None:
         for batch in rows.to_batches(LINE_ROWS):
+            if isinstance(self._rows, CsvFormat):
+                self._stream.write(self._rows.write_text(batch))
+                continue
             lines = [value or b"" for value in self._rows.encode(batch)]
             self._stream.write(b"\n".join([*lines, b""]))
 

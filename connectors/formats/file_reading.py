@@ -33,7 +33,7 @@ ROW_BYTES_MAX = 64 << 20
 """A longer line is taken for something that is no text."""
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LINE_BREAK, QUOTE = b"\n", b'"'
+LINE_BREAK, CARRIAGE_RETURN, QUOTE = b"\n", b"\r", b'"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class FileRows:
     >>> import io
     >>> lines = sl_connectors.FileSource(tmp, sl_connectors.RawFormat("line", text=True)).format
     >>> [found.position for found in lines.read(io.BytesIO(b"a\nb\nc"), {}, batch_rows=2)]
-    [{'bytes': 4, 'lines': 2}, {'bytes': 6, 'lines': 3}]
+    [{'bytes': 4, 'lines': 2}, {'bytes': 5, 'lines': 3}]
     """
 
     rows: pa.RecordBatch
@@ -142,23 +142,55 @@ def _told(question: Any) -> Any:
 class TextRows:
     """Rows of a text that follow each other, as they lie in the file."""
 
-    text: bytes
-    """All of them, with the line break behind each but, at the end of a file, the last."""
+    around: bytes
+    """What was read of the file; nothing of it is copied as long as rows are read together."""
+    start: int
+    """Where the first row begins in it."""
     ends: npt.NDArray[np.int64]
-    """Where the line break behind each row lies, or would lie."""
+    """Where the line break behind each row lies in it, or would lie."""
+    has_long_rows: bool
+    """Whether some rows may have several lines."""
 
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def size(self) -> int:
+        """So many bytes, with the line break behind each row but, at the end of a file, the last."""
+        return min(int(self.ends[-1]) + 1, len(self.around)) - self.start if len(self.ends) else 0
+
+    @property
+    def text(self) -> pa.Buffer:
+        """The bytes of all of them."""
+        return pa.py_buffer(self.around).slice(self.start, self.size)
+
     def lines(self) -> list[bytes]:
         """The rows one by one, without the line breaks behind them."""
-        starts = [0, *(self.ends + 1).tolist()]
-        return [self.text[start:end] for start, end in zip(starts, self.ends.tolist(), strict=False)]
+        starts = [self.start, *(self.ends + 1).tolist()]
+        return [self.around[start:end] for start, end in zip(starts, self.ends.tolist(), strict=False)]
+
+    def line_count(self) -> int:
+        """How many lines of the file they are."""
+        if not self.has_long_rows:
+            return len(self.ends)
+        return self.around.count(LINE_BREAK, self.start, self.start + self.size - 1) + 1
+
+    def part(self, first: int, count: int) -> TextRows:
+        """So many of the rows from one of them on, or what there is."""
+        start = int(self.ends[first - 1]) + 1 if first else self.start
+        return TextRows(self.around, start, self.ends[first : first + count], self.has_long_rows)
+
+    def has_empty(self) -> bool:
+        """Whether a row is empty, but for a carriage return perhaps."""
+        lengths = np.diff(self.ends, prepend=self.start - 1) - 1
+        single = self.ends[lengths == 1] - 1
+        return bool(np.any(lengths == 0)) or any(self.around[place] == CARRIAGE_RETURN[0] for place in single.tolist())
 
     def without_mark(self) -> TextRows:
         """The same rows without the mark that may be at the beginning of a file."""
-        rest = _unmarked(self.text)
-        return TextRows(rest, self.ends - (len(self.text) - len(rest)))
+        marked = self.around.startswith(BYTE_ORDER_MARK, self.start)
+        start = self.start + len(BYTE_ORDER_MARK) if marked else self.start
+        return TextRows(self.around, start, self.ends, self.has_long_rows)
 
 
 NO_ROWS = np.zeros(0, np.int64)
@@ -182,6 +214,7 @@ class TextLines:
         self._start = 0
         self._ends = NO_ROWS
         """Where whole rows end that were not taken."""
+        self._has_long_rows = False
         self._ended = False
         self.at_bytes = 0
         """Behind the lines that were taken, in the text as it is decompressed."""
@@ -205,18 +238,17 @@ class TextLines:
         self._look_at(rest)
         self.at_bytes, self.at_line = at_bytes, at_line
 
-    def take(self, most: int) -> TextRows:
-        """Take the next rows, at most so many; none at the end of the file."""
+    def take(self, most: int | None = None) -> TextRows:
+        """Take the next rows: those that a block of the file holds, or at most so many; none at the end of the file."""
         while not len(self._ends) and not self._ended:
             self._fill()
-        ends, self._ends = self._ends[:most], self._ends[most:]
-        if not len(ends):
-            return TextRows(b"", NO_ROWS)
-        start, self._start = self._start, int(ends[-1]) + 1
-        text = self._here[start : self._start]
-        self.at_bytes += self._start - start
-        self.at_line += text.count(LINE_BREAK, 0, self._start - start - 1) + 1
-        return TextRows(text, ends - start)
+        ends, self._ends = self._ends[:most], self._ends[most:] if most is not None else NO_ROWS
+        taken = TextRows(self._here, self._start, ends, self._has_long_rows)
+        if len(ends):
+            self._start = int(ends[-1]) + 1
+            self.at_bytes += taken.size
+            self.at_line += taken.line_count()
+        return taken
 
     def _fill(self) -> None:
         block = self._text.read(BLOCK_BYTES)
@@ -235,13 +267,28 @@ class TextLines:
         self._here, self._start = text, 0
         letters = np.frombuffer(text, np.uint8)
         self._ends = np.flatnonzero(letters == LINE_BREAK[0])
+        self._has_long_rows = False
         if self._quoted and QUOTE in text:
-            quotes_before = np.searchsorted(np.flatnonzero(letters == QUOTE[0]), self._ends)
-            self._ends = self._ends[quotes_before % 2 == 0]
+            is_end = _is_outside_quotes(letters, self._ends)
+            self._has_long_rows = not is_end.all()
+            self._ends = self._ends[is_end]
+
+
+def _is_outside_quotes(letters: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether an even number of quotes lies before each of these places. There is a bit for each letter, and only words
+    of 64 of them are counted one after the other."""
+    bits = np.packbits(letters == QUOTE[0], bitorder="little")
+    words = np.zeros(len(letters) // 64 + 1, "<u8")
+    words.view(np.uint8)[: len(bits)] = bits
+    counts = np.bitwise_count(words)
+    before = np.cumsum(counts, dtype=np.uint8) - counts  # only whether it is even counts, so it may overflow
+    word, bit = places >> 6, (places & 63).astype(np.uint64)
+    same_word = np.bitwise_count(words[word] & ((np.uint64(1) << bit) - np.uint64(1)))
+    return np.asarray((before[word] + same_word) & 1 == 0)
 
 
 def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_rows: int) -> Iterator[FileRows]:
-    """Read a file that has a row a line, from a position on."""
+    """Read a file that has a row a line, from a position on; what a block of it holds is decoded together."""
     is_csv = isinstance(rows, CsvFormat)
     lines = TextLines(stream, quoted=is_csv)
     skips_empty = isinstance(rows, JsonFormat) or (isinstance(rows, CsvFormat) and len(rows.schema) > 1)
@@ -253,23 +300,40 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
         rows = rows.of_header(_unmarked(header[0]))
     lines.go_to(int(position.get("bytes", 0)), int(position.get("lines", 0)))
     while True:
-        first_line, is_start = lines.at_line + 1, lines.at_bytes == 0
-        taken = lines.take(batch_rows)
+        is_start, at_line = lines.at_bytes == 0, lines.at_line
+        taken = lines.take()
         if not len(taken):
             return
-        found = _decoded(rows, taken.without_mark() if is_start else taken, first_line, skips_empty=skips_empty)
-        batch = found[0] if found[0].schema.names == wanted else found[0].select(wanted)
-        yield FileRows(batch, {"bytes": lines.at_bytes, "lines": lines.at_line}, found[1])
+        taken = taken.without_mark() if is_start else taken
+        at_bytes = lines.at_bytes - taken.size
+        together = _decoded_at_once(rows, taken, skips_empty=skips_empty)
+        for first in range(0, len(taken), batch_rows):
+            part, bad = taken.part(first, batch_rows), list[BadLine]()
+            if together is not None:
+                batch = together.slice(first, len(part))
+            else:
+                batch, bad = _decoded(rows, part, at_line + 1, skips_empty=skips_empty)
+            at_bytes, at_line = at_bytes + part.size, at_line + part.line_count()
+            batch = batch if batch.schema.names == wanted else batch.select(wanted)
+            yield FileRows(batch, {"bytes": at_bytes, "lines": at_line}, bad)
+
+
+def _decoded_at_once(rows: RowFormat, taken: TextRows, *, skips_empty: bool) -> pa.RecordBatch | None:
+    """The rows of some lines, if they can be read together: all of them are good, and none is empty."""
+    if isinstance(rows, (CsvFormat, JsonFormat)) and not (skips_empty and taken.has_empty()):
+        with contextlib.suppress(*UNREADABLE):
+            return rows.read_text(taken.text, len(taken))
+    return None
 
 
 def _decoded(
     rows: RowFormat, taken: TextRows, first_line: int, *, skips_empty: bool
 ) -> tuple[pa.RecordBatch, list[BadLine]]:
     """The good rows of some lines, and the bad ones. Lines are looked at one by one only where they cannot be read
-    together: when one is bad or empty."""
-    if isinstance(rows, (CsvFormat, JsonFormat)) and not (skips_empty and _has_empty_lines(taken.text)):
-        with contextlib.suppress(*UNREADABLE):
-            return rows.read_text(taken.text, len(taken)), []
+    together."""
+    together = _decoded_at_once(rows, taken, skips_empty=skips_empty)
+    if together is not None:
+        return together, []
     lines = taken.lines()
     values = [line[:-1] if line[-1:] == b"\r" else line for line in lines]
     places: Sequence[int] = range(len(values))
@@ -288,11 +352,6 @@ def _decoded(
         BadLine(first_line + places[row.index] + breaks[places[row.index]], values[row.index], row.reason)
         for row in bad
     ]
-
-
-def _has_empty_lines(text: bytes) -> bool:
-    framed = b"\n" + text + b"\n"
-    return b"\n\n" in (framed if text[-1:] != b"\n" else framed[:-1]) or b"\n\r\n" in framed
 
 
 def _unmarked(line: bytes) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -43,7 +44,7 @@ class JsonFormat(RowFormat):
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         text = b"\n".join(values)
-        if not _is_object_a_line(text, len(values)):
+        if not _is_object_a_line(np.frombuffer(text, np.uint8), len(values)):
             # A line break is between tokens only: inside a string it is written as \n.
             values = [value.strip().replace(b"\n", b" ") for value in values]
             if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
@@ -51,7 +52,7 @@ class JsonFormat(RowFormat):
             text = b"\n".join(values)
         return self._read(text, len(values))
 
-    def read_text(self, text: bytes, count: int) -> pa.RecordBatch:
+    def read_text(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
         r"""Decode a text of `count` objects, one a line. Raises ValueError (pa.ArrowInvalid is one) when a line is
         none.
 
@@ -59,12 +60,13 @@ class JsonFormat(RowFormat):
         >>> json.read_text(b'{"n": 1}\n{"n": 2}\n', 2).to_pydict()
         {'n': [1, 2]}
         """
-        text = text.removesuffix(b"\n")
-        if not _is_object_a_line(text, count):
+        letters = np.frombuffer(text, np.uint8)
+        letters = letters[:-1] if len(letters) and letters[-1] == NEW_LINE else letters
+        if not _is_object_a_line(letters, count):
             raise ValueError("not a JSON object")
         return self._read(text, count)
 
-    def _read(self, text: bytes, count: int) -> pa.RecordBatch:
+    def _read(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
         table = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -85,12 +87,11 @@ class JsonFormat(RowFormat):
         return lines.cast(pa.binary()).to_pylist()
 
 
-def _is_object_a_line(text: bytes, count: int) -> bool:
+def _is_object_a_line(letters: npt.NDArray[np.uint8], count: int) -> bool:
     """Whether the text has so many lines, each of which begins and ends as an object does. What is read as so many
     objects then has one in each line: an object cannot go on in a line that begins with a brace, behind one."""
-    letters = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(letters == NEW_LINE)
-    if len(breaks) != count - 1 or not text.startswith(b"{") or not text.endswith(b"}"):
+    if len(breaks) != count - 1 or not len(letters) or letters[0] != OPEN or letters[-1] != CLOSE:
         return False
     return bool(np.all(letters[breaks + 1] == OPEN) and np.all(letters[breaks - 1] == CLOSE))
 

@@ -81,6 +81,14 @@ def test_bad_rows_are_found_among_good_ones(name, wrong):
     assert [GOOD, nothing, nothing, GOOD, GOOD, nothing] == decoded.to_pylist()
 
 
+def test_lines_of_csv_have_the_columns_of_the_schema_whatever_else_a_batch_has():
+    """Where a value has a line break in it, too, which pyarrow's lines cannot be cut at."""
+    kind = CsvFormat(pa.schema([("n", pa.int64()), ("s", pa.string())]))
+    for text in ("a", "a\nb"):
+        batch = pa.RecordBatch.from_pydict({"more": [True], "s": [text], "n": [1]})
+        assert [{"n": 1, "s": text}] == kind.decode(kind.encode(batch))[0].to_pylist()
+
+
 def test_json_of_nested_and_unusual_types():
     """Objects over several lines, nested ones, fields that nobody asked for, decimals, what is not a number."""
     schema = pa.schema([("a", pa.list_(pa.int64())), ("d", pa.decimal128(10, 2)), ("x", pa.float64())])
