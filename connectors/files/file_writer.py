@@ -215,7 +215,12 @@ class PartitionedFileWriter(SinkWriter, ABC):
             return
         with failures("write", self._wanted.path):
             file.encoder.close()
-            size_bytes = file.stream.tell() if not file.stream.closed else 0
+            if file.stream.closed:
+                kind = type(self._wanted.format).__name__
+                raise ConnectorError(
+                    f"{kind}: close() of what open() returned has closed the stream, which must stay open"
+                )
+            size_bytes = file.stream.tell()
             file.stream.close()
         self._bytes_written.inc(size_bytes)
         self._files_written.inc()

@@ -7,6 +7,7 @@ of files too: lines, or an Avro container. How files are read is in `file_readin
 
 from __future__ import annotations
 
+import io
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -295,9 +296,10 @@ class LinesFormat(FileFormat):
         return self.rows.schema
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
-        compressed = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
-        compressed.write(self.header())
-        return _LinesEncoder(compressed, self.rows, owns_stream=compressed is not stream)
+        plain = self.compression == "none"
+        lines = stream if plain else pa.CompressedOutputStream(_StaysOpen(stream), self.compression)
+        lines.write(self.header())
+        return _LinesEncoder(lines, self.rows, owns_stream=not plain)
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         out = stream if self.compression == "none" else pa.CompressedOutputStream(stream, self.compression)
@@ -318,6 +320,17 @@ class LinesFormat(FileFormat):
     def header(self) -> bytes:
         """What a file begins with, before its rows."""
         return self.rows.header_line() if isinstance(self.rows, CsvFormat) else b""
+
+
+class _StaysOpen(io.RawIOBase):
+    """A stream that is not closed with what compresses into it, because whoever opened it asks how long it is."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        self._stream.write(data)
+        return len(data)
 
 
 class _LinesEncoder:

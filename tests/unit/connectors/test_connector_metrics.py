@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from snapline.connectors import DeltaSink, FileSink, FileSource, HBaseSink, JsonFormat, ParquetSource
+from snapline.connectors import (
+    AvroFormat,
+    CsvFormat,
+    DeltaSink,
+    FileSink,
+    FileSource,
+    HBaseSink,
+    JsonFormat,
+    ParquetSource,
+)
 from snapline.dataflow.api.connector_api import GlobalCommittable, InputStatus, Source, SplitEnumerator
 from tests.services.hbase import running_hbase
 from tests.unit.connectors.parquet.places import Place
 
 SCHEMA = pa.schema([("n", pa.int64())])
+AVRO = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
 ROWS = pa.RecordBatch.from_pydict({"n": list(range(50))}, SCHEMA)
 
 
@@ -59,6 +71,35 @@ def test_a_sink_of_files_and_a_source_of_parquet_count_the_same_bytes(tmp_path: 
 
     assert {"bytes_written": path.stat().st_size, "files_written": 1} == measured(writing)
     assert 0 < measured(reading)["bytes_read"] < path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("form", "compression"),
+    [
+        ("parquet", "gzip"),
+        ("orc", "zlib"),
+        (AvroFormat(AVRO), "gzip"),
+        (CsvFormat(SCHEMA), None),
+        (CsvFormat(SCHEMA, header=True), "gzip"),
+        (JsonFormat(SCHEMA), "zstd"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_every_format_of_a_sink_counts_what_lies_on_the_disk(
+    form: Any, compression: str | None, tmp_path: Path
+) -> None:
+    """Compressed or not; what the committer is told decides which files are put together."""
+    place = Place()
+    sink = FileSink(tmp_path, form, compression=compression)
+    writer = sink.create_writer(place, ())
+    writer.write(ROWS)
+    committables = writer.prepare_commit(1)
+    writer.close()
+    (staged,) = tmp_path.rglob("*.staged")
+
+    size = staged.stat().st_size
+    assert [size] == [each.data["bytes"] for each in committables if "bytes" in each.data]
+    assert {"bytes_written": size, "files_written": 1} == measured(place)
 
 
 def test_parquet_says_how_many_row_groups_still_wait(tmp_path: Path) -> None:

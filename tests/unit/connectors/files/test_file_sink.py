@@ -7,6 +7,7 @@ import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -242,6 +243,17 @@ def test_only_values_that_come_again_have_a_dictionary(tmp_path):
     (committed,) = written(FileSink(tmp_path / "nested"), nested)[:1]
     group = pq.read_metadata(committed.data["staged"]).row_group(0)
     assert [group.column(place).has_dictionary_page for place in range(2)] == [True, True]
+
+
+def test_a_format_that_closes_the_stream_is_named(tmp_path):
+    """Nobody could say how large the file is, by which small ones are put together."""
+
+    class Closing(ParquetFormat):
+        def open(self, stream: Any, schema: pa.Schema) -> Any:
+            return SimpleNamespace(write=lambda table: None, close=stream.close)
+
+    with pytest.raises(ConnectorError, match=r"Closing: close\(\) of what open\(\) returned has closed the stream"):
+        written(FileSink(tmp_path, Closing()), rows(1))
 
 
 def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
