@@ -297,7 +297,7 @@ class LinesFormat(FileFormat):
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
         plain = self.compression == "none"
-        lines = stream if plain else pa.CompressedOutputStream(_StaysOpen(stream), self.compression)
+        lines = stream if plain else pa.CompressedOutputStream(pa.PythonFile(_StaysOpen(stream), "w"), self.compression)
         lines.write(self.header())
         return _LinesEncoder(lines, self.rows, owns_stream=not plain)
 
