@@ -25,10 +25,10 @@ CALLED_BY_LIBRARIES = """
     disable_wal align typingctx pushFilters streamReader prepareForTriggerAvailableNow initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite exc __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
     timeout_graceful_shutdown should_exit ui submit_programs
-    daemon_threads request_queue_size address_family handle_error log_message
+    daemon_threads request_queue_size address_family handle_error log_message writable
 """
-"""pykka, grpc, uvicorn, http.server, Flight, RocksDB, numba, Spark's data sources, click and generated modules call or
-read these by name."""
+"""pykka, grpc, uvicorn, http.server, Arrow and Flight, RocksDB, numba, Spark's data sources, click and generated code
+call or read these by name."""
 
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle

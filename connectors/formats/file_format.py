@@ -297,7 +297,7 @@ class LinesFormat(FileFormat):
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
         plain = self.compression == "none"
-        lines = stream if plain else pa.CompressedOutputStream(pa.PythonFile(_StaysOpen(stream), "w"), self.compression)
+        lines = stream if plain else pa.CompressedOutputStream(_StaysOpen(stream), self.compression)
         lines.write(self.header())
         return _LinesEncoder(lines, self.rows, owns_stream=not plain)
 
@@ -327,6 +327,9 @@ class _StaysOpen(io.RawIOBase):
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
         self._stream.write(data)
