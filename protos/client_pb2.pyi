@@ -106,7 +106,7 @@ class GetJobGraphResponse(_message.Message):
     def __init__(self, job_graph: _Optional[_Union[_job_pb2.JobGraph, _Mapping]] = ...) -> None: ...
 
 class SubtaskDetails(_message.Message):
-    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms", "input_queue", "output_queue")
+    __slots__ = ("subtask_index", "attempt_number", "state", "resource_id", "host", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "failure", "state_timestamps_ms", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms", "input_queue", "output_queue", "awaits")
     class StateTimestampsMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,7 @@ class SubtaskDetails(_message.Message):
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     INPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_FIELD_NUMBER: _ClassVar[int]
     subtask_index: int
     attempt_number: int
     state: _job_pb2.ExecutionState
@@ -160,7 +161,8 @@ class SubtaskDetails(_message.Message):
     step_ms: int
     input_queue: _cluster_pb2.QueueFigures
     output_queue: _cluster_pb2.QueueFigures
-    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., state_timestamps_ms: _Optional[_Mapping[str, int]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ..., input_queue: _Optional[_Union[_cluster_pb2.QueueFigures, _Mapping]] = ..., output_queue: _Optional[_Union[_cluster_pb2.QueueFigures, _Mapping]] = ...) -> None: ...
+    awaits: str
+    def __init__(self, subtask_index: _Optional[int] = ..., attempt_number: _Optional[int] = ..., state: _Optional[_Union[_job_pb2.ExecutionState, str]] = ..., resource_id: _Optional[str] = ..., host: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., state_timestamps_ms: _Optional[_Mapping[str, int]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ..., input_queue: _Optional[_Union[_cluster_pb2.QueueFigures, _Mapping]] = ..., output_queue: _Optional[_Union[_cluster_pb2.QueueFigures, _Mapping]] = ..., awaits: _Optional[str] = ...) -> None: ...
 
 class VertexDetails(_message.Message):
     __slots__ = ("vertex_id", "name", "parallelism", "max_parallelism", "operator_uids", "subtasks")

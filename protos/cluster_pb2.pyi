@@ -234,7 +234,7 @@ class QueueFigures(_message.Message):
     def __init__(self, batches: _Optional[int] = ..., size_bytes: _Optional[int] = ..., usage: _Optional[float] = ..., credits: _Optional[int] = ...) -> None: ...
 
 class TaskMetrics(_message.Message):
-    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators", "user_metrics", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms", "input_queue", "output_queue")
+    __slots__ = ("attempt_id", "records_in", "records_out", "bytes_in", "bytes_out", "busy_ms", "backpressured_ms", "idle_ms", "watermark_ms", "accumulators", "user_metrics", "busy_ms_per_second", "backpressured_ms_per_second", "idle_ms_per_second", "records_in_per_second", "records_out_per_second", "step_ms", "input_queue", "output_queue", "awaits")
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class TaskMetrics(_message.Message):
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     INPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_FIELD_NUMBER: _ClassVar[int]
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     records_in: int
     records_out: int
@@ -273,7 +274,8 @@ class TaskMetrics(_message.Message):
     step_ms: int
     input_queue: QueueFigures
     output_queue: QueueFigures
-    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ..., input_queue: _Optional[_Union[QueueFigures, _Mapping]] = ..., output_queue: _Optional[_Union[QueueFigures, _Mapping]] = ...) -> None: ...
+    awaits: str
+    def __init__(self, attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., busy_ms: _Optional[int] = ..., backpressured_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., watermark_ms: _Optional[int] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., user_metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., busy_ms_per_second: _Optional[int] = ..., backpressured_ms_per_second: _Optional[int] = ..., idle_ms_per_second: _Optional[int] = ..., records_in_per_second: _Optional[int] = ..., records_out_per_second: _Optional[int] = ..., step_ms: _Optional[int] = ..., input_queue: _Optional[_Union[QueueFigures, _Mapping]] = ..., output_queue: _Optional[_Union[QueueFigures, _Mapping]] = ..., awaits: _Optional[str] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("report", "metrics", "executions", "process")
@@ -346,18 +348,20 @@ class AllocationSite(_message.Message):
     def __init__(self, frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ThreadStack(_message.Message):
-    __slots__ = ("thread_name", "task_name", "attempt_id", "frames", "count")
+    __slots__ = ("thread_name", "task_name", "attempt_id", "frames", "count", "waits_for")
     THREAD_NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_NAME_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     thread_name: str
     task_name: str
     attempt_id: _checkpoint_pb2.ExecutionAttemptID
     frames: _containers.RepeatedScalarFieldContainer[str]
     count: int
-    def __init__(self, thread_name: _Optional[str] = ..., task_name: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ...) -> None: ...
+    waits_for: str
+    def __init__(self, thread_name: _Optional[str] = ..., task_name: _Optional[str] = ..., attempt_id: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., frames: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class ThreadDump(_message.Message):
     __slots__ = ("request_id", "resource_id", "stacks", "samples", "types", "sites", "log")

@@ -33,6 +33,8 @@ UNKNOWN_WATERMARK_MS = -(2**63)
 MAX_NAMED = 3
 """Subtasks that one line names."""
 
+_AWAITED = {"lock": "a lock", "answer": "an answer"}
+
 _Task = tuple[pb.VertexDetails, pb.SubtaskDetails]
 
 
@@ -156,8 +158,8 @@ def _busy(details: pb.JobDetails, places: _Places) -> list[pb.JobFinding]:
     for vertex, subtask in sorted(hot, key=lambda task: -task[1].busy_ms_per_second)[:MAX_NAMED]:
         place = places.get((vertex.vertex_id, subtask.subtask_index))
         presses = f" and back-pressures {', '.join(held_up[:MAX_NAMED])}" if held_up else ""
-        line = f"{_name(vertex, subtask)} is busy {subtask.busy_ms_per_second // 10} % of the time{presses}: it takes {subtask.records_in_per_second:,} rows/s{_doing(place)}"
-        found.append(_finding(_kind(details, vertex, place), line, vertex, subtask, place))
+        line = f"{_name(vertex, subtask)} is busy {subtask.busy_ms_per_second // 10} % of the time{presses}: it takes {subtask.records_in_per_second:,} rows/s{_doing(place, subtask.awaits)}"
+        found.append(_finding(_kind(details, vertex, place, subtask.awaits), line, vertex, subtask, place))
     return found
 
 
@@ -279,9 +281,11 @@ def _nothing(details: pb.JobDetails) -> str:
     return f"nothing holds the job up; the busiest subtask is {_name(vertex, subtask)}, {share} % of the time"
 
 
-def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None) -> str:
+def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None, awaits: str = "") -> str:
     if place is not None and place.kind in ("user code", "storage", "loading"):
-        return place.kind
+        return place.waits_for if place.waits_for and place.kind == "user code" else place.kind
+    if awaits:
+        return "answer"
     if all(edge.source != vertex.vertex_id for edge in details.edges):
         return "sink"
     if all(edge.target != vertex.vertex_id for edge in details.edges):
@@ -289,12 +293,15 @@ def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None)
     return "busy"
 
 
-def _doing(place: Place | None) -> str:
-    if place is None or not place.where or place.kind in ("waiting", "engine"):
+def _doing(place: Place | None, awaits: str = "") -> str:
+    if awaits and (place is None or place.kind in ("waiting", "engine")):
+        return f"; it waits for {awaits}"
+    if place is None or not place.where or place.kind == "waiting" or (place.kind == "engine" and not place.waits_for):
         return ""
     if place.kind == "loading":
         return "; it loads a library"
-    return f"; it is in {place.kind}: {place.where}"
+    waits = f"waits for {_AWAITED[place.waits_for]}" if place.waits_for in _AWAITED else "is"
+    return f"; it {waits} in {place.kind}: {place.where}"
 
 
 def _finding(

@@ -35,6 +35,8 @@ class Place:
     stack: tuple[str, ...]
     share: float = 1.0
     """How many of the looks at the thread found it exactly here."""
+    waits_for: str = ""
+    """`lock`, `answer`, or nothing."""
 
 
 def place_of(stacks: Iterable[ThreadStack]) -> Place | None:
@@ -47,7 +49,7 @@ def place_of(stacks: Iterable[ThreadStack]) -> Place | None:
     most = working[0] if working else seen[0]
     found = read_frames(most.frames)
     same = sum(stack.count for stack in seen if read_frames(stack.frames).where == found.where)
-    return Place(found.kind, found.where, found.stack, same / total)
+    return Place(found.kind, found.where, found.stack, same / total, most.waits_for)
 
 
 def stacks_by_task(dumps: Iterable[ThreadDump]) -> dict[tuple[str, int], list[ThreadStack]]:

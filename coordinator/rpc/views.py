@@ -145,6 +145,7 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
             shown.records_in_per_second = counters.records_in_per_second
             shown.records_out_per_second = counters.records_out_per_second
             shown.step_ms = counters.step_ms
+            shown.awaits = counters.awaits
             encode_into(counters.input_queue, shown.input_queue)
             encode_into(counters.output_queue, shown.output_queue)
     shown.watermark_ms = counters.watermark_ms if counters is not None else -(2**63)

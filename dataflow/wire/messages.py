@@ -275,6 +275,8 @@ class TaskMetrics:
     records_out_per_second: int = 0
     step_ms: int = 0
     """How long the present step has lasted; 0: the task is between two steps."""
+    awaits: str = ""
+    """What the task waits for outside of it, in words, such as the answers to requests; empty: nothing."""
     input_queue: QueueFigures = QueueFigures()
     output_queue: QueueFigures = QueueFigures()
 
@@ -357,6 +359,8 @@ class ThreadStack:
     frames: tuple[str, ...] = ()
     """Outermost first, each `function (file:line)`."""
     count: int = 1
+    waits_for: str = ""
+    """`lock`, `answer`, or nothing: the thread works, or sleeps."""
 
 
 @dataclass(frozen=True, slots=True)

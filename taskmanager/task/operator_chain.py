@@ -371,6 +371,11 @@ class OperatorChain:
         return any(operator.is_blocked for operator in self._blocked_possible)
 
     @property
+    def awaits(self) -> str:
+        """What the task waits for outside of it; from any thread."""
+        return next((words for operator in self._blocked_possible if (words := operator.awaits)), "")
+
+    @property
     def wake_at_ms(self) -> int | None:
         """When an operator will have more to do by time alone. What is upstream of a blocked one waits for that one."""
         times: list[int | None] = []

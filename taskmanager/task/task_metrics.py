@@ -124,6 +124,7 @@ class TaskMeter:
             records_in_per_second=rates.records_in,
             records_out_per_second=rates.records_out,
             step_ms=step_ms,
+            awaits=parts.chain.awaits if parts is not None and parts.chain is not None else "",
             input_queue=parts.input.union.queued if parts is not None and parts.input is not None else QueueFigures(),
             output_queue=together([output.queued for writer in writers for output in writer.subpartitions]),
         )

@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from types import FrameType
 
 from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
 from snapline.dataflow.wire.messages import RequestThreadDump, ThreadDump, ThreadStack
 from snapline.runtime.recent_output import RecentOutput
 from snapline.taskmanager.threads.heap_reading import HeapReading
+from snapline.taskmanager.threads.waiting_calls import call_of, waits_for
 
 MAX_FRAMES = 100
 """The innermost ones of a deep stack are shown."""
@@ -102,7 +104,8 @@ class ThreadDumper:
         ends = time.monotonic() + min(request.duration_ms, MAX_DURATION_MS) / 1000
         interval_s = (request.interval_ms or DEFAULT_INTERVAL_MS) / 1000
         own = threading.get_ident()
-        seen: dict[tuple[str, str, ExecutionAttemptID | None, tuple[str, ...]], int] = {}
+        seen: dict[tuple[str, str, ExecutionAttemptID | None, tuple[str, ...], str], int] = {}
+        call_at = lru_cache(MAX_STACKS)(call_of)
         samples = 0
         heap = HeapReading() if request.heap else None
         if heap is not None:
@@ -115,11 +118,13 @@ class ThreadDumper:
                 if thread_id == own:
                     continue
                 task_name, attempt_id = tasks.get(thread_id, ("", None))
-                key = (names.get(thread_id, "?"), task_name, attempt_id, _frames(frame))
+                frames = _frames(frame)
+                awaited = waits_for(frames, call_at(frame.f_code, frame.f_lasti))
+                key = (names.get(thread_id, "?"), task_name, attempt_id, frames, awaited)
                 if key in seen or len(seen) < MAX_STACKS:
                     seen[key] = seen.get(key, 0) + 1
             if time.monotonic() >= ends or self._stopping.wait(interval_s):
                 break
-        stacks = tuple(ThreadStack(*key, count) for key, count in seen.items())
+        stacks = tuple(ThreadStack(*key, count, awaited) for (*key, awaited), count in seen.items())
         types, sites = heap.end() if heap is not None else ((), ())
         return ThreadDump(request.request_id, self._resource_id, stacks, samples, types, sites)

@@ -1,4 +1,4 @@
-"""Plants the twelve faults, one after the other, in jobs of real processes, and prints what named the cause of each
+"""Plants the faults, one after the other, in jobs of real processes, and prints what named the cause of each
 after how long, as a table for docs/operations.md.
 
     python -m tests.faults [NAME ...]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from snapline import SinkFunction
+from snapline import AsyncFunction, SinkFunction
 
 KEPT: list[bytes] = []
 """What a leaking function never lets go."""
@@ -40,6 +42,44 @@ def wait_for_answer(fault: Path) -> Any:
         return row
 
     return ask_service
+
+
+class HeldLock:
+    """Takes a lock for each row, which a thread beside it does not let go once the fault is there."""
+
+    def __init__(self, fault: Path) -> None:
+        self.fault = str(fault)
+
+    def open(self, context: Any) -> None:
+        """Locks do not travel."""
+        self.lock = threading.Lock()
+        threading.Thread(target=self.keep, daemon=True).start()
+
+    def keep(self) -> None:
+        """Hold the lock for as long as the fault lasts."""
+        while not Path(self.fault).exists():
+            time.sleep(0.02)
+        with self.lock:
+            while Path(self.fault).exists() and not Path(self.fault + ".over").exists():
+                time.sleep(0.02)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Count up, say."""
+        with self.lock:
+            return row
+
+
+class UnansweredRequests(AsyncFunction):
+    """Asks a service for each row, which does not answer once the fault is there."""
+
+    def __init__(self, fault: Path) -> None:
+        self.fault = str(fault)
+
+    async def async_invoke(self, row: dict[str, Any]) -> Any:
+        """Wait for the answer."""
+        while Path(self.fault).exists() and not Path(self.fault + ".over").exists():
+            await asyncio.sleep(0.05)
+        return [row]
 
 
 def skew(fault: Path) -> Any:

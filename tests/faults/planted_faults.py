@@ -1,4 +1,4 @@
-"""The twelve faults: how each is planted in a job that runs well, and what has to be said about it.
+"""The twelve faults, and two of functions that wait: how each is planted in a job that runs well, and what has to be said about it.
 
     with PlantedFault(tmp_path, FAULTS["slow sink"]) as planted:
         found = planted.wait_for_cause()
@@ -26,7 +26,16 @@ import pyarrow.parquet as pq
 from snapline import DataStream, GeneratorSource, StreamExecutionEnvironment, count
 from snapline.connectors import DiscardingSink, FileSource
 from snapline.protos import client_pb2 as pb
-from tests.faults.broken_functions import SlowSink, leak, skew, stumble, wait_for_answer, work
+from tests.faults.broken_functions import (
+    HeldLock,
+    SlowSink,
+    UnansweredRequests,
+    leak,
+    skew,
+    stumble,
+    wait_for_answer,
+    work,
+)
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.s3 import BUCKET, S3Server, start_s3
 
@@ -189,6 +198,14 @@ def _mapped(
     return build
 
 
+def _asked(environment: StreamExecutionEnvironment, planted: PlantedFault) -> None:
+    rows = _rows(environment)
+    asked = rows.async_wait(
+        UnansweredRequests(planted.mark), timeout_ms=600_000, capacity=10, uid="asks", schema=rows.schema
+    )
+    asked.sink_to(DiscardingSink(), uid="nowhere")
+
+
 def _sink(environment: StreamExecutionEnvironment, planted: PlantedFault) -> None:
     _rows(environment).rebalance().add_sink(SlowSink(planted.mark), uid="slow")
 
@@ -257,6 +274,8 @@ FAULTS = {
         Fault("leak in user code", ("leak",), r"user code keeps more and more in broken_functions\.KEPT", _mapped(leak, "leaks"), _mark),
         Fault("wrong schema", ("failure",), r"2\.parquet", _files, _other_schema),
         Fault("too few slots", ("slots",), r"4 required", _keyed, _submit, parallelism=4),
+        Fault("held lock", ("lock",), r"it waits for a lock in user code: HeldLock\.__call__", _mapped(HeldLock, "counts"), _mark),
+        Fault("unanswered requests", ("answer",), r"it waits for the answers to 10 requests of asks", _asked, _mark),
     )
 }  # fmt: skip
 """By name."""

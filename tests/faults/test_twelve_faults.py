@@ -1,4 +1,5 @@
-"""Each of the twelve faults is planted in a running job, and its cause is named."""
+"""Each of the twelve faults, and of two more that make a function wait, is planted in a running job, and its cause is
+named."""
 
 from __future__ import annotations
 

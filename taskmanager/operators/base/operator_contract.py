@@ -261,6 +261,11 @@ class StreamOperator(ABC):
         return False
 
     @property
+    def awaits(self) -> str:
+        """What a blocked operator waits for outside of its task, in words; asked for from any thread."""
+        return ""
+
+    @property
     def wake_at_ms(self) -> int | None:
         """When there will be pending work by time alone (processing time)."""
         return None

@@ -282,6 +282,10 @@ class ExternalOperator(StreamOperator):
             return False
         return not bridge.has_ended if self._is_finishing else not bridge.place.has_room
 
+    @property
+    def awaits(self) -> str:
+        return f"the program of {self.context.operator_uid}" if self.is_blocked else ""
+
     def finish(self) -> None:
         """Tell the program that the input has ended; what it still puts out is waited for."""
         self._is_finishing = True

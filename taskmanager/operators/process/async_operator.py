@@ -274,6 +274,11 @@ class AsyncOperator(FunctionOperator):
         return self._calls is not None and (bool(self._waiting) or (self._finishing and bool(self._queue)))
 
     @property
+    def awaits(self) -> str:
+        under_way = len(self._requests)
+        return f"the answers to {under_way} requests of {self.context.operator_uid}" if self.is_blocked else ""
+
+    @property
     def wake_at_ms(self) -> int | None:
         """When the oldest request has taken too long, or one is to be made again."""
         oldest = self._oldest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -61,6 +62,32 @@ def test_a_call_that_does_not_come_back_is_named_with_its_line() -> None:
         (
             "user code",
             "v1 (1/1) on tm-0 has not come back from a call for 42 s; it is in user code: enrich (job.py:17)",
+        )
+    ]
+
+
+@pytest.mark.parametrize(("awaited", "words"), [("lock", "a lock"), ("answer", "an answer")])
+def test_what_a_function_waits_for_is_said(awaited: str, words: str) -> None:
+    """A lock and an answer are other troubles than code that computes; a slow sink remains one."""
+    details = job([subtask()], [subtask(step_ms=42_000, busy_ms_per_second=1000)])
+    begins = "v1 (1/1) on tm-0 has not come back from a call for 42 s"
+    asks, writes = seen("v1", OPERATOR, OWN, SOCKET), seen("v1", OPERATOR, WRITE, SOCKET)
+    asks, writes = (replace(d, stacks=(replace(d.stacks[0], waits_for=awaited),)) for d in (asks, writes))
+    assert explained(details, asks) == [(awaited, f"{begins}; it waits for {words} in user code: enrich (job.py:17)")]
+    assert explained(details, writes) == [
+        ("sink", f"{begins}; it waits for {words} in connector: recv (socket.py:706)")
+    ]
+
+
+def test_requests_that_are_not_answered_are_said() -> None:
+    """The thread of the task is in no call: it waits for room for the next request."""
+    full = subtask(busy_ms_per_second=1000, records_in_per_second=3, awaits="the answers to 100 requests of ask")
+    details = job([subtask(backpressured_ms_per_second=900)], [full], [subtask()])
+    turns = f"Turns.wait ({ENGINE}/threads/turns.py:70)"
+    assert explained(details, seen("v1", turns)) == [
+        (
+            "answer",
+            "v1 (1/1) on tm-0 is busy 100 % of the time and back-pressures v0: it takes 3 rows/s; it waits for the answers to 100 requests of ask",
         )
     ]
 

@@ -134,6 +134,7 @@ def test_no_more_requests_than_the_capacity() -> None:
     harness.operator.process_watermark(Watermark(7))
     for value in range(1, 6):
         assert harness.operator.is_blocked is (value <= 3)
+        assert harness.operator.awaits == ("the answers to 2 requests of op" if value <= 3 else "")
         assert not harness.operator.has_pending_work
         calls.answer(value, value)
         harness.operator.continue_work()
