@@ -77,9 +77,13 @@ class UnansweredRequests(AsyncFunction):
 
     async def async_invoke(self, row: dict[str, Any]) -> Any:
         """Wait for the answer."""
-        while Path(self.fault).exists() and not Path(self.fault + ".over").exists():
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(self.answer)
         return [row]
+
+    def answer(self) -> None:
+        """Return when the fault is over."""
+        while Path(self.fault).exists() and not Path(self.fault + ".over").exists():
+            time.sleep(0.05)
 
 
 def skew(fault: Path) -> Any:
