@@ -36,7 +36,7 @@ class Place:
     share: float = 1.0
     """How many of the looks at the thread found it exactly here."""
     waits_for: str = ""
-    """`lock`, `answer`, or nothing."""
+    """What the thread waits for: `lock`, `answer`, or nothing."""
 
 
 def place_of(stacks: Iterable[ThreadStack]) -> Place | None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
 
@@ -125,6 +126,6 @@ class ThreadDumper:
                     seen[key] = seen.get(key, 0) + 1
             if time.monotonic() >= ends or self._stopping.wait(interval_s):
                 break
-        stacks = tuple(ThreadStack(*key, count, awaited) for (*key, awaited), count in seen.items())
+        stacks = tuple(replace(ThreadStack(*key[:4], count), waits_for=key[4]) for key, count in seen.items())
         types, sites = heap.end() if heap is not None else ((), ())
         return ThreadDump(request.request_id, self._resource_id, stacks, samples, types, sites)

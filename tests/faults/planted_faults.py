@@ -1,4 +1,5 @@
-"""The twelve faults, and two of functions that wait: how each is planted in a job that runs well, and what has to be said about it.
+"""The twelve faults, and two of functions that wait: how each is planted in a job that runs well, and what has to be
+said about it.
 
     with PlantedFault(tmp_path, FAULTS["slow sink"]) as planted:
         found = planted.wait_for_cause()
