@@ -1,5 +1,5 @@
-"""What our chart uses of Helm's template language: values, `if`, `range ... until`, the checksum of another template,
-and `{{-`. Anything else is an error here.
+"""What our chart uses of Helm's template language: values, `if`, `if not`, `range ... until`, the checksum of
+another template, and `{{-`. Anything else is an error here.
 
 Inside of a `range` the dot is the element, as in Helm: there `$.Values` is what is `.Values` elsewhere.
 """
@@ -65,6 +65,8 @@ def _value(expression: str, names: Mapping[str, Any]) -> Any:
     if included := _CHECKSUM.fullmatch(expression):
         root = names["$"]
         return hashlib.sha256(render(root["Templates"][included[1]], root).encode()).hexdigest()
+    if expression.startswith("not "):
+        return not _value(expression.removeprefix("not "), names)
     name, *path = expression.split(".")
     found = names[name]
     for part in path:

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from snapline.dataflow.config import TASKMANAGER_RELAYS, Configuration
+from snapline.dataflow.config import (
+    SECURITY_SSL_CA,
+    SECURITY_SSL_CERTIFICATE,
+    SECURITY_SSL_EXCHANGE_HOSTNAME,
+    SECURITY_SSL_KEY,
+    TASKMANAGER_RELAYS,
+    Configuration,
+)
+from snapline.runtime.rpc.live_check import TIMEOUT_SECONDS
 from snapline.runtime.rpc.rpc_server import LIVE
 from snapline.runtime.settings import from_environment, from_toml, resolve
 from tests.unit.deploy.helm_template import render
@@ -28,7 +36,7 @@ TEMPLATES = sorted((HELM / "templates").glob("*.yaml"))
 RELEASE = {"Name": "night", "Namespace": "streams"}
 
 
-def rendered(relays: int | None = None, *, monitored: bool = False, **settings: str) -> dict[tuple[str, str], dict]:
+def rendered(relays: int | None = None, *, monitored: bool = False, **settings: Any) -> dict[tuple[str, str], dict]:
     """The objects of the chart, by kind and name; with so many relays, or as many as values.yaml says."""
     values = {**yaml.safe_load((HELM / "values.yaml").read_text()), **settings}
     values["serviceMonitor"]["enabled"] = monitored
@@ -45,6 +53,9 @@ def rendered(relays: int | None = None, *, monitored: bool = False, **settings: 
 OBJECTS = rendered(relays=3, monitored=True, priorityClass="streams")
 """With everything that is optional."""
 OPTIONAL = {("Service", "night-relay"), ("StatefulSet", "night-relay"), ("ServiceMonitor", "night")}
+TLS = {**yaml.safe_load((HELM / "values.yaml").read_text())["tls"], "enabled": True, "issuer": "streams-ca"}
+SECURE = rendered(relays=3, monitored=True, tls=TLS)
+"""With TLS, and cert-manager to make the certificates."""
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
@@ -149,7 +160,7 @@ def test_task_managers_know_every_relay_of_the_chart(relays, tmp_path):
     assert objects["Service", spec["serviceName"]]["spec"]["clusterIP"] == "None"
     port = listening_port(spec)
     assert settings_of(objects, tmp_path).get_option(TASKMANAGER_RELAYS).split(",") == [
-        f"night-relay-{i}.{spec['serviceName']}:{port}" for i in range(relays)
+        f"night-relay-{i}.{spec['serviceName']}.streams.svc.cluster.local:{port}" for i in range(relays)
     ]
 
 
@@ -352,13 +363,63 @@ def test_the_service_monitor_reads_every_service_with_metrics():
 
 
 def test_objects_are_what_the_schemas_of_kubernetes_say(tmp_path):
-    """Strictly, so that a word that it does not know is found; a ServiceMonitor is none of its own."""
-    for (kind, name), found in OBJECTS.items():
-        if kind != "ServiceMonitor":
+    """Strictly, so that a word that it does not know is found; ServiceMonitors and Certificates are none of its own."""
+    for (kind, name), found in (*OBJECTS.items(), *SECURE.items()):
+        if kind not in ("ServiceMonitor", "Certificate"):
             file = tmp_path / f"{kind}-{name}.yaml"
             file.write_text(yaml.safe_dump(found))
             done = subprocess.run([TOOLS / "kubernetes-validate", "--strict", file], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
+
+
+def names_in(certificate: str) -> list[str]:
+    """The names for which the chart asks cert-manager."""
+    names: list[str] = SECURE["Certificate", f"night-{certificate}"]["spec"]["dnsNames"]
+    return names
+
+
+def test_with_tls_every_pod_has_its_certificate_where_its_settings_look(tmp_path):
+    """Mounted read-only and readable by the pod's group alone; executors have that of the driver in the same place."""
+    configuration = settings_of(SECURE, tmp_path)
+    files = [configuration.get_option(each) for each in (SECURITY_SSL_CA, SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY)]
+    assert [Path(file).name for file in files] == ["ca.crt", "tls.crt", "tls.key"]
+    (directory,) = {str(Path(file).parent) for file in files}
+    for name, template in pods(SECURE).items():
+        (container,) = template["spec"]["containers"]
+        (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+        (volume,) = [each for each in template["spec"]["volumes"] if each["name"] == "tls"]
+        assert (mount["mountPath"], mount["readOnly"], volume["secret"]["defaultMode"]) == (directory, True, 0o440)
+        kind = name.removeprefix("night-").removesuffix("s")
+        assert volume["secret"]["secretName"] == SECURE["Certificate", f"night-{kind}"]["spec"]["secretName"]
+    spark = SECURE["ConfigMap", "night-config"]["data"]["spark-defaults.conf"]
+    assert f"spark.kubernetes.executor.secrets.snapline-taskmanager-tls  {directory}\n" in spark
+    assert names_in("taskmanager") == [configuration.get_option(SECURITY_SSL_EXCHANGE_HOSTNAME)]
+    assert not any("tls" in str(found) for found in OBJECTS.values()), "without it nobody waits for a secret"
+
+
+@pytest.mark.parametrize("kind", ["coordinator", "relay"])
+def test_with_tls_pods_are_called_by_the_name_in_their_certificate(kind, tmp_path):
+    """What they announce, and where TaskManagers find relays; and a probe that shows a certificate is one of ours."""
+    spec = SECURE["StatefulSet", f"night-{kind}"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    environment = {each["name"]: each for each in container["env"]}
+    name = environment["HOST"]["value"].replace("$(POD_NAME)", f"night-{kind}-0")
+    covered, metrics = names_in(kind)
+    assert covered == "*." + name.partition(".")[2]
+    if kind == "relay":
+        addresses = settings_of(SECURE, tmp_path).get_option(TASKMANAGER_RELAYS).split(",")
+        assert addresses[0] == f"{name}:{container['ports'][0]['containerPort']}"
+    for probe in ("readinessProbe", "livenessProbe"):
+        shell, flag, line = container[probe]["exec"]["command"]
+        assert (shell, flag) == ("sh", "-c")
+        module = "snapline.runtime.rpc.live_check"
+        assert line == f"exec python -m {module} $HOST:{container['ports'][0]['containerPort']}"
+        assert container[probe]["timeoutSeconds"] > TIMEOUT_SECONDS
+    assert SECURE["StatefulSet", f"night-{kind}"]["spec"]["template"]["metadata"]["annotations"]["prometheus.io/scheme"]
+    (endpoint,) = SECURE["ServiceMonitor", "night"]["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]["serverName"]) == ("https", metrics)
+    reader = SECURE["Certificate", "night-client"]["spec"]["secretName"]
+    assert endpoint["tlsConfig"]["keySecret"] == {"name": reader, "key": "tls.key"}
 
 
 def test_the_image_breaks_no_rule():

@@ -84,9 +84,16 @@ def test_every_other_command_names_what_is_there() -> None:
         if word.startswith("spark.snapline."):
             check_key(word.removeprefix("spark.snapline.").partition("=")[0])
     values = yaml.safe_load((ROOT / "deploy" / "helm" / "snapline" / "values.yaml").read_text())
-    (helm,) = (command for command in COMMANDS if command.startswith("helm "))
-    assert {"image", "tokenSecret"} == set(re.findall(r"--set (\w+)=", helm))
+    assert {name for command in COMMANDS for name in re.findall(r"--set ([\w.]+)=", command)} == {
+        "image",
+        "tokenSecret",
+        "tls.enabled",
+    }
     assert "snapline-token" == values["tokenSecret"] and "image" in values
+    secrets = {name for name in values["tls"].values() if str(name).endswith("-tls")}
+    (loop,) = (command for command in COMMANDS if "kubectl create secret generic snapline-$kind-tls" in command)
+    kinds = loop.partition(" in ")[2].partition(";")[0].split()
+    assert secrets == {f"snapline-{kind}-tls" for kind in kinds}
     assert "SNAPLINE_TOKEN" in (ROOT / "deploy" / "docker" / "compose.yaml").read_text()
     unit = (ROOT / "deploy" / "systemd" / "snapline-coordinator.service").read_text()
     for path in ("/etc/snapline/snapline.toml", "/etc/snapline/secrets.env"):
