@@ -12,6 +12,8 @@ RUNS = (
     ["benchmarks.windows"],
     ["benchmarks.latency"],
     ["benchmarks.connectors"],
+    ["benchmarks.files_and_tables", "--spark"],
+    ["benchmarks.kafka_latency"],
     ["benchmarks.dataframe"],
     ["benchmarks.follow_files"],
     ["benchmarks.branches"],
