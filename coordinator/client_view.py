@@ -15,7 +15,7 @@ import pykka
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
 from snapline.coordinator.dispatcher.events import OperateJob, SubmitJob
 from snapline.coordinator.job_registry import JobRegistry, read_actor
-from snapline.coordinator.jobmaster.operations import Answer, JobOperation, OperationFailed
+from snapline.coordinator.jobmaster.operations import Answer, JobOperation, JobSubmitted, OperationFailed
 from snapline.coordinator.resource.events import (
     DrainRequested,
     ThreadDumpRequested,
@@ -80,6 +80,14 @@ class ClientView:
         self._process = ProcessWatch()
 
     async def submit(self, job_graph: JobGraph) -> Answer:
+        known = await self._registry.submission_digest(job_graph.job_id)
+        if known is not None and known == job_graph.submission_digest:
+            return JobSubmitted(job_graph.job_id)
+        if known is not None:
+            line = (
+                f"job {job_graph.job_id} was submitted before, with another graph; a submission needs an id of its own"
+            )
+            return OperationFailed(SerializedFailure(line, Blame.USER, retryable=False))
         request_id, answer = self._replies.draw(job_graph.job_id)
         return await self._told(SubmitJob(request_id, job_graph), answer)
 

@@ -496,12 +496,11 @@ class ClusterEntrypoint:
                 self._logger.warning("archived job cannot be read", reason=reason)
             self._registry.remember(found.jobs)
 
-        self._io.submit(
-            "read the archive of jobs",
-            lambda: archive.load(self._clock.now_ms()),
-            read,
-            lambda error: self._logger.warning("the archive of jobs cannot be read", reason=str(error)),
-        )
+        def failed(error: object) -> None:
+            self._logger.warning("the archive of jobs cannot be read", reason=str(error))
+            self._registry.remember(())
+
+        self._io.submit("read the archive of jobs", lambda: archive.load(self._clock.now_ms()), read, failed)
 
     # --- metrics ------------------------------------------------------------------------------------------------------
 

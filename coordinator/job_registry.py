@@ -86,6 +86,10 @@ async def read_actor(actor: pykka.ActorRef[Any], read: Callable[[Any], ResultT])
     return answer
 
 
+ARCHIVE_SECONDS = 10.0
+"""How long a submission waits for the archive of a new leader, which tells whether its job has ended already."""
+
+
 class JobRegistry:
     """All jobs that clients can ask about, by job id. The methods that are not coroutines may be called from any
     thread."""
@@ -99,6 +103,7 @@ class JobRegistry:
         self.failed_jobs = 0
         """How many jobs have ended as FAILED under this leader."""
         self._changed: dict[JobID | None, asyncio.Event] = {}
+        self._archive_is_read = asyncio.Event()
 
     @property
     def now_ms(self) -> int:
@@ -127,6 +132,16 @@ class JobRegistry:
             if job_id not in self._ended:
                 self._ended[job_id] = view
                 self._ended.move_to_end(job_id, last=False)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody submits
+            self._loop.call_soon_threadsafe(self._archive_is_read.set)
+
+    async def submission_digest(self, job_id: JobID) -> str | None:
+        """Return the digest of the submission that brought a job which has ended, also under former leaders; None:
+        there was no such job. Waits for the archive, as far as that can be read in a while."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._archive_is_read.wait(), ARCHIVE_SECONDS)
+        view = self._ended.get(job_id)
+        return None if view is None else view.details.submission_digest
 
     def touch(self, job_id: JobID | None) -> None:
         """Something changed that watchers want to see at once; None: the resources."""

@@ -39,7 +39,9 @@ class ClientServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ClientServiceAsyncStub: ...
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]
-    """Accept a job. Returns when it is accepted, not when it runs."""
+    """Accept a job. Returns when it is accepted, not when it runs. Asked again with the same graph under the same id, as after a deadline
+    that passed, the answer is that id, and nothing is submitted twice; another graph under the id is refused.
+    """
     SubmitDeclaredJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.SubmitDeclaredJobRequest, _client_pb2.SubmitJobResponse]
     """Accept a job that is declared, so that a client in any language can submit one (declared.proto). Asked again with the
     same job id, the answer is that id, and nothing is submitted twice.
@@ -103,7 +105,9 @@ class ClientServiceAsyncStub(ClientServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.UnaryUnaryMultiCallable[_client_pb2.SubmitJobRequest, _client_pb2.SubmitJobResponse]  # type: ignore[assignment]
-    """Accept a job. Returns when it is accepted, not when it runs."""
+    """Accept a job. Returns when it is accepted, not when it runs. Asked again with the same graph under the same id, as after a deadline
+    that passed, the answer is that id, and nothing is submitted twice; another graph under the id is refused.
+    """
     SubmitDeclaredJob: _aio.UnaryUnaryMultiCallable[_client_pb2.SubmitDeclaredJobRequest, _client_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Accept a job that is declared, so that a client in any language can submit one (declared.proto). Asked again with the
     same job id, the answer is that id, and nothing is submitted twice.
@@ -170,7 +174,9 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.SubmitJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.SubmitJobResponse, _abc.Awaitable[_client_pb2.SubmitJobResponse]]:
-        """Accept a job. Returns when it is accepted, not when it runs."""
+        """Accept a job. Returns when it is accepted, not when it runs. Asked again with the same graph under the same id, as after a deadline
+        that passed, the answer is that id, and nothing is submitted twice; another graph under the id is refused.
+        """
 
     @_abc_1.abstractmethod
     def SubmitDeclaredJob(

@@ -166,7 +166,7 @@ class SavepointRestoreSettings(_message.Message):
     def __init__(self, path: _Optional[str] = ..., allow_non_restored_state: _Optional[bool] = ..., claim: _Optional[bool] = ...) -> None: ...
 
 class JobGraph(_message.Message):
-    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks", "staged_directories", "configuration_origins")
+    __slots__ = ("job_id", "name", "vertices", "edges", "configuration", "savepoint_restore", "modules", "master_hooks", "staged_directories", "configuration_origins", "submission_digest")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class JobGraph(_message.Message):
     MASTER_HOOKS_FIELD_NUMBER: _ClassVar[int]
     STAGED_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     vertices: _containers.RepeatedCompositeFieldContainer[JobVertex]
@@ -208,7 +209,8 @@ class JobGraph(_message.Message):
     master_hooks: _containers.RepeatedScalarFieldContainer[bytes]
     staged_directories: _containers.RepeatedScalarFieldContainer[str]
     configuration_origins: _containers.ScalarMap[str, str]
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    submission_digest: str
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[_Iterable[_Union[JobVertex, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., savepoint_restore: _Optional[_Union[SavepointRestoreSettings, _Mapping]] = ..., modules: _Optional[_Mapping[str, bytes]] = ..., master_hooks: _Optional[_Iterable[bytes]] = ..., staged_directories: _Optional[_Iterable[str]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ..., submission_digest: _Optional[str] = ...) -> None: ...
 
 class SerializedFailure(_message.Message):
     __slots__ = ("summary", "blame", "retryable", "error_type", "traceback", "operator_uid", "position", "row")

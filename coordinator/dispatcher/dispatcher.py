@@ -82,7 +82,8 @@ class _Job:
     phase: JobPhase
     status: JobStatus
     submitted_ms: int
-    submitter: RequestID | None = None
+    submitters: list[RequestID] = field(default_factory=list)
+    """Whoever has submitted the job and is not answered yet: several when a submission came again."""
     status_since_ms: dict[JobStatus, int] = field(default_factory=dict)
     failure: SerializedFailure | None = None
     broken: int = 0
@@ -100,6 +101,7 @@ class JobOverview:
     end_time_ms: int = 0
     """0 while it is not over."""
     failure: SerializedFailure | None = None
+    submission_digest: str = ""
 
 
 class Dispatcher:
@@ -173,11 +175,23 @@ class Dispatcher:
                 return self._removed(job_id)
 
     def _submit(self, request_id: RequestID, graph: JobGraph, now_ms: int) -> list[DispatcherEffect]:
+        if self._is_leader and graph.submission_digest and graph.submission_digest == self._digest_of(graph.job_id):
+            known = self._jobs.get(graph.job_id)
+            if known is None or known.phase is JobPhase.RUNNING:
+                return [Reply(request_id, JobSubmitted(graph.job_id))]
+            if known.phase is JobPhase.STORING:
+                known.submitters.append(request_id)
+                return []
         problem = self._why_not(graph)
         if problem is not None:
             return [problem(request_id)]
-        self._jobs[graph.job_id] = _Job(graph, JobPhase.STORING, JobStatus.CREATED, now_ms, request_id)
+        self._jobs[graph.job_id] = _Job(graph, JobPhase.STORING, JobStatus.CREATED, now_ms, [request_id])
         return [StoreJobGraph(graph)]
+
+    def _digest_of(self, job_id: JobID) -> str:
+        """The digest of the submission that brought the job, over or not; empty: there is none, or it is not known."""
+        job, over = self._jobs.get(job_id), self._history.get(job_id)
+        return job.graph.submission_digest if job is not None else over.submission_digest if over is not None else ""
 
     def _why_not(self, graph: JobGraph) -> Callable[[RequestID], Reply] | None:
         """Why the job cannot be taken, as an answer; None: it can."""
@@ -185,7 +199,9 @@ class Dispatcher:
             return _refuse("this coordinator is not the leader; ask again", Blame.EXTERNAL, retryable=True)
         set_aside = [job.job_id for job in self._set_aside]
         if graph.job_id in self._jobs or graph.job_id in self._history or graph.job_id in set_aside:
-            return _refuse(f"job {graph.job_id} was submitted before; a submission needs an id of its own")
+            return _refuse(
+                f"job {graph.job_id} was submitted before, with another graph; a submission needs an id of its own"
+            )
         if len(self._jobs) >= self._jobs_max:
             return _refuse(
                 f"{len(self._jobs)} jobs are here already, which is as many as jobmanager.max-jobs allows: cancel one first, or "
@@ -234,8 +250,8 @@ class Dispatcher:
             return []
         job.phase = JobPhase.RUNNING
         effects: list[DispatcherEffect] = [StartJobMaster(job.graph, recovered=False)]
-        if job.submitter is not None:
-            effects.append(Reply(job.submitter, JobSubmitted(job_id)))
+        effects += [Reply(submitter, JobSubmitted(job_id)) for submitter in job.submitters]
+        job.submitters = []
         held = [
             each for each in self._jobs.values() if each.phase is JobPhase.HELD and each.graph.name == job.graph.name
         ]
@@ -262,7 +278,7 @@ class Dispatcher:
             return []
         if event.user_can_mend:
             del self._jobs[job_id]
-            return [_refuse(event.reason)(job.submitter)] if job.submitter is not None else []
+            return [_refuse(event.reason)(submitter) for submitter in job.submitters]
         job.phase = JobPhase.TAKING_BACK
         job.failure = SerializedFailure(f"the job could not be stored: {event.reason}", Blame.EXTERNAL, retryable=True)
         return [RemoveJobGraph(job_id, is_over=False)]
@@ -273,9 +289,8 @@ class Dispatcher:
         if job is None or job.phase is not JobPhase.TAKING_BACK:
             return []
         del self._jobs[job_id]
-        if job.submitter is None or job.failure is None:
-            return []
-        return [Reply(job.submitter, OperationFailed(job.failure))]
+        failed = OperationFailed(job.failure) if job.failure is not None else None
+        return [Reply(submitter, failed) for submitter in job.submitters] if failed is not None else []
 
     def _operate(
         self, request_id: RequestID, job_id: JobID, operation: JobOperation, now_ms: int
@@ -328,14 +343,18 @@ class Dispatcher:
                 effects.append(SuspendJobMaster(job_id))
                 continue
             del self._jobs[job_id]
-            if job.submitter is not None:
-                answer = _refuse(f"leadership was lost during the submission ({reason}): look whether the job runs")
-                effects.append(answer(job.submitter))
+            answer = _refuse(
+                f"leadership was lost during the submission ({reason}): submit it again, under the same id"
+            )
+            effects += [answer(submitter) for submitter in job.submitters]
         return effects
 
 
 def _overview(job: _Job, end_time_ms: int = 0) -> JobOverview:
-    return JobOverview(job.graph.job_id, job.graph.name, job.status, job.submitted_ms, end_time_ms, job.failure)
+    graph = job.graph
+    return JobOverview(
+        graph.job_id, graph.name, job.status, job.submitted_ms, end_time_ms, job.failure, graph.submission_digest
+    )
 
 
 def _overview_of_set_aside(job: JobGraphSetAside, now_ms: int) -> JobOverview:

@@ -42,6 +42,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
 from snapline.dataflow.wire.messages import ThreadDump
+from snapline.dataflow.wire.submission_digest import with_submission_digest
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import LEVELS, Logger
@@ -182,6 +183,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return await self._submit(job_graph, context)
 
     async def _submit(self, job_graph: JobGraph, context: Any) -> pb.SubmitJobResponse:
+        job_graph = await asyncio.to_thread(with_submission_digest, job_graph)
         answer = await self._cluster.submit(job_graph)
         self._audit.write("submit", client_of(context), _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
         if isinstance(answer, OperationFailed):

@@ -77,6 +77,7 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
         overview=job_overview(master, checkpoints),
         configuration=graph.job_graph.configuration,
         configuration_origins=graph.job_graph.configuration_origins,
+        submission_digest=graph.job_graph.submission_digest,
         status_timestamps_ms={status.value: at for status, at in graph.status_since_ms.items()},
         checkpoint_counts=checkpoint_counts(checkpoints),
     )

@@ -120,6 +120,9 @@ class JobGraph:
     kept (see `snapline.dataflow.staged`)."""
     configuration_origins: Mapping[str, str] = field(default_factory=dict)
     """Where the settings are from, by their keys, as far as the client has said it; for people."""
+    submission_digest: str = ""
+    """The digest of the graph as it was submitted, by which a submission that comes again is known, also when the job
+    was rescaled meanwhile; empty: not known (see `with_submission_digest`)."""
 
     def without_secrets(self) -> JobGraph:
         """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of

@@ -101,7 +101,7 @@ def test_requests_are_in_the_log_with_who_asked(cluster):
     job_id = cluster.client.submit(waiting_job())
     cluster.client.cancel(job_id)
     with pytest.raises(RequestRefused):
-        cluster.client.submit(waiting_job())
+        cluster.client.submit(waiting_job(parallelism=2))
     lines = [json.loads(line) for line in cluster.log.getvalue().splitlines()]
     requests = [line["context"] for line in lines if line["logger"] == "audit"]
     assert [(each["request"], each["outcome"].partition(":")[0]) for each in requests] == [
@@ -155,11 +155,12 @@ def test_a_job_that_waits_can_be_cancelled(cluster):
 
 def test_what_cannot_be_accepted_is_refused_in_one_line(cluster):
     """A name that is taken, a graph that cannot run."""
-    cluster.client.submit(waiting_job())
-    second = waiting_job("waits")
+    first = waiting_job()
+    assert cluster.client.submit(first) == cluster.client.submit(first), "asked again, it is the same submission"
+    second = waiting_job("waits", parallelism=2)
     for graph, error in (
         (JobGraph(JobID("b" * 32), "waits", second.vertices, ()), "a job named 'waits' is here already"),
-        (second, "was submitted before"),
+        (second, "was submitted before, with another graph"),
         (JobGraph(JobID("c" * 32), "empty", (), ()), "job 'empty' has no vertices"),
     ):
         with pytest.raises(RequestRefused, match=error) as refused:

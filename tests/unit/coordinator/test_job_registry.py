@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,11 @@ import pytest
 from snapline.coordinator import job_registry
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.jobmaster.operations import JobSubmitted
 from snapline.coordinator.rpc import views
+from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.wire.submission_digest import with_submission_digest
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import Query
 from snapline.runtime.clock import ManualClock
@@ -41,6 +45,27 @@ class Answering:
             return answer
 
         return SimpleNamespace(ask=ask)
+
+
+def test_a_submission_whose_job_has_ended_under_a_former_leader_runs_nothing_again() -> None:
+    """The archive is waited for, because whoever submits again has just seen the leader change."""
+    graph = with_submission_digest(JobGraph(JobID("a" * 32), "a", (), ()))
+    details = pb.JobDetails(overview=pb.JobOverview(job_id=graph.job_id), submission_digest=graph.submission_digest)
+
+    async def submitted() -> list[Any]:
+        registry = JobRegistry(asyncio.get_running_loop(), ManualClock(), 10)
+        view = ClientView(*cast(Any, (None, None, registry, None, None, None, None, None, "", LeaderSessionID("s"), 0)))
+        again, other = (
+            asyncio.ensure_future(view.submit(each)) for each in (graph, replace(graph, submission_digest=""))
+        )
+        await asyncio.sleep(0)
+        assert not again.done()
+        registry.remember([pb.ArchivedJob(details=details)])
+        return [await again, await other]
+
+    same, refused = asyncio.run(submitted())
+    assert same == JobSubmitted(graph.job_id)
+    assert "with another graph" in refused.failure.summary
 
 
 def test_of_three_hundred_jobs_only_those_of_the_page_are_asked_and_all_at_once(

@@ -18,6 +18,7 @@ from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     HeldJob,
+    JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -105,6 +106,43 @@ def test_a_job_whose_graph_cannot_be_read_is_listed() -> None:
     name, status = "(set aside: its graph cannot be read)", JobStatus.SUSPENDED
     assert core.jobs()[1:] == (JobOverview(JobID("other"), name, status, 5, 0, failure),)
     assert "was submitted before" in refusal(core, replace(GRAPH, job_id=JobID("other")))
+
+
+SUBMITTED = replace(GRAPH, submission_digest="d1")
+AGAIN = RequestID("again")
+
+
+def test_a_submission_that_comes_again_is_answered_as_the_first_one() -> None:
+    """While the graph is being stored, while the job runs in another parallelism, and when it is over."""
+    core = started()
+    assert core.handle(SubmitJob(R, SUBMITTED), 0) == [StoreJobGraph(SUBMITTED)]
+    assert core.handle(SubmitJob(AGAIN, SUBMITTED), 1) == []
+    submitted = JobSubmitted(JOB)
+    assert core.handle(JobGraphStored(JOB), 2) == [
+        StartJobMaster(SUBMITTED, False),
+        Reply(R, submitted),
+        Reply(AGAIN, submitted),
+    ]
+    core.handle(JobGraphChanged(replace(SUBMITTED, name="rescaled")), 3)
+    assert core.handle(SubmitJob(AGAIN, SUBMITTED), 4) == [Reply(AGAIN, submitted)]
+    core.handle(JobMasterEnded(JOB, JobStatus.FINISHED), 5)
+    assert core.handle(SubmitJob(AGAIN, SUBMITTED), 6) == [Reply(AGAIN, submitted)]
+    assert "with another graph" in refusal(core, replace(GRAPH, submission_digest="d2"))
+
+    successor = Dispatcher()
+    successor.handle(DispatcherStarted((SUBMITTED,)), 0)
+    assert successor.handle(SubmitJob(AGAIN, SUBMITTED), 1) == [Reply(AGAIN, submitted)]
+    assert "with another graph" in refusal(successor, replace(GRAPH, submission_digest="d2"))
+
+
+def test_all_who_have_submitted_a_job_hear_that_it_could_not_be_stored() -> None:
+    """Also whoever came again meanwhile."""
+    core = started()
+    core.handle(SubmitJob(R, SUBMITTED), 0)
+    core.handle(SubmitJob(AGAIN, SUBMITTED), 1)
+    core.handle(JobGraphStoreFailed(JOB, "disk full"), 2)
+    failed = OperationFailed(SerializedFailure("the job could not be stored: disk full", Blame.EXTERNAL))
+    assert core.handle(JobGraphRemoved(JOB), 3) == [Reply(R, failed), Reply(AGAIN, failed)]
 
 
 def test_a_store_that_fails_leaves_nothing() -> None:
