@@ -28,6 +28,7 @@ from snapline.connectors.delta.delta_table import (
     library,
     library_options,
     open_table,
+    require_conditional_writes,
     require_partitions,
     require_plain,
     unusable,
@@ -119,6 +120,7 @@ class DeltaSink(Sink):
         library()
         files, location = open_output(self.path, file_options(self.storage_options))
         files.prepare(location.path)
+        require_conditional_writes(self.path, self.storage_options)
         rows = rows_for(self)
         if self.schema is not None:
             rows.fit(self.schema)

@@ -1,20 +1,28 @@
 """A Delta table as the library shows it: how it is found, which ones can be written, and what fits their columns.
 
 Decides which types Delta has, which tables are refused because a plain append would break what they promise, and what
-errors of the library mean to a user. It writes nothing.
+errors of the library mean to a user. It writes nothing but a probe of the store.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from snapline.connectors.files.filesystems import advice, first_line
+from snapline.connectors.files.filesystems import S3_SCHEMES, advice, first_line
 from snapline.connectors.tables.table_columns import stored_type
 from snapline.connectors.tables.table_discovery import TableUnreachable
 from snapline.dataflow.errors import ConnectorError
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
+
+LOCKING = "AWS_S3_LOCKING_PROVIDER"
+"""With it, deltalake keeps its commits apart by a table of DynamoDB instead."""
 
 _OPTIONS = {
     "s3.endpoint": "AWS_ENDPOINT_URL",
@@ -56,6 +64,29 @@ def open_table(url: str, options: Mapping[str, str]) -> Any | None:
         return None
     except failures() as error:
         raise unusable(url, error) from error
+
+
+def require_conditional_writes(url: str, options: Mapping[str, str]) -> None:
+    """Raise ConnectorError for an object store that overwrites a file which must not be there, as some that look like
+    S3 do: a commit of one process would replace another's, and nobody would see it."""
+    if urlsplit(url).scheme not in S3_SCHEMES or LOCKING in {**os.environ, **options}:
+        return
+    try:
+        storage = open_storage(url, {name: value for name, value in options.items() if name.startswith("s3.")})
+        path = f".probe-{secrets.token_hex(8)}"
+        storage.create(path, b"first")
+        try:
+            storage.create(path, b"second")
+        except StorageAlreadyExists:
+            return
+        finally:
+            storage.delete(path)
+    except StorageError as error:
+        raise ConnectorError(f"Delta table {url}: {first_line(error)}") from error
+    raise ConnectorError(
+        f"Delta table {url}: the store ignores conditional writes (If-None-Match), so that a commit could replace another's; "
+        "use a store that honours them"
+    )
 
 
 def failures() -> tuple[type[Exception], ...]:

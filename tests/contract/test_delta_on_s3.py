@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from snapline.connectors import DeltaSink, DeltaSource
-from snapline.connectors.delta.delta_table import library_options
+from snapline.connectors.delta.delta_table import library_options, require_conditional_writes
 from snapline.dataflow.api.connector_api import GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
+from snapline.runtime.storage.object_storage import ObjectStorage, open_storage
 from tests.services.s3 import BUCKET, S3Server
 from tests.unit.connectors.delta.test_delta_source import Job
 from tests.unit.connectors.parquet.places import Place
@@ -44,6 +45,22 @@ def test_wrong_credentials_and_a_missing_bucket_are_refused_at_submission(s3_ser
         DeltaSink(f"s3://{BUCKET}/x", storage_options={**options, "s3.secret-key": "wrong"}).validate()
     with pytest.raises(ConnectorError, match="check that the bucket exists"):
         DeltaSink("s3://no-such-bucket/x", storage_options=options).validate()
+
+
+def test_a_store_that_ignores_conditional_writes_is_refused_at_submission(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line; two commits of one version would both succeed there. Nothing of the probe stays."""
+    url = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    sink = DeltaSink(url, storage_options=s3_server.configuration)
+    sink.validate()
+    monkeypatch.setattr(ObjectStorage, "create", ObjectStorage.put)
+    with pytest.raises(ConnectorError, match="the store ignores conditional writes") as refusal:
+        sink.validate()
+    assert "\n" not in str(refusal.value)
+    with_table_of_locks = {**s3_server.configuration, "AWS_S3_LOCKING_PROVIDER": "dynamodb"}
+    require_conditional_writes(url, with_table_of_locks)
+    assert [name for name, _ in open_storage(url, s3_server.configuration).list("") if name] == []
 
 
 def test_a_table_on_s3_is_a_source(s3_server: S3Server) -> None:
