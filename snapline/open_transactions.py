@@ -57,16 +57,16 @@ class OpenTransaction:
             for each in self.committables
             if isinstance(each, Mapping)
             for part in (each, *each.get("files", ()))
-            if "rows" in part
+            if isinstance(part.get("rows"), int | list)  # their number, or themselves
         ]
-        return sum(told) if told else None
+        return sum(each if isinstance(each, int) else len(each) for each in told) if told else None
 
     @property
     def what(self) -> str:
         """Which transaction, file or table it is, in a few words."""
         first = self.committables[0]
         if isinstance(first, Mapping):
-            names = ("transactional_id", "transaction", "table", "target")
+            names = ("transactional_id", "transaction", "table", "target", "marker")
             return next((str(first[name]) for name in names if name in first), str(dict(first)))
         return str(first)
 

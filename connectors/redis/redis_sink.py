@@ -138,6 +138,7 @@ class RedisWriter(SinkWriter):
         pending, self._pending = self._pending, {}
         if not pending:
             return ()
+        self._bytes.inc(sum(len(key) + _size(value) for key, value in pending.items()))
         rows = [[_text(key), _said(value)] for key, value in pending.items()]
         return [Committable({"marker": self._marker, "checkpoint_id": checkpoint_id, "rows": rows})]
 

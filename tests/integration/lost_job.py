@@ -3,6 +3,7 @@ told so may commit."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,9 +13,19 @@ from typing import Any
 import pyarrow as pa
 
 import snapline as sl
-from snapline.connectors import DeltaSink, FileSink, GeneratorSource, IcebergSink
+from snapline.connectors import (
+    DeltaSink,
+    FileSink,
+    GeneratorSource,
+    IcebergSink,
+    JsonFormat,
+    KafkaSink,
+    PostgresSink,
+    RedisSink,
+)
 
 MAY_COMMIT = "SNAPLINE_TEST_MAY_COMMIT"
+NUMBERS = pa.schema([("n", pa.int64()), ("v", pa.int64())])
 
 
 def lost(commit: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -28,31 +39,42 @@ def lost(commit: Callable[[Any], None]) -> Callable[[Any], None]:
     return committed
 
 
-class LostFiles(FileSink):
-    """Files of which none is ever published."""
+class Lost:
+    """A sink whose committer is lost."""
 
     def create_committer(self, context: Any) -> Any:
-        committer: Any = super().create_committer(context)
+        committer: Any = super().create_committer(context)  # type: ignore[misc]  # the sink beside this class has it
+        committer.commit = lost(committer.commit)
+        return committer
+
+    def create_global_committer(self, context: Any) -> Any:
+        committer: Any = super().create_global_committer(context)  # type: ignore[misc]  # as above
         committer.commit = lost(committer.commit)
         return committer
 
 
-class LostDelta(DeltaSink):
+class LostFiles(Lost, FileSink):
+    """Files of which none is ever published."""
+
+
+class LostDelta(Lost, DeltaSink):
     """A table that never gets a version."""
 
-    def create_global_committer(self, context: Any) -> Any:
-        committer: Any = super().create_global_committer(context)
-        committer.commit = lost(committer.commit)
-        return committer
 
-
-class LostIceberg(IcebergSink):
+class LostIceberg(Lost, IcebergSink):
     """A table that never gets a snapshot."""
 
-    def create_global_committer(self, context: Any) -> Any:
-        committer: Any = super().create_global_committer(context)
-        committer.commit = lost(committer.commit)
-        return committer
+
+class LostTopic(Lost, KafkaSink):
+    """Transactions that stay open."""
+
+
+class LostRows(Lost, PostgresSink):
+    """Transactions that stay prepared."""
+
+
+class LostKeys(Lost, RedisSink):
+    """Keys that are never set."""
 
 
 class LostLines(sl.TwoPhaseCommitSinkFunction):
@@ -89,6 +111,12 @@ def catalog_in(directory: Path) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
 
 
+def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as numbers."""
+    numbers = batch.column("at").cast(pa.int64())
+    return pa.RecordBatch.from_arrays([numbers, numbers], schema=NUMBERS)
+
+
 def build(environment: sl.StreamExecutionEnvironment, directory: Path) -> sl.StreamExecutionEnvironment:
     """Add the job to the environment."""
     source = GeneratorSource(rows_per_second=500, splits=4, event_time_column="at", event_interval_us=1)
@@ -97,6 +125,16 @@ def build(environment: sl.StreamExecutionEnvironment, directory: Path) -> sl.Str
     rows.sink_to(LostDelta(directory / "delta"), uid="delta")
     rows.sink_to(LostIceberg("lost.rows", catalog=catalog_in(directory)), uid="iceberg")
     rows.add_sink(LostLines(directory / "lines"), uid="lines")
+    servers = json.loads((directory / "servers.json").read_text())
+    numbers = rows.map_batches(numbered, uid="numbered", schema=NUMBERS)
+    numbers.sink_to(LostFiles(directory / "compacted", compact_below=1 << 20), uid="compacted")
+    topic, form = servers["topic"], JsonFormat(NUMBERS)
+    to_topic = LostTopic(topic, bootstrap_servers=servers["kafka"], format=form, transactional_id_prefix=topic)
+    numbers.sink_to(to_topic, uid="kafka")
+    numbers.sink_to(LostKeys("n", url=servers["redis"], value="v", guarantee="exactly_once"), uid="redis")
+    if servers["postgres"]:
+        to_table = LostRows(servers["table"], dsn=servers["postgres"], guarantee="exactly_once")
+        numbers.sink_to(to_table, uid="postgres")
     return environment
 
 

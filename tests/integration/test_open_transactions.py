@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -19,12 +20,16 @@ from pyiceberg.catalog import load_catalog
 from snapline.client import RequestRefused
 from snapline.dataflow.wire.messages import JobStatus
 from tests.integration.lost_job import MAY_COMMIT, build, catalog_in
+from tests.services import kafka as services
 from tests.services.cluster import LocalCluster, wait_until
+from tests.services.kafka import Kafka
+from tests.services.postgres import PostgresServer, programs
+from tests.services.redis_server import RedisServer
 
 pytestmark = pytest.mark.leaks("pyiceberg keeps its threads for the whole process")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("lost_job.py")
-SINKS = ["delta", "files", "iceberg", "lines"]
+SINKS = ["compacted", "delta", "files", "iceberg", "kafka", "lines", *(["postgres"] if programs() else []), "redis"]
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +38,51 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+class Servers:
+    """What the job writes to beside its directory."""
+
+    def __init__(self, directory: Path, kafka: Kafka, redis: RedisServer, postgres: PostgresServer | None) -> None:
+        self.kafka, self.redis, self.postgres = kafka, redis, postgres
+        self.topic, self.table = kafka.topic(), f"rows_{secrets.token_hex(4)}"
+        if postgres is not None:
+            postgres.run(f"CREATE TABLE {self.table} (n bigint PRIMARY KEY, v bigint)")
+        said = {"kafka": kafka.bootstrap, "topic": self.topic, "redis": redis.url, "table": self.table}
+        said["postgres"] = postgres.dsn if postgres is not None else ""
+        (directory / "servers.json").write_text(json.dumps(said))
+
+    def visible(self) -> dict[str, list[int]]:
+        """Rows that each shows."""
+        with self.redis.client() as client:
+            keys = sorted(int(key) for key in client.keys("*") if key.isdigit())
+        found = {"kafka": sorted(json.loads(value)["n"] for value in self.kafka.values(self.topic)), "redis": keys}
+        if self.postgres is not None:
+            found["postgres"] = [n for (n,) in self.postgres.rows(f"SELECT n FROM {self.table} ORDER BY n")]
+        return found
+
+    def open(self, job_id: str) -> list[object]:
+        """What of a job waits in them for its end."""
+        prepared = f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'snapline:{job_id}:%'"
+        in_postgres = self.postgres.rows(prepared) if self.postgres is not None else []
+        return [*self.kafka.open_transactions(self.topic), *in_postgres]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    kafka, redis = services.start(tmp_path_factory.mktemp("kafka")), RedisServer(tmp_path_factory.mktemp("redis"))
+    postgres = PostgresServer(tmp_path_factory.mktemp("postgres")) if programs() else None
+    yield kafka, redis, postgres
+    services.stop(kafka)
+    redis.close()
+    if postgres is not None:
+        postgres.close()
+
+
 @pytest.fixture
-def lost(cluster, tmp_path):
-    """Id of a job that failed at its first commit, and its directory."""
+def lost(cluster, servers, tmp_path):
+    """Id of a job that failed at its first commit, its directory, and the servers that it wrote to."""
+    with servers[1].client() as client:
+        client.flushall()
+    beside = Servers(tmp_path, *servers)
     load_catalog("default", **catalog_in(tmp_path)).create_namespace("lost")
     (tmp_path / "lines").mkdir()
     environment = cluster.environment(
@@ -49,7 +96,7 @@ def lost(cluster, tmp_path):
     with suppress(RequestRefused):  # the job may fail before it can say that the checkpoint is complete
         cluster.client.trigger_checkpoint(job_id)
     cluster.wait_for(job_id, JobStatus.FAILED)
-    return job_id, tmp_path
+    return job_id, tmp_path, beside
 
 
 def snapline(*arguments: object, coordinator: str = "", may_commit: bool = False):
@@ -62,7 +109,7 @@ def snapline(*arguments: object, coordinator: str = "", may_commit: bool = False
     )  # fmt: skip
 
 
-def visible(directory: Path) -> dict[str, list[int]]:
+def visible(directory: Path, beside: Servers) -> dict[str, list[int]]:
     """Rows that each sink shows, by their number."""
     files = ds.dataset(directory / "files", format="parquet", exclude_invalid_files=True)
     delta = directory / "delta"
@@ -74,13 +121,15 @@ def visible(directory: Path) -> dict[str, list[int]]:
     lines = [int(line) for each in (directory / "lines").glob("*.lines") for line in each.read_text().split()]
     times = {"files": of_files, "delta": in_delta, "iceberg": iceberg}
     found = {name: sorted(each.microsecond + each.second * 1_000_000 for each in rows) for name, rows in times.items()}
-    return {**found, "lines": sorted(lines)}
+    compacted = ds.dataset(directory / "compacted", format="parquet", exclude_invalid_files=True)
+    found["compacted"] = sorted(compacted.to_table()["n"].to_pylist() if compacted.files else [])
+    return {**found, "lines": sorted(lines), **beside.visible()}
 
 
 def test_what_is_open_is_shown_and_committed_once(cluster, lost):
     """By the id of the job; the rows of the checkpoint are visible then, in each sink, also when it is repeated."""
-    job_id, directory = lost
-    assert visible(directory) == {name: [] for name in SINKS}
+    job_id, directory, beside = lost
+    assert visible(directory, beside) == {name: [] for name in SINKS}
     shown = snapline("ls", job_id, coordinator=cluster.address)
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
@@ -94,17 +143,18 @@ def test_what_is_open_is_shown_and_committed_once(cluster, lost):
     for _ in range(2):
         done = snapline("commit", job_id, SCRIPT, directory, coordinator=cluster.address, may_commit=True)
         assert done.returncode == 0, done.stderr
-        seen = visible(directory)
+        seen = visible(directory, beside)
         count = len(seen["lines"])
         assert count > 0 and seen == dict.fromkeys(SINKS, seen["lines"])
         assert seen["lines"] == sorted(set(seen["lines"]))
-        assert rows == {"files": count, "delta": count, "iceberg": count, "lines": None}
+        assert rows == {**dict.fromkeys(SINKS, count), "lines": None}
+        assert beside.open(job_id) == []
     assert "of sink 'delta' was committed already" in done.stdout
 
 
 def test_what_is_open_is_aborted_and_leaves_nothing(cluster, lost, tmp_path):
     """After a question, of one sink or all; what a table has committed stays."""
-    job_id, directory = lost
+    job_id, directory, beside = lost
     arguments = ("abort", job_id, SCRIPT, directory)
     asked = snapline(*arguments, coordinator=cluster.address)
     assert (
@@ -114,9 +164,10 @@ def test_what_is_open_is_aborted_and_leaves_nothing(cluster, lost, tmp_path):
     assert of_delta.returncode == 0, of_delta.stderr
     done = snapline(*arguments[:2], "--yes", *arguments[2:], coordinator=cluster.address)
     assert done.returncode == 0, done.stderr
-    assert "of sink 'delta' was committed already" in done.stdout and done.stdout.count("aborted checkpoint") == 3
-    seen = visible(directory)
-    assert seen.pop("delta") and list(seen.values()) == [[], [], []]
+    assert "of sink 'delta' was committed already" in done.stdout and done.stdout.count("aborted checkpoint") == len(SINKS) - 1
+    seen = visible(directory, beside)
+    assert seen.pop("delta") and not any(seen.values())
+    assert beside.open(job_id) == []
     left = [path for path in directory.rglob("*") if path.is_file() and path.suffix in {".staged", ".parquet"}]
     assert {path.relative_to(directory).parts[0] for path in left} == {"delta"}
     assert list((directory / "lines").iterdir()) == []
@@ -124,7 +175,7 @@ def test_what_is_open_is_aborted_and_leaves_nothing(cluster, lost, tmp_path):
 
 def test_a_snapshot_may_be_named_and_what_cannot_be_is_said_in_a_line(cluster, lost, tmp_path):
     """Without a coordinator; each line says what to do."""
-    job_id, directory = lost
+    job_id, directory, beside = lost
     history = cluster.client.list_checkpoints(job_id).history
     snapshot = next(each.path for each in history if each.path)
     assert sorted(line.split()[0] for line in snapline("ls", snapshot).stdout.splitlines()[1:]) == SINKS

@@ -102,6 +102,17 @@ def test_keys_of_a_checkpoint_are_set_once_when_it_is_complete(server):
     assert keys(server) == {"a": b"2", "b": b"1", "z": b"9"}
 
 
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
+def test_what_is_written_is_measured(server, guarantee):
+    """Keys and values, by each guarantee."""
+    place = Place()
+    writer = RedisSink("shop", url=server.url, prefix="p:", guarantee=guarantee).create_writer(place, ())
+    writer.write(pa.RecordBatch.from_pydict({"shop": ["a", "b"], "n": [1, None]}))
+    writer.prepare_commit(1)
+    writer.close()
+    assert place.metrics.counter("bytes_written").value == len("p:a" + "n1" + "p:b")
+
+
 def test_what_cannot_work_is_said_in_a_line(server):
     """At submission, or when the rows come."""
     batch = pa.RecordBatch.from_pydict({"shop": ["a", None], "n": [1, 2]})
