@@ -164,7 +164,10 @@ def test_what_is_open_is_aborted_and_leaves_nothing(cluster, lost, tmp_path):
     assert of_delta.returncode == 0, of_delta.stderr
     done = snapline(*arguments[:2], "--yes", *arguments[2:], coordinator=cluster.address)
     assert done.returncode == 0, done.stderr
-    assert "of sink 'delta' was committed already" in done.stdout and done.stdout.count("aborted checkpoint") == len(SINKS) - 1
+    assert (
+        "of sink 'delta' was committed already" in done.stdout
+        and done.stdout.count("aborted checkpoint") == len(SINKS) - 1
+    )
     seen = visible(directory, beside)
     assert seen.pop("delta") and not any(seen.values())
     assert beside.open(job_id) == []

@@ -86,6 +86,19 @@ def test_what_the_server_refuses_fails_the_task_in_a_line(server):
     assert said == ["HBaseSink totals: HBase refuses what was sent: NoSuchColumnFamilyException: x"] * 2
 
 
+def test_a_server_that_goes_away_fails_the_task_in_a_line():
+    """Once the connection was made again and nobody answered; what waits is sent by the next attempt of the task."""
+    with running_hbase() as (_, port):
+        writer = sink_at(port).create_writer(Place(), ())
+        writer.write(rows("a", n=[1]))
+        writer.prepare_commit(1)
+        writer.write(rows("b", n=[1]))
+    with pytest.raises(ConnectorError, match=f"no Thrift server of HBase answers at 127.0.0.1:{port}") as refusal:
+        writer.prepare_commit(2)
+    writer.close()
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

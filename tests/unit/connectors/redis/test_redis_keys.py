@@ -140,6 +140,27 @@ def test_what_cannot_work_is_said_in_a_line(server):
         RedisSink("shop", url=server.url, batch_rows=0)
 
 
+def test_a_server_that_goes_away_fails_the_task_in_a_line(tmp_path):
+    """When rows are sent, and when a checkpoint is committed; the next attempt of the task does it."""
+    running = RedisServer(tmp_path)
+    batch = pa.RecordBatch.from_pydict({"shop": ["a"], "n": [1]})
+    once = RedisSink("shop", url=running.url, value="n", guarantee="exactly_once", timeout_ms=500)
+    pending = write(once, batch)
+    running.kill()
+    for work in (
+        lambda: write(RedisSink("shop", url=running.url, value="n", timeout_ms=500), batch),
+        lambda: commit(once, pending),
+    ):
+        with pytest.raises(ConnectorError, match=f"Redis at 127.0.0.1:{running.port}/0 does not answer") as refusal:
+            work()
+        assert "\n" not in str(refusal.value)
+    running.start()
+    commit(once, pending)
+    with running.client() as client:
+        assert client.get("a") == b"1"
+    running.close()
+
+
 class Asked:
     """A look-up that is open, and its event loop."""
 

@@ -1,31 +1,42 @@
-"""A changelog to keys of a real Redis server, idempotent and exactly once: TaskManagers and the server are killed, and
-the job goes on from a savepoint at another parallelism. In the end each key has its newest value."""
+"""A changelog to keys of real servers of Redis and PostgreSQL, idempotent and exactly once, and to HBase over its wire:
+TaskManagers and both servers are killed, and the job goes on from a savepoint at another parallelism. In the end each
+key has its newest value."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import redis
 
-from snapline.connectors import FileSource, JsonFormat, RedisSink
+from snapline.connectors import FileSource, HBaseSink, JsonFormat, PostgresSink, RedisSink
 from tests.golden.test_lookups import kill_one
 from tests.services.cluster import LocalCluster, wait_until
+from tests.services.hbase import Memory, running_hbase
+from tests.services.postgres import PostgresServer, programs
 from tests.services.redis_server import RedisServer
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.rare]
 SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("row_kind", pa.string())])
 FILES, ROWS, KEYS, PATIENCE = 6, 300, 97, 200
+TABLES: dict[str, Any] = {"upserted": "idempotent", "prepared": "exactly_once"}
 
 
 class Run:
     """A job over files that appear, and the keys that they leave."""
 
-    def __init__(self, tmp_path: Path, server: RedisServer) -> None:
-        self.tmp_path, self.server = tmp_path, server
+    def __init__(self, tmp_path: Path, server: RedisServer, postgres: PostgresServer | None) -> None:
+        self.tmp_path, self.server, self.postgres = tmp_path, server, postgres
+        self.hbase: tuple[Memory, int] = (Memory(), 0)
         self.expected: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        """The same where a row that deletes is a row like others."""
         (tmp_path / "in").mkdir()
+        for table in TABLES if postgres is not None else ():
+            postgres.run(f"CREATE TABLE {table} (key bigint PRIMARY KEY, n bigint, row_kind text)")
 
     def add_portion(self, number: int) -> None:
         """More files; all rows of a key are in one, so that their order is known."""
@@ -35,7 +46,7 @@ class Run:
                 key, value = (number * FILES + file) * KEYS + n % KEYS, n
                 kind = "-D" if n >= ROWS - 10 else "+U"
                 lines.append(f'{{"key": {key}, "n": {value}, "row_kind": "{kind}"}}\n')
-                self.expected[key] = value
+                self.expected[key] = self.last[key] = value
                 if kind == "-D":
                     del self.expected[key]
             hidden = self.tmp_path / "in" / f"_{number}-{file}"
@@ -62,6 +73,11 @@ class Run:
         )
         rows.sink_to(at_once, uid="idempotent")
         rows.sink_to(once, uid="exactly_once")
+        in_hbase = HBaseSink("totals", host="127.0.0.1", port=self.hbase[1], row_key="key", family="d", batch_rows=100)
+        rows.sink_to(in_hbase, uid="hbase")
+        for table, guarantee in TABLES.items() if self.postgres is not None else ():
+            in_table = PostgresSink(table, dsn=self.postgres.dsn, key=["key"], guarantee=guarantee)
+            rows.sink_to(in_table, uid=table)
         if restore:
             environment.restore_from(restore)
         return cluster.submit(environment, "redis")
@@ -76,22 +92,40 @@ class Run:
             return {}
         return {int(name.split(b":")[1]): int(value) for name, value in zip(names, values, strict=True)}
 
+    def upserted(self) -> dict[str, dict[int, int]]:
+        """The rows of the tables."""
+        cells = self.hbase[0].rows
+        found = {"hbase": {int(key): int(row[b"d:n"]) for key, row in list(cells.items())}}
+        if self.postgres is not None:
+            found |= {table: dict(self.postgres.rows(f"SELECT key, n FROM {table}")) for table in TABLES}
+        return found
+
     def wait_until_all_are_there(self) -> None:
-        """Both sinks have what the files leave."""
+        """All sinks have what the files leave."""
         prefixes = ("idempotent", "exactly_once")
         wait_until(
-            lambda: all(self.found(prefix) == self.expected for prefix in prefixes), "the keys", seconds=PATIENCE,
+            lambda: (
+                all(self.found(prefix) == self.expected for prefix in prefixes)
+                and all(found == self.last for found in self.upserted().values())
+            ),
+            "the keys",
+            seconds=PATIENCE,
             progress=lambda: [len(self.found(prefix)) for prefix in prefixes],
-        )  # fmt: skip
+        )
 
 
 def test_keys_with_kills_of_both_sides_and_another_parallelism(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A TaskManager dies while rows come, then the server, then the job goes on at 3."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    try:
-        run = Run(tmp_path, server)
+    with ExitStack() as servers:
+        server = RedisServer(tmp_path_factory.mktemp("redis"))
+        servers.callback(server.close)
+        postgres = PostgresServer(tmp_path_factory.mktemp("postgres")) if programs() is not None else None
+        if postgres is not None:
+            servers.callback(postgres.close)
+        run = Run(tmp_path, server, postgres)
+        run.hbase = servers.enter_context(running_hbase())
         with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2, 2)) as cluster:
             cluster.wait_for_task_managers()
             job_id = run.start(cluster, 2)
@@ -99,18 +133,20 @@ def test_keys_with_kills_of_both_sides_and_another_parallelism(
             wait_until(lambda: bool(run.found("idempotent")), "the first keys", seconds=PATIENCE)
             kill_one(cluster, job_id)
             run.wait_until_all_are_there()
-            restarts = cluster.client.get_job(job_id).overview.restarts
-            server.kill()
-            run.add_portion(1)
-            wait_until(
-                lambda: cluster.client.get_job(job_id).overview.restarts > restarts, "a restart", seconds=PATIENCE
-            )
-            server.start()
-            run.wait_until_all_are_there()
+            for portion, killed in enumerate([server, *([postgres] if postgres is not None else [])], 1):
+                restarts = cluster.client.get_job(job_id).overview.restarts
+                killed.kill()
+                run.add_portion(portion)
+                wait_until(
+                    lambda: cluster.client.get_job(job_id).overview.restarts > restarts,  # noqa: B023 - asked at once
+                    "a restart", seconds=PATIENCE,
+                )  # fmt: skip
+                killed.start()
+                run.wait_until_all_are_there()
             path = cluster.client.stop_with_savepoint(job_id)
-            run.add_portion(2)
+            run.add_portion(3)
             job_id = run.start(cluster, 3, path)
             run.wait_until_all_are_there()
             cluster.client.stop_with_savepoint(job_id)
-    finally:
-        server.close()
+        if postgres is not None:
+            assert postgres.rows("SELECT gid FROM pg_prepared_xacts") == []
