@@ -113,6 +113,12 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether a store says that somebody may not do this."""
+    text = str(error)
+    return any(sign in text for sign in REFUSALS) or FORBIDDEN.search(text) is not None
+
+
 def advice(error: BaseException) -> str:
     """What a user can look at."""
     text = str(error)
@@ -125,7 +131,7 @@ def advice(error: BaseException) -> str:
         return "the disk is full; make room"
     if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
         return "check that the bucket exists"
-    if any(sign in text for sign in REFUSALS) or FORBIDDEN.search(text):
+    if is_refusal(error):
         return "check the credentials: storage_options s3.access-key and s3.secret-key, or AWS_* in the environment"
     if "NETWORK_CONNECTION" in text or "onnect" in text:
         return "the store does not answer; check the endpoint and the network"

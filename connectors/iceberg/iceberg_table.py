@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.files.filesystems import first_line, is_refusal
 from snapline.connectors.tables.table_columns import stored_type
 from snapline.connectors.tables.table_discovery import TableUnreachable
 from snapline.dataflow.errors import ConnectorError
@@ -80,7 +80,8 @@ def unusable(table: str, error: BaseException) -> ConnectorError:
     """Say in one line what kept the catalogue or the library from doing what was asked."""
     from pyiceberg import exceptions
 
-    if isinstance(error, (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)):
+    unknown = isinstance(error, (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError))
+    if unknown or is_refusal(error):
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; check the credentials in catalog=")
     if isinstance(error, exceptions.NoSuchNamespaceError):
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; create the namespace first")

@@ -19,7 +19,11 @@ from tests.services.hbase import Memory, running_hbase
 from tests.services.postgres import PostgresServer, programs
 from tests.services.redis_server import RedisServer
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.rare]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.rare,
+    pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL on this machine"),
+]
 SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("row_kind", pa.string())])
 FILES, ROWS, KEYS, PATIENCE = 6, 300, 97, 200
 TABLES: dict[str, Any] = {"upserted": "idempotent", "prepared": "exactly_once"}
@@ -28,14 +32,14 @@ TABLES: dict[str, Any] = {"upserted": "idempotent", "prepared": "exactly_once"}
 class Run:
     """A job over files that appear, and the keys that they leave."""
 
-    def __init__(self, tmp_path: Path, server: RedisServer, postgres: PostgresServer | None) -> None:
+    def __init__(self, tmp_path: Path, server: RedisServer, postgres: PostgresServer) -> None:
         self.tmp_path, self.server, self.postgres = tmp_path, server, postgres
         self.hbase: tuple[Memory, int] = (Memory(), 0)
         self.expected: dict[int, int] = {}
         self.last: dict[int, int] = {}
         """The same where a row that deletes is a row like others."""
         (tmp_path / "in").mkdir()
-        for table in TABLES if postgres is not None else ():
+        for table in TABLES:
             postgres.run(f"CREATE TABLE {table} (key bigint PRIMARY KEY, n bigint, row_kind text)")
 
     def add_portion(self, number: int) -> None:
@@ -75,7 +79,7 @@ class Run:
         rows.sink_to(once, uid="exactly_once")
         in_hbase = HBaseSink("totals", host="127.0.0.1", port=self.hbase[1], row_key="key", family="d", batch_rows=100)
         rows.sink_to(in_hbase, uid="hbase")
-        for table, guarantee in TABLES.items() if self.postgres is not None else ():
+        for table, guarantee in TABLES.items():
             in_table = PostgresSink(table, dsn=self.postgres.dsn, key=["key"], guarantee=guarantee)
             rows.sink_to(in_table, uid=table)
         if restore:
@@ -96,9 +100,7 @@ class Run:
         """The rows of the tables."""
         cells = self.hbase[0].rows
         found = {"hbase": {int(key): int(row[b"d:n"]) for key, row in list(cells.items())}}
-        if self.postgres is not None:
-            found |= {table: dict(self.postgres.rows(f"SELECT key, n FROM {table}")) for table in TABLES}
-        return found
+        return found | {table: dict(self.postgres.rows(f"SELECT key, n FROM {table}")) for table in TABLES}
 
     def wait_until_all_are_there(self) -> None:
         """All sinks have what the files leave."""
@@ -121,9 +123,8 @@ def test_keys_with_kills_of_both_sides_and_another_parallelism(
     with ExitStack() as servers:
         server = RedisServer(tmp_path_factory.mktemp("redis"))
         servers.callback(server.close)
-        postgres = PostgresServer(tmp_path_factory.mktemp("postgres")) if programs() is not None else None
-        if postgres is not None:
-            servers.callback(postgres.close)
+        postgres = PostgresServer(tmp_path_factory.mktemp("postgres"))
+        servers.callback(postgres.close)
         run = Run(tmp_path, server, postgres)
         run.hbase = servers.enter_context(running_hbase())
         with LocalCluster(tmp_path / "cluster", slots=(2, 2, 2, 2)) as cluster:
@@ -133,7 +134,8 @@ def test_keys_with_kills_of_both_sides_and_another_parallelism(
             wait_until(lambda: bool(run.found("idempotent")), "the first keys", seconds=PATIENCE)
             kill_one(cluster, job_id)
             run.wait_until_all_are_there()
-            for portion, killed in enumerate([server, *([postgres] if postgres is not None else [])], 1):
+            both: tuple[RedisServer | PostgresServer, ...] = (server, postgres)
+            for portion, killed in enumerate(both, 1):
                 restarts = cluster.client.get_job(job_id).overview.restarts
                 killed.kill()
                 run.add_portion(portion)
@@ -148,5 +150,4 @@ def test_keys_with_kills_of_both_sides_and_another_parallelism(
             job_id = run.start(cluster, 3, path)
             run.wait_until_all_are_there()
             cluster.client.stop_with_savepoint(job_id)
-        if postgres is not None:
-            assert postgres.rows("SELECT gid FROM pg_prepared_xacts") == []
+        assert postgres.rows("SELECT gid FROM pg_prepared_xacts") == []

@@ -178,7 +178,7 @@ def test_what_is_open_is_aborted_and_leaves_nothing(cluster, lost, tmp_path):
 
 def test_a_snapshot_may_be_named_and_what_cannot_be_is_said_in_a_line(cluster, lost, tmp_path):
     """Without a coordinator; each line says what to do."""
-    job_id, directory, beside = lost
+    job_id, directory, _ = lost
     history = cluster.client.list_checkpoints(job_id).history
     snapshot = next(each.path for each in history if each.path)
     assert sorted(line.split()[0] for line in snapline("ls", snapshot).stdout.splitlines()[1:]) == SINKS
