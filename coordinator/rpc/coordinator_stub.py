@@ -54,13 +54,16 @@ class CoordinatorStub:
 
     async def call(self, method: str, request: Any, who: str = "page", timeout_s: float = CALL_TIMEOUT_SECONDS) -> Any:
         """The answer to one call of the client service. `who`: for the audit. Raises CoordinatorAnswer."""
+        channel = None
         try:
-            stub: Any = ClientServiceStub(await self._open())
+            channel = await self._open()
+            stub: Any = ClientServiceStub(channel)
             metadata = (*self._security.metadata, (CLIENT_HEADER, who))
             return await getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await self.close()  # the next call asks who leads
+                if self._channel is channel:
+                    self._channel = None  # the next call asks who leads; what is under way here keeps its connection
                 told = error.details() or ""
                 stands_by = told.startswith(STANDS_BY)
                 line = (

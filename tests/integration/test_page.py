@@ -124,6 +124,41 @@ def test_a_button_cancels_once_however_often_it_is_pressed(served):
     assert (status, "CANCELED" in answer["error"]) == (400, True)
 
 
+def test_a_page_that_is_open_goes_on_with_the_next_leader(tmp_path, monkeypatch):
+    """Its views ask all at once: while nobody leads, and while the leader that was asked is gone, each gets one line;
+    then the next leader's answers, and the plots have points of both. A call on the lost connection fails no other."""
+    monkeypatch.setattr(page_app, "PERIOD_SECONDS", 0.05)
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path)}
+    served = Served(**settings)
+    views = ["overview", "jobs", f"jobs/{served.job_id}", f"jobs/{served.job_id}/checkpoints", "taskmanagers"] * 4
+    figures = f"jobs/{served.job_id}/figures"
+    try:
+        with ThreadPoolExecutor(len(views)) as tab:
+            assert {status for status, _ in tab.map(served.ask, views)} == {200}
+            wait_until(lambda: bool(served.ask(figures)[1]["time"]), "a point of the plots")
+            served.entrypoint.stop()
+            lines = {(status, said.get("error", "")) for status, said in tab.map(served.ask, views * 5)}
+            gone = f"no coordinator answers at {served.address}; the page goes on when one does"
+            assert lines == {(503, gone)}
+            served.address = "127.0.0.1:1"  # what a leader was replaced by that does not lead any more
+            tab.map(served.ask, views)
+
+            config = CoordinatorConfig("127.0.0.1:0", Configuration(settings))
+            served.entrypoint = ClusterEntrypoint(config, silent_logger(), on_fatal=lambda: None)
+            started = tab.submit(served.entrypoint.start)
+            meanwhile = {(status, "\n" in said.get("error", "")) for status, said in tab.map(served.ask, views * 5)}
+            assert meanwhile == {(503, False)}
+            served.address = started.result()
+            wait_until(lambda: served.ask(f"jobs/{served.job_id}")[0] == 200, "the job under the next leader")
+            assert served.ask("overview")[1]["leader"] == served.address
+            assert {status for status, _ in tab.map(served.ask, views)} == {200}
+            assert served.ask(f"jobs/{served.job_id}")[1]["overview"]["name"] == "waits"
+            points = len(served.ask(figures)[1]["time"])
+            wait_until(lambda: len(served.ask(figures)[1]["time"]) > points, "a point under the next leader")
+    finally:
+        served.stop()
+
+
 def test_scripts_of_other_sites_are_refused(served):
     """Another origin, another name for this host, and a change that no page of ours has sent."""
     assert served.ask("jobs", Origin="http://evil.example")[0] == 403
