@@ -19,6 +19,8 @@ from pathlib import Path
 from snapline.dataflow.config import OPTIONS, Configuration, ConfigurationError, canonical_key, check_key, is_secret
 
 ENVIRONMENT_PREFIX = "SNAPLINE_CONF_"
+ORIGIN_PREFIX = "SNAPLINE_ORIGIN_"
+"""Before the name of a setting: where the variable of that setting has it from, when a command has set it."""
 """`SNAPLINE_CONF_execution__checkpointing__interval=1s`: two underscores stand for a dot, one for a hyphen."""
 SPARK_PREFIX = "spark.snapline."
 CONFIG_FILE_VARIABLE = "SNAPLINE_CONFIG"
@@ -56,8 +58,22 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Setting]:
             continue
         spelled = name.removeprefix(ENVIRONMENT_PREFIX)
         key = by_spelling.get(spelled.lower(), spelled.replace("__", ".").replace("_", "-"))
-        found[key] = Setting(value, f"environment variable {name}")
+        found[key] = Setting(value, environment.get(ORIGIN_PREFIX + spelled) or f"environment variable {name}")
     return found
+
+
+def hand_on(environment: MutableMapping[str, str], key: str, value: str, origin: str) -> None:
+    """Put a setting into the environment of a program, with where it is really from: an option of the command that runs
+    the program, say.
+
+    >>> environment = {}
+    >>> hand_on(environment, "parallelism.default", "2", "--parallelism")
+    >>> from_environment(environment)
+    {'parallelism.default': Setting(value='2', origin='--parallelism')}
+    """
+    spelled = key.replace(".", "__").replace("-", "_")
+    environment[ENVIRONMENT_PREFIX + spelled] = value
+    environment[ORIGIN_PREFIX + spelled] = origin
 
 
 def from_spark(conf: Iterable[tuple[str, str]]) -> dict[str, Setting]:

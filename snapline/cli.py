@@ -43,13 +43,11 @@ from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
 from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.resumable_command import show_resumable
-from snapline.runtime.settings import ENVIRONMENT_PREFIX, Setting, default_layers, resolve
+from snapline.runtime.settings import Setting, default_layers, hand_on, resolve
 from snapline.security_commands import certificates, credential
 from snapline.state_commands import state
 from snapline.transaction_commands import end_by_hand, list_transactions
 from snapline.trial_commands import down, up
-
-_DROP_STATE_COLUMNS_VARIABLE = ENVIRONMENT_PREFIX + DROP_STATE_COLUMNS.key.replace(".", "__").replace("-", "_")
 
 
 class Target:
@@ -183,14 +181,11 @@ def run(
         raise click.UsageError("--detached: a local run ends with its process, so there is nothing to return from")
     if threads and not local:
         raise click.UsageError("--threads is for local runs: give --local, too")
-    prefix = ENVIRONMENT_PREFIX
     if local:
         os.environ[LOCAL_VARIABLE] = str(threads or 1)
-    else:
-        os.environ[prefix + "jobmanager__rpc__address"] = target.configuration.get_option(COORDINATOR_ADDRESS)
-    token = target.configuration.get_option(SECURITY_TOKEN)
-    if token and not local:
-        os.environ[prefix + "security__auth__token"] = token
+    for option in () if local else (COORDINATOR_ADDRESS, SECURITY_TOKEN):
+        if value := target.configuration.get_option(option):
+            hand_on(os.environ, option.key, value, target.configuration.origins.get(option.key, "default"))
     if detached:
         os.environ["SNAPLINE_DETACHED"] = "1"
     if from_savepoint:
@@ -198,7 +193,7 @@ def run(
         os.environ[ALLOW_NON_RESTORED_VARIABLE] = "1" if allow_non_restored_state else ""
         os.environ[CLAIM_VARIABLE] = "1" if claim else ""
     if drop_state_columns:
-        os.environ[_DROP_STATE_COLUMNS_VARIABLE] = "true"
+        hand_on(os.environ, DROP_STATE_COLUMNS.key, "true", "--drop-state-columns")
     run_script(script, arguments)
 
 
@@ -240,7 +235,7 @@ def plan(
     from snapline.plan_table import print_plan
 
     if drop_state_columns:
-        os.environ[_DROP_STATE_COLUMNS_VARIABLE] = "true"
+        hand_on(os.environ, DROP_STATE_COLUMNS.key, "true", "--drop-state-columns")
     path = _absolute(snapshot)
     at_hand = snapshot_at_hand(path)
     translation = translate_script(script, arguments)

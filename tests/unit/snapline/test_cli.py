@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_one_checkpoint_is_shown_task_by_task(client: Recording, capsys):
     head, row = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "TASK"
     assert " ".join(row.split()) == "sums 1/2 70 ms 5 ms 0 ms 0 ms 2,000 B"
+
+
+def test_a_program_knows_the_options_of_the_command_that_runs_it(tmp_path, monkeypatch):
+    """As where its settings are from; what the user's environment says is from there."""
+    monkeypatch.setattr("sys.argv", ["snapline"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("os.environ", {**os.environ, "SNAPLINE_CONF_parallelism__default": "2"})
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import json, pathlib, snapline\n"
+        "origins = snapline.StreamExecutionEnvironment.get_execution_environment().configuration.origins\n"
+        f"pathlib.Path({str(tmp_path / 'origins')!r}).write_text(json.dumps(dict(origins)))\n"
+    )
+    assert run("run", "-m", "127.0.0.1:1", "--token", "s3cret", "--drop-state-columns", str(script)) == 0
+    assert json.loads((tmp_path / "origins").read_text()) == {
+        "jobmanager.rpc.address": "--coordinator",
+        "security.auth.token": "--token",
+        "state.schema-evolution.drop-columns": "--drop-state-columns",
+        "parallelism.default": "environment variable SNAPLINE_CONF_parallelism__default",
+    }
 
 
 @pytest.mark.parametrize("command", [("run", "job.py"), ("taskmanagers",)])
