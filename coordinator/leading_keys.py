@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
 
 ROWS_FOR_KEYS = 5_000
@@ -37,10 +38,22 @@ def tap_of_keys(details: pb.JobDetails, vertex_id: str) -> pb.TapOperatorRequest
     )
 
 
+class UncountableKeys(SnaplineError):
+    """Arrow cannot group by keys of this type, or what a TaskManager has sent is damaged."""
+
+
 def count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
     """The most frequent keys of the rows that were tapped, as `key=7: 61 %`, the most frequent first; none when no rows
     flow, or the key is made by a function and so no column of them. Each subtask has shown as many rows as it pleased:
-    they count for all that it gets. Raises pa.ArrowException."""
+    they count for all that it gets. Raises UncountableKeys."""
+    try:
+        return _count_keys(details, vertex_id, parts)
+    except (pa.ArrowException, OSError) as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UncountableKeys(f"the keys of the rows that were looked at cannot be counted: {line}") from error
+
+
+def _count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
     columns = _key_columns(details, vertex_id)
     vertex = next((vertex for vertex in details.vertices if vertex.vertex_id == vertex_id), pb.VertexDetails())
     rates = {subtask.subtask_index: max(1, subtask.records_in_per_second) for subtask in vertex.subtasks}

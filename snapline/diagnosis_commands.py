@@ -43,14 +43,18 @@ def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
 
 
 def _leading_keys(client: ClusterClient, job_id: str, vertex_id: str) -> str:
-    """Which keys most rows have, as the end of a sentence; empty: the job has ended meanwhile, or nobody can say."""
+    """Which keys most rows have, or why they cannot be counted, as the end of a sentence; empty: the job has ended
+    meanwhile, or no rows have come."""
     from snapline.client import RequestRefused
+    from snapline.coordinator.leading_keys import UncountableKeys
     from snapline.tapped import leading_keys  # loads Arrow, which a job without a skewed key does without
 
     try:
         keys = leading_keys(client, job_id, vertex_id)
     except RequestRefused:
         return ""
+    except UncountableKeys as error:
+        return f"; {error}"
     return f"; of the rows now, {', '.join(keys)}" if keys else ""
 
 

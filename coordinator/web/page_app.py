@@ -207,7 +207,7 @@ class PageApp:
     async def _leading_keys(self, request: Request) -> Answer:
         """The page asks for them when somebody presses the button, because the rows of the job are looked at."""
         # loads Arrow, which the page can do without else
-        from snapline.coordinator.leading_keys import ROUNDS, count_keys, tap_of_keys
+        from snapline.coordinator.leading_keys import ROUNDS, UncountableKeys, count_keys, tap_of_keys
 
         details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_job_id(request)))
         vertex_id = str(request.path_params["vertex_id"])
@@ -217,7 +217,10 @@ class PageApp:
         for _ in range(ROUNDS):
             tapped = await self._ask(request, "TapOperator", wanted)
             if tapped.parts:
-                return {"keys": await asyncio.to_thread(count_keys, details, vertex_id, tapped.parts)}
+                try:
+                    return {"keys": await asyncio.to_thread(count_keys, details, vertex_id, tapped.parts)}
+                except UncountableKeys as error:
+                    raise CoordinatorAnswer(502, str(error)) from None
         return {"keys": []}
 
     async def _stacks(self, request: Request) -> Answer:

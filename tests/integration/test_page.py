@@ -11,15 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import pyarrow as pa
 import pytest
 
 from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
 from snapline.coordinator.web import page_app
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import OPTIONS, Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import REDACTED, silent_logger
 from snapline.runtime.rpc.grpc_channels import OLDER_COORDINATOR
 from snapline.runtime.rpc.security import Security
@@ -214,6 +217,34 @@ def test_a_coordinator_that_is_older_than_the_page_or_a_client_is_one_line():
     finally:
         page.stop()
         older.stop(None).wait()
+
+
+@pytest.mark.parametrize("rows", ["lists", "nonsense"])
+def test_keys_that_cannot_be_counted_are_one_line(monkeypatch, rows):
+    """Arrow groups by no lists; and what a TaskManager sends may be damaged. Neither is the fault of who has asked."""
+    batch = pa.record_batch({"user": pa.array([[1], [2]])})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    tapped = pb.TappedRows(rows=sink.getvalue().to_pybytes() if rows == "lists" else b"nonsense")
+    details = pb.JobDetails(vertices=[pb.VertexDetails(vertex_id="sums", operator_uids=["sums"])])
+    details.edges.add(source="rows", target="sums", key_columns=["user"])
+    answers = {"GetJob": details, "TapOperator": pb.TapOperatorResponse(parts=[tapped])}
+
+    async def call(_stub, method, *_arguments):
+        return answers.get(method, pb.ListJobsResponse())
+
+    monkeypatch.setattr(CoordinatorStub, "call", call)
+    page = PageServer(Configuration({}), lambda: "")
+    url = page.start("127.0.0.1", 0)
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/api/jobs/a/vertices/sums/keys", timeout=30)
+        status, said = refused.value.code, json.load(refused.value)["error"]
+    finally:
+        page.stop()
+    assert (status, said.startswith("the keys of the rows that were looked at cannot be counted: ")) == (502, True)
+    assert "\n" not in said
 
 
 def test_a_taken_port_is_one_clear_line(served):
