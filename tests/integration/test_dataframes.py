@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,11 +21,13 @@ import snapline as sl
 import snapline.connectors as sl_connectors
 from snapline.client import JobFailed, RequestRefused
 from snapline.connectors.builtin.collection import CollectionSource
+from snapline.dataflow.api.connector_api import GlobalCommittable
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.session import open_spark
 from snapline.spark import streaming_frames
 from tests.services.cluster import LocalCluster, wait_until
+from tests.unit.connectors.parquet.places import Place
 
 pytestmark = pytest.mark.timeout(600)  # the first one pays for Spark's start, and for its first Python workers
 UTC = dt.UTC
@@ -427,6 +430,81 @@ def test_rows_of_every_file_or_table_sink_are_read(spark: Any, tmp_path: Path, k
     assert frame.where("k = 1 and s >= 'r5'").count() == sum(k == 1 and s >= "r5" for k, s in wanted)
     typed = spark.read.format("snapline").options(**options).schema("s string, k int").load(path)
     assert rows_of(typed.where("k > 0")) == sorted(row for row in wanted if row[0])
+
+
+def committed_by(sink: sl.Sink, numbers: range, checkpoint_id: int) -> Callable[[], None]:
+    """Write rows, and return what commits them."""
+    place = Place(execution_attempt=f"attempt-{checkpoint_id}")
+    writer = sink.create_writer(place, ())
+    writer.write(pa.RecordBatch.from_pydict({"n": list(numbers), "day": [f"d{n % 2}" for n in numbers]}))
+    due = tuple(writer.prepare_commit(checkpoint_id))
+    writer.close()
+
+    def commit() -> None:
+        if sink.commits_together:
+            together = sink.create_global_committer(place)
+            together.commit(GlobalCommittable("job", "uid", checkpoint_id, due))
+            together.close()
+        elif (committer := sink.create_committer(place)) is not None:
+            committer.commit(due)
+            committer.close()
+
+    return commit
+
+
+def seen_by_spark(spark: Any, kind: str, *paths: str) -> list[tuple[int, str]]:
+    """Rows as a reader of Spark's own has them."""
+    reader = spark.read.schema("n long, day string").options(header="true")
+    return sorted((row.n, row.day) for row in getattr(reader, kind)(*paths).collect())
+
+
+def up_to(until: int) -> list[tuple[int, str]]:
+    """The rows of numbers below this."""
+    return [(n, f"d{n % 2}") for n in range(until)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("parquet", {"partition_by": ["day"]}),
+        pytest.param("parquet", {"compact_below": 1 << 20}, marks=pytest.mark.rare),
+        pytest.param("orc", {}, marks=pytest.mark.rare),
+        pytest.param("json", {"compression": "gzip"}, marks=pytest.mark.rare),
+        pytest.param("csv", {}, marks=pytest.mark.rare),
+    ],
+)
+def test_readers_of_spark_see_committed_files_only(
+    spark: Any, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    """While others wait for their commit, too."""
+    columns = pa.schema([("n", pa.int64()), ("day", pa.string())])
+    lines = {"json": sl_connectors.JsonFormat(columns), "csv": sl_connectors.CsvFormat(columns, header=True)}
+    sink = sl_connectors.FileSink(tmp_path, lines.get(kind, kind), **options)
+    committed_by(sink, range(6), 1)()
+    commit = committed_by(sink, range(6, 10), 2)
+    assert seen_by_spark(spark, kind, str(tmp_path)) == up_to(6)
+    commit()
+    assert seen_by_spark(spark, kind, str(tmp_path)) == up_to(10)
+
+
+@pytest.mark.usefixtures("no_threads_of_pyiceberg")
+def test_spark_reads_every_version_of_a_table(spark: Any, tmp_path: Path) -> None:
+    """By the files that it names, since Spark's readers of Delta and Iceberg are jars that no package here has."""
+    delta, path, _ = some_sink("delta", tmp_path)
+    iceberg, name, options = some_sink("iceberg", tmp_path)
+    for checkpoint_id, numbers in enumerate((range(6), range(6, 10)), 1):
+        for sink in (delta, iceberg):
+            committed_by(sink, numbers, checkpoint_id)()
+    for version, until in enumerate((0, 6, 10)):
+        files = deltalake.DeltaTable(path, version=version).file_uris()
+        assert (seen_by_spark(spark, "parquet", *files) if files else []) == up_to(until)
+    catalog = pyiceberg_catalog.load_catalog(
+        "default", **{key.removeprefix("catalog."): value for key, value in options.items()}
+    )
+    table = catalog.load_table(name)
+    for snapshot, until in zip(table.snapshots(), (6, 10), strict=True):
+        planned = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+        assert seen_by_spark(spark, "parquet", *(each.file.file_path for each in planned)) == up_to(until)
 
 
 def test_rows_of_one_of_two_sinks(spark: Any, tmp_path: Path) -> None:
