@@ -6,7 +6,8 @@ never stands in a message, and the one line for each way in which a cluster is o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snapline.dataflow.api.user_metrics import Counter
@@ -14,6 +15,7 @@ from snapline.dataflow.errors import ConnectorError
 
 METADATA_SECONDS = 15.0
 """So long the driver waits for a broker at submission."""
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 Settings = Mapping[str, str | int | float | bool]
 
 
@@ -38,6 +40,21 @@ def checked(settings: Settings | None, reserved: Mapping[str, str], connector: s
 def how_to_reach(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those settings that a consumer needs as well as a producer."""
     return {name: value for name, value in settings.items() if name.startswith(("security.", "sasl.", "ssl."))}
+
+
+def topic_ids(bootstrap_servers: str, settings: Mapping[str, Any], topics: Sequence[str]) -> dict[str, str]:
+    """What Kafka called topics when they were created, beside their names, which come again when one is deleted and
+    created anew. Nothing of a cluster that has no such ids (before 2.8) or does not tell them."""
+    from confluent_kafka.admin import AdminClient
+
+    kafka = library()
+    admin = AdminClient({**how_to_reach(settings), "bootstrap.servers": bootstrap_servers, "log_level": 0})
+    asked = admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=METADATA_SECONDS)
+    found = {}
+    for topic, answer in asked.items():
+        with contextlib.suppress(kafka.KafkaException):
+            found[topic] = str(answer.result().topic_id)
+    return {topic: topic_id for topic, topic_id in found.items() if topic_id != NO_TOPIC_ID}
 
 
 class CredentialsRefused(ConnectorError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from snapline.connectors.connector_metrics import BYTES_READ, CONNECTION_ERRORS, PENDING_ROWS
 from snapline.connectors.formats import BadValue
-from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
+from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach, topic_ids
 from snapline.connectors.kafka.message_columns import PartitionRows, Place, by_partition, partition_rows
 from snapline.connectors.kafka.offsets import CheckpointedOffsets
 from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC
@@ -58,6 +58,8 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[Place] = frozenset()
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
+        self._restored: dict[str, str] = {}
+        """Ids of topics, by name, that restored positions belong to; asked for when their first rows come."""
         self._bad_rows = context.metrics.counter(BAD_ROWS_METRIC) if source.on_error != "fail" else None
         """Values that were no row."""
 
@@ -74,6 +76,8 @@ class KafkaReader(SourceReader):
             if split.finished:
                 self._finished.add(place)
                 continue
+            if split.position and split.description.get("topic_id"):
+                self._restored[place[0]] = str(split.description["topic_id"])
             assigned.append(partition(*place, offset))
         self._published.update({self._splits[place].split_id: self._offsets[place] for place in added})
         if assigned:
@@ -165,6 +169,7 @@ class KafkaReader(SourceReader):
                 self._on_event(event)
             messages = [message for message in messages if message.error() is None]
         if messages:
+            self._require_same_topics()
             self._bytes_read.inc(sum(map(len, messages)))
             grouped = by_partition(messages, len(self._source.topics))
             ends = {place: group[-1].offset() + 1 for place, group in grouped.items()}
@@ -233,6 +238,19 @@ class KafkaReader(SourceReader):
             raise ConnectorError(f"KafkaSource: {where}: {error.str()}; give the user the right to read it")
         if error.fatal() or not error.retriable():
             raise ConnectorError(f"KafkaSource: {where}: {error.str()}")
+
+    def _require_same_topics(self) -> None:
+        """Raises when a topic is not the one that a restored position belongs to."""
+        restored, self._restored = self._restored, {}
+        if not restored:
+            return
+        source = self._source
+        for topic, found in topic_ids(source.bootstrap_servers, source.settings, list(restored)).items():
+            if found != restored[topic]:
+                raise ConnectorError(
+                    f"KafkaSource: topic {topic!r} was deleted and created again since the snapshot that this job goes on from; rows "
+                    "that it had before are lost to this job. Start a new job without the old state"
+                )
 
     def _require_topics(self) -> None:
         """Raises when one is not there; asks again, because brokers learn of topics one after the other."""

@@ -11,6 +11,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.cimpl import NewTopic
 
 from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
@@ -366,6 +367,39 @@ def test_a_topic_that_is_deleted_while_it_is_read(kafka):
     with pytest.raises(ConnectorError, match="is gone; it was deleted while the job reads it"):
         polls(reader, until=lambda _: False)
     reader.close()
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_topic_that_is_created_again_before_a_restore(kafka, count):
+    """With fewer rows than the position, and with more, where offsets alone would show nothing; rows were lost."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    source = source_of(kafka, topic, format=NUMBERS)
+    reader = open_reader(source)
+    polls(reader, until=at_least(5))
+    splits = reader.snapshot_splits(1)
+    reader.close()
+    send_numbers(kafka, topic, 5, 10)
+    assert list(range(5, 10)) == numbers(
+        read_all(source_of(kafka, topic, format=NUMBERS, stop="latest"), stopped(splits, 10))
+    )
+
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_topics([topic]).values():
+        done.result(PATIENCE_SECONDS)
+    for done in admin.create_topics([NewTopic(topic, 1)]).values():
+        done.result(PATIENCE_SECONDS)
+    send_numbers(kafka, topic, count)
+    reader = open_reader(source, splits)
+    with pytest.raises(ConnectorError, match=f"topic '{topic}'.* created again") as raised:
+        polls(reader, until=lambda found: bool(rows_of(found)))
+    reader.close()
+    assert "\n" not in str(raised.value)
+
+
+def stopped(splits, stop):
+    """The same partitions, up to an offset."""
+    return [type(each)(each.split_id, {**each.description, "stop": stop}, each.position) for each in splits]
 
 
 @needs_faults
