@@ -197,7 +197,7 @@ class PageApp:
         return answer
 
     async def _recent(self, request: Request) -> Answer:
-        return self._figures.columns_of(_job_id(request))
+        return self._figures.columns_of(_job_id(request), int(request.query_params.get("hours", "1")))
 
     async def _why(self, request: Request) -> Answer:
         message = pb.ExplainJobRequest(job_id=_job_id(request), without_stacks="stacks" not in request.query_params)

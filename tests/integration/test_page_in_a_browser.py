@@ -108,6 +108,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             ("jobs", "", "the price of"),
             ("taskmanagers", "taskmanagers", "tm-2"),
             ("job", f"job/{job_id}", "Last hour"),
+            ("day", f"job/{job_id}", "Last hour", "24 hours", "Last 24 hours"),
             ("skew", f"job/{skewed_id}", "are skewed", "Which keys lead?", "key=7: "),
             (
                 "vertex",
@@ -149,8 +150,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_every_view_is_drawn_without_an_error_and_from_here_alone(found: dict[str, Any]) -> None:
-    """Fourteen views, each in the light, in the dark and on a phone."""
-    assert len(found["views"]) == 42
+    """Fourteen views and the plots of a day, each in the light, in the dark and on a phone."""
+    assert len(found["views"]) == 45
     assert [view for view in found["views"] if view["trouble"]] == []
     assert found["console"] == []
     assert len(found["requests"]) == 1, "the page asks its own server only"

@@ -6,7 +6,8 @@ import { bare, bytes, checkpointStatus, count, element as el, jobStatus, lasting
 
 const PERIOD_MS = 2000, LIVE = ["CREATED", "RUNNING", "RESTARTING", "FAILING", "CANCELLING", "RECONCILING", "SUSPENDED"];
 const main = document.getElementById("main"), trouble = document.getElementById("trouble");
-let drawn = "", route = "", generation = 0;
+const HOURS = [1, 6, 24];
+let drawn = "", route = "", generation = 0, hours = 1;
 
 // --- asking the server
 async function ask(path, body) {
@@ -95,18 +96,20 @@ function whyLines(id, why) {
   if (!why.findings.length) return el("p", { class: "why calm" }, why.summary);
   return why.findings.map((found, n) => el("div", { class: "why" }, el("p", {}, n ? found.summary : why.summary), found.kind === "skew" ? keysButton(id, found.vertex_id) : null));
 }
+const choose = (each) => () => { hours = each; refresh(true); };
+const hourButtons = () => el("p", {}, HOURS.map((each) => el("button", { type: "button", "aria-pressed": String(each === hours), onclick: choose(each) }, each === 1 ? "1 hour" : `${each} hours`)));
 async function jobView(id) {
-  const [job, figures, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/figures`), ask(`jobs/${id}/why`)]);
+  const [job, figures, why] = await Promise.all([ask(`jobs/${id}`), ask(`jobs/${id}/figures?hours=${hours}`), ask(`jobs/${id}/why`)]);
   const rows = job.vertices.map((vertex) => {
     const f = vertexFigures(vertex), states = {};
     for (const s of vertex.subtasks) states[taskState(s.state)] = (states[taskState(s.state)] || 0) + 1;
     return [el("a", { href: `#/job/${id}/vertex/${vertex.vertex_id}` }, vertex.name), Object.entries(states).map(([name, n]) => el("span", { class: `status ${name}` }, `${n} ${name} `)),
       count(f.rowsIn), count(f.rowsOut), share(f.busy), share(f.pressed, "p"), `${f.skew} %`, f.lag === null ? "–" : lasting(f.lag)];
   });
-  return { data: [job, why, figures.time.at(-1)], draw: () => [...jobHead(job, ""),
+  return { data: [job, why, hours, figures.time.at(-1)], draw: () => [...jobHead(job, ""),
     whyLines(id, why), jobGraph(job),
     el("h2", {}, "Vertices"), table("Vertices", [["Vertex"], ["Subtasks"], ["Rows/s in", "n"], ["Rows/s out", "n"], ["Busy, hottest"], ["Back-pressured"], ["Skew", "n"], ["Watermark lag", "n"]], rows),
-    el("h2", {}, "Last hour"), plots(figures)] };
+    el("h2", {}, hours === 1 ? "Last hour" : `Last ${hours} hours`), hourButtons(), plots(figures)] };
 }
 const queued = (queue) => (queue ? `${queue.batches} (${Math.round(100 * queue.usage)} %)` : "–");
 async function vertexView(id, vertexId) {

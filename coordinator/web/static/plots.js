@@ -1,4 +1,4 @@
-// Plots of the last hour, by uPlot; figures come from the server that serves the page.
+// Plots of the last hours, by uPlot; figures come from the server that serves the page.
 import uPlot from "/static/vendor/uPlot.esm.js";
 import { element } from "/static/words.js";
 const PLOTS = [
