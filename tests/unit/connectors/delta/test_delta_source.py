@@ -35,7 +35,8 @@ class Job:
         self.enumerator = found
         self.state = state or {}
         self.finished = False
-        self.reader = source.create_reader(Place())
+        self.place = Place()
+        self.reader = source.create_reader(self.place)
         self.reader.add_splits(splits)
 
     def look(self) -> int:
@@ -53,6 +54,10 @@ class Job:
                 batches -= 1
                 rows += polled.batch.to_pylist()
         return rows
+
+    def measured(self) -> dict[str, float]:
+        """What the metrics of the reader hold."""
+        return {value.name: value.value for value in self.place.metrics.travelling()}
 
     def numbers(self) -> list[int]:
         """Of the rows that a look finds."""
@@ -81,6 +86,8 @@ def test_the_rows_of_the_newest_version_and_what_comes_later(table):
     whole = Job(DeltaSource(table, columns=["day", "n"]))
     assert whole.numbers() == [0, 1, 10, 11, 20, 21, 30, 31, 32]
     assert whole.finished
+    sizes = deltalake.DeltaTable(table).get_add_actions()["size_bytes"].to_pylist()
+    assert whole.measured() == {"bytes_read": sum(sizes), "files_read": len(sizes), "lag_ms": 0}
 
 
 @pytest.mark.parametrize(

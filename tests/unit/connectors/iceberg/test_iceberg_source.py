@@ -77,6 +77,8 @@ def test_the_rows_of_the_newest_snapshot_and_what_comes_later(web):
     whole.look()
     assert [{"day": f"a b/{n % 2}", "n": n} for n in (0, 1, 10)] == sorted(whole.read(), key=lambda row: row["n"])
     assert whole.finished
+    sizes = [task.file.file_size_in_bytes for task in web.table.scan().plan_files()]
+    assert whole.measured() == {"bytes_read": sum(sizes), "files_read": len(sizes), "lag_ms": 0}
     assert Job(web.source(), whole.state).numbers() == []
 
 

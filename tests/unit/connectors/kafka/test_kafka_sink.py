@@ -296,6 +296,20 @@ def test_at_least_once_writes_without_transactions(kafka):
     assert list(range(50_000)) == found
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_what_is_written_is_measured(kafka, guarantee):
+    """Values as they lie in the topic, and errors of the way to the brokers."""
+    sink = sink_of(kafka, kafka.topic(), format=JsonFormat(SCHEMA), guarantee=guarantee)
+    place = Place()
+    writer = sink.create_writer(place, [])
+    writer.write(pa.RecordBatch.from_pydict({"n": [1, 22]}, SCHEMA))
+    writer.prepare_commit(1)
+    writer.close()
+
+    measured = {value.name: value.value for value in place.metrics.travelling()}
+    assert {"bytes_written": len('{"n": 1}{"n": 22}'), "connection_errors": 0} == measured
+
+
 @pytest.mark.parametrize("headers", [None, "h"])
 def test_columns_become_keys_times_headers_and_partitions(kafka, headers):
     """A key that is no bytes is text; null is no key; the time is the column's."""

@@ -111,6 +111,8 @@ def test_rows_and_what_happens_to_them(server, table):
         )
         expected = [(3, "", "+I"), (2, "Ulm", "+U"), (3, None, "-D"), (4, "", "+I"), (1, None, "-D")]
         assert expected == reading.take(5)
+        measured = {value.name: value.value for value in reading.place.metrics.travelling()}
+        assert measured["bytes_read"] > 0 == measured["connection_errors"] and measured["lag_bytes"] >= 0
 
 
 EVERY_TYPE = """

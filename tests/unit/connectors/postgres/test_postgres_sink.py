@@ -121,6 +121,20 @@ def test_an_upsert_replaces_rows_and_may_come_again(server, table):
     assert ids(server) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("guarantee", "key"), [("idempotent", ("id",)), ("exactly_once", ())])
+def test_what_is_written_is_measured(server, table, guarantee, key):
+    """As it goes to the server: more rows are more bytes."""
+    where = place()
+    writer = sink_of(server, guarantee=guarantee, key=key).create_writer(where, ())
+    bytes_written = []
+    for checkpoint_id, numbers in enumerate(([], [1], [2, 3]), 1):
+        writer.write(rows(*numbers))
+        writer.prepare_commit(checkpoint_id)
+        bytes_written.append(where.metrics.counter("bytes_written").value)
+    writer.close()
+    assert 0 == bytes_written[0] < bytes_written[1] < bytes_written[2]
+
+
 def test_many_rows_do_not_wait_for_the_barrier(server, table, monkeypatch):
     """Where they are committed as they come, a bounded number of them is held."""
     monkeypatch.setattr(postgres_sink, "BUFFERED_ROWS_MAX", 3)
