@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from snapline.connectors.lookups.answers import Found, KeptAnswers
-from snapline.connectors.lookups.waiting_keys import WaitingKeys
+from snapline.connectors.lookups.answers import Found
+from snapline.connectors.lookups.service_lookup import Key, ServiceAway, ServiceLookup
 from snapline.connectors.postgres.postgres_table import (
     TargetTable,
     arrow_type_of,
@@ -29,15 +28,10 @@ from snapline.connectors.postgres.postgres_table import (
     refused,
 )
 from snapline.dataflow.api.function_contexts import Row, RuntimeContext
-from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.errors import ConnectorError
 
 
-class ServerAway(ConnectorError):
-    """The server does not answer, or has ended what was under way."""
-
-
-class PostgresLookup(AsyncFunction):
+class PostgresLookup(ServiceLookup):
     """Adds columns of a table to each row, found by a key.
 
     >>> shops = sl_connectors.PostgresLookup(
@@ -76,42 +70,24 @@ class PostgresLookup(AsyncFunction):
         row for `cache_absent_ms` (None: as long); 0 keeps none. `connections` of a subtask, each with a question for up
         to `batch_keys` keys at a time. `query_timeout_ms`: a server that takes longer counts as away. Raises
         ConnectorError for what makes no sense."""
-        if how not in ("left", "inner"):
-            raise ConnectorError(f"PostgresLookup {table}: how is left or inner, not {how!r}")
-        absent_ms = cache_ms if cache_absent_ms is None else cache_absent_ms
-        for name, number, least in (
-            ("cache_keys", cache_keys, 0), ("cache_ms", cache_ms, 0), ("cache_absent_ms", absent_ms, 0),
-            ("connections", connections, 1), ("batch_keys", batch_keys, 1), ("query_timeout_ms", query_timeout_ms, 1),
-        ):  # fmt: skip
-            if number < least:
-                raise ConnectorError(f"PostgresLookup {table}: {name} must be at least {least}, got {number}")
         self.table = table
         self.dsn = dsn
-        self.how = how
         self.on: dict[str, str] = _named(on)
         self.columns: dict[str, str] = _named(columns)
         """The name that it has in the rows, by the table's column."""
+        super().__init__(
+            self.on, self.columns.values(), how=how, cache_keys=cache_keys, cache_ms=cache_ms,
+            cache_absent_ms=cache_absent_ms, connections=connections, batch_keys=batch_keys, query_timeout_ms=query_timeout_ms,
+        )  # fmt: skip
         if not self.on or not self.columns:
             raise ConnectorError(
                 f"PostgresLookup {table}: give at least one column of the key in on=, and one in columns="
             )
-        self.cache_keys = cache_keys
-        self.cache_ms = cache_ms
-        self.cache_absent_ms: int = absent_ms
-        self.connections = connections
-        self.batch_keys = batch_keys
-        self.query_timeout_ms = query_timeout_ms
 
     @property
     def described(self) -> str:
         """Return the table, as errors name it."""
         return f"PostgresLookup {self.table}"
-
-    @staticmethod
-    def is_away(error: BaseException) -> bool:
-        """Whether the server did not answer, so that another attempt may help: for `retry_if_exception` of a retry
-        strategy."""
-        return isinstance(error, ServerAway)
 
     # --- before the job runs ------------------------------------------------------------------------------------------
 
@@ -153,71 +129,30 @@ class PostgresLookup(AsyncFunction):
 
     def open(self, context: RuntimeContext) -> None:
         """Begin with nothing known and no connection."""
-        self._hits = context.metrics.counter("lookup_hits")
-        self._misses = context.metrics.counter("lookup_misses")
-        self._absent = context.metrics.counter("lookup_absent")
-        self._queries = context.metrics.counter("lookup_queries")
-        self._errors = context.metrics.counter("lookup_errors")
-        self._kept = KeptAnswers(self.cache_keys, self.cache_ms, self.cache_absent_ms)
-        self._keys = WaitingKeys(self._ask, self.connections, self.batch_keys)
+        super().open(context)
         self._open: dict[int, Any] = {}
         """The connections, by number of the worker."""
         self._query: Any = None
 
-    async def async_invoke(self, row: Row) -> Iterable[Row]:
-        """Answer from what is kept, or wait for the server."""
-        key = tuple(row[column] for column in self.on)
-        if None in key:  # as in SQL, where null equals nothing
-            return self._joined(row, ())
-        found = self._kept.get(key, _now_ms())
-        if found is None:
-            self._misses.inc()
-            found = await self._keys.answer(key)
-        else:
-            self._hits.inc()
-        return self._joined(row, found)
-
-    def timeout(self, row: Row) -> Iterable[Row] | None:
-        """Fail the job, in one line that names the key."""
-        key = ", ".join(f"{column}={row[column]!r}" for column in self.on)
-        raise ServerAway(
-            f"{self.described}: no answer for {key} within timeout_ms of async_wait; raise it, or see why the server is slow"
-        )
-
-    def _joined(self, row: Row, found: Found) -> list[Row]:
-        if not found and self.how == "left":
-            return [{**row, **dict.fromkeys(self.columns.values())}]
-        return [{**row, **columns} for columns in found]
-
-    async def _ask(self, worker: int, keys: Sequence[tuple[Any, ...]]) -> Mapping[tuple[Any, ...], Found]:
-        """Ask the server for all of these keys."""
-        self._queries.inc()
+    async def found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
+        """Ask the server for all of these keys in one question."""
         try:
             rows = await asyncio.wait_for(self._rows(worker, keys), self.query_timeout_ms / 1000)
         except TimeoutError as error:
-            self._errors.inc()
             self._drop(worker)
             why = f"the server has not answered within query_timeout_ms = {self.query_timeout_ms}"
-            raise ServerAway(f"{self.described}: {why}; raise it, or see why the server is slow") from error
+            raise ServiceAway(f"{self.described}: {why}; raise it, or see why the server is slow") from error
         except library().Error as error:
-            self._errors.inc()
             self._drop(worker)
             line = refused(self.dsn, self.table, error)
-            raise (ServerAway(str(line)) if is_away(error) else line) from error
-        except ConnectorError:
-            self._errors.inc()
-            raise
-        found: dict[tuple[Any, ...], list[Row]] = {key: [] for key in keys}
+            raise (ServiceAway(str(line)) if is_away(error) else line) from error
+        found: dict[Key, list[Row]] = {key: [] for key in keys}
         names = tuple(self.columns.values())
         for number, *values in rows:
             found[keys[number - 1]].append(dict(zip(names, values, strict=True)))
-        now_ms = _now_ms()
-        for key, answer in found.items():
-            self._kept.put(key, answer, now_ms)
-        self._absent.inc(sum(not answer for answer in found.values()))
         return found
 
-    async def _rows(self, worker: int, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    async def _rows(self, worker: int, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
         """The rows of these keys, each behind the number of its key."""
         parameters = [[_text(key[place]) for key in keys] for place in range(len(self.on))]
         connection = self._open.get(worker)
@@ -288,7 +223,3 @@ def _text(value: Any) -> str:
     if isinstance(value, (dt.datetime, dt.date, dt.time)):
         return value.isoformat()
     return str(value)
-
-
-def _now_ms() -> int:
-    return int(time.monotonic() * 1000)

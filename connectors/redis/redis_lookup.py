@@ -8,27 +8,21 @@ operator's.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from snapline.connectors.files.filesystems import first_line
-from snapline.connectors.lookups.answers import Found, KeptAnswers
-from snapline.connectors.lookups.waiting_keys import WaitingKeys
+from snapline.connectors.lookups.answers import Found
+from snapline.connectors.lookups.service_lookup import Key, ServiceAway, ServiceLookup
 from snapline.connectors.redis.redis_connection import connect, is_away, library, refused
-from snapline.dataflow.api.function_contexts import Row, RuntimeContext
-from snapline.dataflow.api.functions import AsyncFunction
+from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.errors import ConnectorError
 
 
-class RedisAway(ConnectorError):
-    """The server does not answer, or has ended what was under way."""
-
-
-class RedisLookup(AsyncFunction):
+class RedisLookup(ServiceLookup):
     """Adds fields of a hash, or a string, to each row, found by a key.
 
     >>> shops = sl_connectors.RedisLookup(
@@ -69,39 +63,21 @@ class RedisLookup(AsyncFunction):
         self.columns: dict[str, pa.DataType] = dict(columns)
         self.prefix = prefix
         self.value = value
-        self.how = how
-        if how not in ("left", "inner"):
-            raise ConnectorError(f"{self.described}: how is left or inner, not {how!r}")
+        super().__init__(
+            [on], columns, how=how, cache_keys=cache_keys, cache_ms=cache_ms,
+            cache_absent_ms=cache_absent_ms, connections=connections, batch_keys=batch_keys, query_timeout_ms=query_timeout_ms,
+        )  # fmt: skip
         if value not in ("hash", "string"):
             raise ConnectorError(f"{self.described}: value is hash or string, not {value!r}")
         if not columns or (value == "string" and len(columns) > 1):
             raise ConnectorError(
                 f"{self.described}: give at least one column in columns=, and one alone for value='string'"
             )
-        absent_ms = cache_ms if cache_absent_ms is None else cache_absent_ms
-        for name, number, least in (
-            ("cache_keys", cache_keys, 0), ("cache_ms", cache_ms, 0), ("cache_absent_ms", absent_ms, 0),
-            ("connections", connections, 1), ("batch_keys", batch_keys, 1), ("query_timeout_ms", query_timeout_ms, 1),
-        ):  # fmt: skip
-            if number < least:
-                raise ConnectorError(f"{self.described}: {name} must be at least {least}, got {number}")
-        self.cache_keys = cache_keys
-        self.cache_ms = cache_ms
-        self.cache_absent_ms: int = absent_ms
-        self.connections = connections
-        self.batch_keys = batch_keys
-        self.query_timeout_ms = query_timeout_ms
 
     @property
     def described(self) -> str:
         """Return the keys, as errors name them."""
         return f"RedisLookup {self.prefix}*"
-
-    @staticmethod
-    def is_away(error: BaseException) -> bool:
-        """Whether the server did not answer, so that another attempt may help: for `retry_if_exception` of a retry
-        strategy."""
-        return isinstance(error, RedisAway)
 
     def result_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         """Return the rows' columns and those that are added; None where the rows' are not known. Raises ConnectorError
@@ -119,52 +95,20 @@ class RedisLookup(AsyncFunction):
 
     def open(self, context: RuntimeContext) -> None:
         """Begin with nothing known and no connection."""
-        self._hits = context.metrics.counter("lookup_hits")
-        self._misses = context.metrics.counter("lookup_misses")
-        self._absent = context.metrics.counter("lookup_absent")
-        self._queries = context.metrics.counter("lookup_queries")
-        self._errors = context.metrics.counter("lookup_errors")
-        self._kept = KeptAnswers(self.cache_keys, self.cache_ms, self.cache_absent_ms)
-        self._keys = WaitingKeys(self._ask, self.connections, self.batch_keys)
+        super().open(context)
         self._client: Any = connect(self.url, self.query_timeout_ms, self.described)
         self._threads = ThreadPoolExecutor(self.connections, thread_name_prefix="redis-lookup")
         """Threads wait for the server, because the library has no client that can be closed after its event loop."""
-
-    async def async_invoke(self, row: Row) -> Iterable[Row]:
-        """Answer from what is kept, or wait for the server."""
-        key = row[self.on]
-        if key is None:
-            return self._joined(row, ())
-        found = self._kept.get(key, _now_ms())
-        if found is None:
-            self._misses.inc()
-            found = await self._keys.answer(key)
-        else:
-            self._hits.inc()
-        return self._joined(row, found)
-
-    def timeout(self, row: Row) -> Iterable[Row] | None:
-        """Fail the job, in one line that names the key."""
-        raise RedisAway(
-            f"{self.described}: no answer for {self.on}={row[self.on]!r} within timeout_ms of async_wait; raise it, or see why the server "
-            "is slow"
-        )
 
     def close(self) -> None:
         """Wait for the questions that are under way, and close the connections."""
         self._threads.shutdown(cancel_futures=True)
         self._client.close()
 
-    def _joined(self, row: Row, found: Found) -> list[Row]:
-        if not found:
-            return [{**row, **dict.fromkeys(self.columns)}] if self.how == "left" else []
-        return [{**row, **columns} for columns in found]
-
-    async def _ask(self, _: int, keys: Sequence[Any]) -> Mapping[Any, Found]:
-        """Ask the server for all of these keys."""
-        self._queries.inc()
+    async def found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
+        """Ask the server for all of these keys together."""
         pipeline = self._client.pipeline(transaction=False)
-        for key in keys:
+        for (key,) in keys:
             name = self.prefix.encode() + (key if isinstance(key, bytes) else str(key).encode())
             if self.value == "hash":
                 pipeline.hmget(name, list(self.columns))
@@ -173,17 +117,11 @@ class RedisLookup(AsyncFunction):
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._threads, pipeline.execute)
         except library().RedisError as error:
-            self._errors.inc()
             line = refused(self.described, self.url, error)
-            raise (RedisAway(str(line)) if is_away(error) else line) from error
-        now_ms, found = _now_ms(), {}
-        for key, row in zip(keys, self._read(keys, answers), strict=True):
-            found[key] = row
-            self._kept.put(key, row, now_ms)
-        self._absent.inc(sum(not row for row in found.values()))
-        return found
+            raise (ServiceAway(str(line)) if is_away(error) else line) from error
+        return dict(zip(keys, self._read(keys, answers), strict=True))
 
-    def _read(self, keys: Sequence[Any], answers: Sequence[Any]) -> list[Found]:
+    def _read(self, keys: Sequence[Key], answers: Sequence[Any]) -> list[Found]:
         """The rows of keys. Raises ConnectorError for a text that is no value of its type."""
         given = [answer if self.value == "hash" else [answer] for answer in answers]
         columns = []
@@ -201,7 +139,3 @@ class RedisLookup(AsyncFunction):
             [dict(zip(self.columns, row, strict=True))] if any(each is not None for each in values) else []
             for row, values in zip(rows, given, strict=True)
         ]
-
-
-def _now_ms() -> int:
-    return int(time.monotonic() * 1000)

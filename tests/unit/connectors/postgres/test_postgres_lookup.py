@@ -15,7 +15,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import PostgresChangesSource, PostgresLookup
-from snapline.connectors.postgres import postgres_lookup
+from snapline.connectors.lookups import service_lookup
 from snapline.dataflow.errors import ConnectorError
 from tests.services.postgres import PASSWORD, PostgresServer, programs
 from tests.unit.connectors.parquet.places import Place
@@ -139,7 +139,7 @@ def test_columns_of_every_type_are_keys_and_values(server: PostgresServer) -> No
 def test_answers_are_kept_and_keys_asked_for_once(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hits, misses and keys without a row are counted; after its time an answer is asked for again."""
     now_ms = 0
-    monkeypatch.setattr(postgres_lookup, "_now_ms", lambda: now_ms)
+    monkeypatch.setattr(service_lookup, "_now_ms", lambda: now_ms)
     with Asked(lookup_of(server, cache_ms=100, cache_absent_ms=10, connections=1)) as asked:
         assert ["town 1", "town 1", None] == asked.towns(1, 1, -1)
         assert [0, 3, 1, 1, 0] == asked.counted("hits", "misses", "absent", "queries", "errors")
