@@ -19,16 +19,12 @@ import pyarrow as pa
 from snapline.connectors.delta.delta_sink import file_options, partition_text
 from snapline.connectors.delta.delta_table import columns_of, failures, library, open_table, unusable
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, locate
-from snapline.connectors.tables.data_file_reader import DataFileReader
-from snapline.connectors.tables.table_discovery import TableEnumerator, milliseconds
-from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
+from snapline.connectors.tables.table_discovery import milliseconds
+from snapline.connectors.tables.table_source import BATCH_ROWS, DISCOVERY_INTERVAL_MS, TableSource
 from snapline.dataflow.errors import ConnectorError
 
-BATCH_ROWS = 16_384
-DISCOVERY_INTERVAL_MS = 10_000
 
-
-class DeltaSource(Source):
+class DeltaSource(TableSource):
     """Reads a Delta table that is there; with `follow=True` also what is added later.
 
     >>> import deltalake
@@ -67,19 +63,13 @@ class DeltaSource(Source):
             raise ConnectorError(f"{self.described}: give starting_version or starting_timestamp, not both")
         if starting_version != "latest" and starting_version is not None and starting_version < 0:
             raise ConnectorError(f"{self.described}: starting_version is 0 or more, not {starting_version}")
-        for name, number in (("batch_rows", batch_rows), ("discovery_interval_ms", discovery_interval_ms)):
-            if number < 1:
-                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
-        self.follow = follow
+        super().__init__(
+            follow=follow, columns=columns, skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
+            discovery_interval_ms=discovery_interval_ms, batch_rows=batch_rows,
+        )  # fmt: skip
         self.starting_version: int | Literal["latest"] | None = starting_version
         self.starting_timestamp = starting_timestamp
-        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
-        self.skip_change_commits = skip_change_commits
-        self.ignore_missing = ignore_missing
-        self.discovery_interval_ms = discovery_interval_ms
-        self.batch_rows = batch_rows
         self.storage_options: dict[str, str] = dict(storage_options or {})
-        self._schema: pa.Schema | None = None
         self._place: Location | None = None
 
     @property
@@ -87,37 +77,11 @@ class DeltaSource(Source):
         """The source's kind and path, for errors."""
         return f"DeltaSource {self.path}"
 
-    @property
-    def bounded(self) -> bool:
-        return not self.follow
+    def _versions(self) -> DeltaVersions:
+        return DeltaVersions(self)
 
-    @property
-    def splits_at_once(self) -> int:
-        return 1
-
-    def schema(self) -> pa.Schema:
-        """The table's columns, or those that were asked for. Raises ConnectorError when there is no table."""
-        if self._schema is None:
-            self._schema = self._columns_of(DeltaVersions(self).table)
-        return self._schema
-
-    def enumerate_splits(self) -> Sequence[SourceSplit]:
-        """None: files are found in the cluster. Raises ConnectorError for what can be seen to be wrong by now."""
-        versions = DeltaVersions(self)
-        self._schema = self._columns_of(versions.table)
-        start = versions.start()
-        if not start["done"] and not start["whole"]:
-            versions.files(start["at"], whole=False)
-        return ()
-
-    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator:
-        versions = DeltaVersions(self)
-        return TableEnumerator(
-            versions, follow=self.follow, interval_ms=self.discovery_interval_ms, what=self.described
-        )
-
-    def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        return DataFileReader(self, context)
+    def _columns_in(self, table: Any) -> pa.Schema:
+        return columns_of(table)
 
     def location_of(self, path: str) -> Location:
         """Where a file of the table lies, by its path in the log."""
@@ -134,23 +98,13 @@ class DeltaSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_place": None}
 
-    def _columns_of(self, table: Any) -> pa.Schema:
-        found = columns_of(table)
-        wanted = found.names if self.columns is None else self.columns
-        for name in wanted:
-            if name not in found.names:
-                raise ConnectorError(
-                    f"{self.described}: there is no column {name!r} in the table, but {', '.join(found.names)}"
-                )
-        return pa.schema([found.field(name).with_nullable(True).remove_metadata() for name in wanted])
-
 
 class DeltaVersions:
     """The versions of the table, as its log has them."""
 
     def __init__(self, source: DeltaSource) -> None:
         self._source = source
-        self._schema = source._schema  # noqa: SLF001 - of the same room: None before the columns are known
+        self._schema = source.known_schema
         table = open_table(source.path, source.storage_options)
         if table is None:
             raise ConnectorError(f"{source.described}: there is no Delta table; create it first")

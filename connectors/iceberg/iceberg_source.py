@@ -16,18 +16,15 @@ import pyarrow as pa
 from snapline.connectors.files.filesystems import Location, locate
 from snapline.connectors.iceberg.iceberg_sink import data_directory
 from snapline.connectors.iceberg.iceberg_table import Catalog, columns_of, failures, open_catalog, open_table, unusable
-from snapline.connectors.tables.data_file_reader import DataFileReader
-from snapline.connectors.tables.table_discovery import TableEnumerator, milliseconds
-from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
+from snapline.connectors.tables.table_discovery import milliseconds
+from snapline.connectors.tables.table_source import BATCH_ROWS, DISCOVERY_INTERVAL_MS, TableSource
 from snapline.dataflow.errors import ConnectorError
 
-BATCH_ROWS = 16_384
-DISCOVERY_INTERVAL_MS = 10_000
 FIELD_ID = b"PARQUET:field_id"
 CHANGES = ("overwrite", "delete")
 
 
-class IcebergSource(Source):
+class IcebergSource(TableSource):
     """Reads an Iceberg table that is there; with `follow=True` also what is added later.
 
     >>> catalog = {"type": "sql", "uri": f"sqlite:///{tmp}/source.db", "warehouse": f"file://{tmp}/warehouse"}
@@ -66,19 +63,13 @@ class IcebergSource(Source):
         self.table = table
         if starting_snapshot is not None and starting_timestamp is not None:
             raise ConnectorError(f"{self.described}: give starting_snapshot or starting_timestamp, not both")
-        for name, number in (("batch_rows", batch_rows), ("discovery_interval_ms", discovery_interval_ms)):
-            if number < 1:
-                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        super().__init__(
+            follow=follow, columns=columns, skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
+            discovery_interval_ms=discovery_interval_ms, batch_rows=batch_rows,
+        )  # fmt: skip
         self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
-        self.follow = follow
         self.starting_snapshot = starting_snapshot
         self.starting_timestamp = starting_timestamp
-        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
-        self.skip_change_commits = skip_change_commits
-        self.ignore_missing = ignore_missing
-        self.discovery_interval_ms = discovery_interval_ms
-        self.batch_rows = batch_rows
-        self._schema: pa.Schema | None = None
         self.field_ids: dict[int, str] = {}
         """The columns of the rows by their id in the table, once the table was looked at."""
         self._named: dict[str, int] = {}
@@ -90,36 +81,22 @@ class IcebergSource(Source):
         """The source's kind and table, for errors."""
         return f"IcebergSource {self.table}"
 
-    @property
-    def bounded(self) -> bool:
-        return not self.follow
+    def _versions(self) -> IcebergVersions:
+        return IcebergVersions(self)
 
-    @property
-    def splits_at_once(self) -> int:
-        return 1
+    def _columns_in(self, table: Any) -> pa.Schema:
+        return columns_of(table)
 
-    def schema(self) -> pa.Schema:
-        """The table's columns, or those that were asked for. Raises ConnectorError when there is no table."""
-        if self._schema is None:
-            self._look_at(IcebergVersions(self).table)
-        return self._schema
-
-    def enumerate_splits(self) -> Sequence[SourceSplit]:
-        """None: files are found in the cluster. Raises ConnectorError for what can be seen to be wrong by now."""
-        versions = IcebergVersions(self)
-        self._look_at(versions.table)
-        start = versions.start()
-        if start["at"] is not None and not start["done"]:
-            versions.files(start["at"], whole=start["whole"])
-        return ()
-
-    def create_enumerator(self, splits: Sequence[SourceSplit]) -> SplitEnumerator:
-        return TableEnumerator(
-            IcebergVersions(self), follow=self.follow, interval_ms=self.discovery_interval_ms, what=self.described
-        )
-
-    def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        return DataFileReader(self, context)
+    def _look_at(self, table: Any) -> None:
+        """Take over the columns that are read with their ids, and how the table's files are reached."""
+        super()._look_at(table)
+        ids = {field.name: field.field_id for field in table.schema().fields}
+        self.field_ids = {ids[name]: name for name in self.schema().names}
+        mapping = table.name_mapping()
+        self._named = dict(ids) if mapping is None else {
+            name: field.field_id for field in mapping for name in field.names if field.field_id is not None
+        }  # fmt: skip
+        self._options = data_directory(table)[1]
 
     def location_of(self, path: str) -> Location:
         """Where a data file lies, by its name in the table, in which nothing is escaped."""
@@ -135,23 +112,6 @@ class IcebergSource(Source):
             if number in self.field_ids:
                 names[self.field_ids[number]] = field.name
         return names
-
-    def _look_at(self, table: Any) -> None:
-        found = columns_of(table)
-        wanted = found.names if self.columns is None else self.columns
-        for name in wanted:
-            if name not in found.names:
-                raise ConnectorError(
-                    f"{self.described}: there is no column {name!r} in the table, but {', '.join(found.names)}"
-                )
-        ids = {field.name: field.field_id for field in table.schema().fields}
-        self.field_ids = {ids[name]: name for name in wanted}
-        mapping = table.name_mapping()
-        self._named = dict(ids) if mapping is None else {
-            name: field.field_id for field in mapping for name in field.names if field.field_id is not None
-        }  # fmt: skip
-        self._options = data_directory(table)[1]
-        self._schema = pa.schema([found.field(name).with_nullable(True).remove_metadata() for name in wanted])
 
 
 class IcebergVersions:

@@ -62,7 +62,7 @@ class ServiceLookup(AsyncFunction):
         """Return what is looked into, as errors name it."""
 
     @abstractmethod
-    async def found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
+    async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         """Ask the service for what it has for each of these keys, none of which has a null. Raises ServiceAway where
         another attempt may help, and ConnectorError for what is wrong."""
 
@@ -111,7 +111,7 @@ class ServiceLookup(AsyncFunction):
     async def _ask(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         self._queries.inc()
         try:
-            found = await self.found_for(worker, keys)
+            found = await self._found_for(worker, keys)
         except ConnectorError:
             self._errors.inc()
             raise

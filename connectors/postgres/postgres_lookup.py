@@ -134,7 +134,7 @@ class PostgresLookup(ServiceLookup):
         """The connections, by number of the worker."""
         self._query: Any = None
 
-    async def found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
+    async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         """Ask the server for all of these keys in one question."""
         try:
             rows = await asyncio.wait_for(self._rows(worker, keys), self.query_timeout_ms / 1000)

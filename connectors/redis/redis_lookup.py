@@ -105,7 +105,7 @@ class RedisLookup(ServiceLookup):
         self._threads.shutdown(cancel_futures=True)
         self._client.close()
 
-    async def found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
+    async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         """Ask the server for all of these keys together."""
         pipeline = self._client.pipeline(transaction=False)
         for (key,) in keys:

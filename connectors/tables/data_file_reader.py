@@ -10,48 +10,27 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from snapline.connectors.files.filesystems import Location, advice, first_line
+from snapline.connectors.files.filesystems import advice, first_line
 from snapline.connectors.formats.file_reading import FileRows, parquet_rows
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 
+if TYPE_CHECKING:
+    from snapline.connectors.tables.table_source import TableSource
+
 log = logging.getLogger(__name__)
-
-
-class TableFiles(Protocol):
-    """A source of data files, as its readers see it."""
-
-    batch_rows: int
-    ignore_missing: bool
-
-    @property
-    def described(self) -> str:
-        """The kind of the source and its table, for errors."""
-        ...
-
-    def schema(self) -> pa.Schema:
-        """The columns of the rows."""
-        ...
-
-    def location_of(self, path: str) -> Location:
-        """Where a data file lies, by the path that its split has."""
-        ...
-
-    def names_in_file(self, file: pa.Schema) -> Mapping[str, str]:
-        """How columns of the rows are called in a file, as far as it has them."""
-        ...
 
 
 class DataFileReader(SourceReader):
     """The reader of one subtask."""
 
-    def __init__(self, files: TableFiles, context: SourceContextInfo) -> None:
+    def __init__(self, files: TableSource, context: SourceContextInfo) -> None:
         self._files = files
         self._schema = files.schema()
         self._splits: deque[SourceSplit] = deque()

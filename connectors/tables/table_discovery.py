@@ -31,6 +31,11 @@ class TableUnreachable(ConnectorError):
 class TableVersions(Protocol):
     """The versions of a table, each known by a number."""
 
+    @property
+    def table(self) -> Any:
+        """The table as it was looked at last."""
+        ...
+
     def refresh(self) -> None:
         """Look at the table as it is now. Raises ConnectorError when it is gone, or is none that can be read."""
         ...
