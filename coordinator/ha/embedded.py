@@ -134,7 +134,8 @@ class EmbeddedCheckpointIDCounter:
             while True:
                 numbers = self._numbers()
                 drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
-                if self._create_if_missing(drawn + 1) and self._numbers()[-1] < drawn + 1 + _KEPT_NUMBERS:
+                created = self._create_if_missing(drawn + 1)
+                if created and max(self._numbers(), default=drawn) < drawn + 1 + _KEPT_NUMBERS:
                     self._delete([number for number in numbers if number <= drawn + 1 - _KEPT_NUMBERS])
                     if self._is_forgotten():
                         self._delete([drawn + 1])

@@ -99,6 +99,22 @@ def test_process_that_slept_draws_no_id_a_second_time() -> None:
     assert sleeper.get_and_increment() == drawn[-1] + 1
 
 
+class EndingStorage(MemoryStorage):
+    """A storage whose job ends as soon as a file of its counter was created."""
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        self.delete_prefix("counters/job")
+
+
+def test_draw_that_is_overtaken_by_the_end_of_its_job_leaves_nothing() -> None:
+    """The directory of the counter goes between the two looks at it."""
+    storage = EndingStorage()
+
+    assert EmbeddedCheckpointIDCounter(storage, JOB, LeadershipFence(storage, None), lambda: True).get_and_increment()
+    assert [] == storage.list("counters/job")
+
+
 def fence(storage: MemoryStorage, session: str) -> LeadershipFence:
     return LeadershipFence(storage, LeaderSessionID(session))
 
