@@ -162,7 +162,8 @@ def test_unaligned_checkpoints_under_back_pressure_survive_kills(tmp_path):
     }
     with LocalCluster(tmp_path, slots=(1, 1), settings=settings) as cluster:
         environment = cluster.environment(parallelism=2, interval="100 ms")
-        job_id = slow_job(cluster, environment, tmp_path / "out", "unaligned", 40_000)
+        rescaled = tmp_path / "rescaled"
+        job_id = slow_job(cluster, environment, tmp_path / "out", "unaligned", 100_000, rescaled)
         for round_number in range(2):
             completed = cluster.client.list_checkpoints(job_id).counts.completed
             cluster.wait_for_checkpoints(job_id, completed + 3)
@@ -172,24 +173,30 @@ def test_unaligned_checkpoints_under_back_pressure_survive_kills(tmp_path):
         answer = cluster.wait_for_checkpoints(job_id, completed + 2)
         assert any(checkpoint.persisted_data_bytes for checkpoint in answer.history)
         cluster.client.rescale(job_id, 1)
+        rescaled.touch()
         details = cluster.wait_for(job_id, JobStatus.FINISHED)
         assert details.overview.restarts >= 2
-        assert_exactly_once(tmp_path / "out", 40_000)
+        assert_exactly_once(tmp_path / "out", 100_000)
 
 
-def slow_batch(batch):
-    """4,000 rows a second: the source is much faster."""
-    import time
+def slow_until(free):
+    """A function that lets 4,000 rows a second through, of a source that is much faster, until there is this file."""
 
-    time.sleep(batch.num_rows / 4_000)
-    return batch
+    def slow_batch(batch):
+        import time
+
+        if not free.exists():
+            time.sleep(batch.num_rows / 4_000)
+        return batch
+
+    return slow_batch
 
 
-def slow_job(cluster, environment, output, name, rows):
+def slow_job(cluster, environment, output, name, rows, free):
     source = GeneratorSource(keys=KEYS, rows=rows, batch_rows=10, splits=4)
     keyed = environment.from_source(source, uid="generator").key_by("key")
     sums = keyed.running_aggregate(uid="sums", n=count())
-    slow = sums.rebalance().map_batches(slow_batch, uid="slow")
+    slow = sums.rebalance().map_batches(slow_until(free), uid="slow")
     slow.sink_to(ParquetSink(str(output)), uid="sink")
     return cluster.submit(environment, name)
 
