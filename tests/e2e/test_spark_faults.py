@@ -185,6 +185,7 @@ def test_a_speculative_copy_of_a_resumable_partition_goes_on_from_its_checkpoint
     }
 
 
+@pytest.mark.rare
 def test_more_slots_than_spark_can_give_are_named_with_both_numbers(flights, tmp_path):
     """Two TaskManagers on one core: the log says so while the job waits, and the failure says it again."""
     settings: dict[str, Any] = environment_settings(

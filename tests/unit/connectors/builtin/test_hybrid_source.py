@@ -95,7 +95,10 @@ def _phases(found: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-@pytest.mark.parametrize("least", [1, 200, 390, 700])
+@pytest.mark.parametrize(
+    "least",
+    [1, pytest.param(200, marks=pytest.mark.rare), 390, pytest.param(700, marks=pytest.mark.rare)],
+)
 def test_a_savepoint_in_any_phase_and_another_parallelism(tmp_path: Path, least: int) -> None:
     """The switch is part of the snapshot: nothing of a phase that was read comes again."""
 
