@@ -20,14 +20,20 @@ from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import check_same_columns
-from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.windows.window_contents import (
+    ContentsMaker,
+    FiredWindows,
+    RowsByEntry,
+    WholeWindowContents,
+    WindowContents,
+)
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
 
 PAIRS_PER_BATCH = 65_536
 
 
-class JoinContents(WindowContents):
+class JoinContents(WholeWindowContents):
     """The rows of both sides of a window join, by window."""
 
     windows_per_slice = 4_096
@@ -48,10 +54,17 @@ class JoinContents(WindowContents):
         for side in self._sides:
             side.move(into, others)
 
+    @property
+    def row_schemas(self) -> list[pa.Schema]:
+        return [side.schema for side in self._sides]
+
     def emit(self, fired: FiredWindows, output: Output) -> None:
+        self.emit_rows(fired, self._sides, output)
+
+    def emit_rows(self, fired: FiredWindows, sides: Sequence[RowsByEntry], output: Output) -> None:
         bounds = fired.bounds()
-        left_bounds, left_rows = self._rows_of(self._sides[0], fired, bounds)
-        right_bounds, right_rows = self._rows_of(self._sides[1], fired, bounds)
+        left_bounds, left_rows = self._rows_of(sides[0], fired, bounds)
+        right_bounds, right_rows = self._rows_of(sides[1], fired, bounds)
         left_counts, right_counts = np.diff(left_bounds), np.diff(right_bounds)
         windows = len(fired.starts)
         # each left row of a window, as often as the window has right rows
@@ -66,23 +79,23 @@ class JoinContents(WindowContents):
         )
         for begin in range(0, len(left_at), PAIRS_PER_BATCH):
             part = slice(begin, begin + PAIRS_PER_BATCH)
-            left, right = self._sides[0].take(left_rows[left_at[part]]), self._sides[1].take(right_rows[right_at[part]])
+            left, right = sides[0].take(left_rows[left_at[part]]), sides[1].take(right_rows[right_at[part]])
             output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
         if self._keep[0]:
-            self._emit_alone(0, left_rows[np.repeat(right_counts == 0, left_counts)], output)
+            self._emit_alone(sides, 0, left_rows[np.repeat(right_counts == 0, left_counts)], output)
         if self._keep[1]:
-            self._emit_alone(1, right_rows[np.repeat(left_counts == 0, right_counts)], output)
+            self._emit_alone(sides, 1, right_rows[np.repeat(left_counts == 0, right_counts)], output)
 
     @staticmethod
-    def _rows_of(store: RowStore, fired: FiredWindows, bounds: Int64Array) -> tuple[Int64Array, Slots]:
+    def _rows_of(store: RowsByEntry, fired: FiredWindows, bounds: Int64Array) -> tuple[Int64Array, Slots]:
         offsets, rows = store.rows_of(fired.entries)
         return offsets[bounds], rows
 
-    def _emit_alone(self, side: int, rows: Slots, output: Output) -> None:
+    def _emit_alone(self, sides: Sequence[RowsByEntry], side: int, rows: Slots, output: Output) -> None:
         if not len(rows):
             return
-        own = self._sides[side].take(rows).columns
-        nulls = [pa.nulls(len(rows), field.type) for field in self._sides[1 - side].schema]
+        own = sides[side].take(rows).columns
+        nulls = [pa.nulls(len(rows), field.type) for field in sides[1 - side].schema]
         columns = [*own, *nulls] if side == 0 else [*nulls, *own]
         output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 

@@ -6,8 +6,10 @@ output, or dropped), and what a watermark makes due: each window whose end it ha
 in slices, so that a barrier does not wait behind a million keys. With allowed lateness panes stay after the results,
 and every batch that changes a window whose result is out emits the changed results again. Without rows for it, a window
 does not exist. Windows of processing time are the same with the task's clock for a watermark. Keys that are not in
-memory are loaded when their first window is due, some at a time. Mirrors Flink's WindowOperator with EventTimeTrigger;
-a batch costs its rows, however many windows overlap, and a window the entries of its panes.
+memory are loaded when their first window is due, some at a time. Rows of tumbling windows that are kept as rows wait
+until their window fires, and come into the state only if that is asked for before (`whole_windows`). Mirrors Flink's
+WindowOperator with EventTimeTrigger; a batch costs its rows, however many windows overlap, and a window the entries of
+its panes.
 """
 
 from __future__ import annotations
@@ -20,11 +22,20 @@ import pyarrow as pa
 
 from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, PaneGeometry
 from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.config import STATE_BACKEND
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
-from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
+from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow
+from snapline.taskmanager.operators.windows.window_contents import (
+    ContentsMaker,
+    FiredWindows,
+    WholeWindowContents,
+    WindowContents,
+)
 from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
 from snapline.taskmanager.operators.windows.window_state import FIRED, NEVER_FIRED, WindowState, window_starts
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE
@@ -33,6 +44,8 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 STATE_PREFIX = "windows-"
 WINDOWS_PER_SLICE = 1_024
+WHOLE_WINDOW_ROWS = 1_024
+"""From here on a window is worth a table of its own; the rows of smaller ones come into the state together."""
 
 
 class PaneWindowOperator(WindowOperator[WindowState]):
@@ -64,6 +77,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         """Heap of panes: start of the last window, start of the pane."""
         self._known_panes: set[int] = set()
         self._work: _Work | None = None
+        self._waiting = WaitingRows(len(inputs))
+        self._whole: WholeWindow | None = None
+        """The window that is emitted whole, as far as it has got."""
         self._clock_ms = MIN_WATERMARK_MS
         """With processing time: until when windows were fired."""
         self._timer = EarliestTimer(self._on_timer)
@@ -134,6 +150,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             if not len(panes):
                 return
             first, last = int(panes.min()), int(panes.max())
+        if self._may_wait(batch, input_index) and self._let_wait(batch, panes, first, last, input_index):
+            return
         slots = self.slots_of(batch, key_columns)
         windows = self.state_for(batch, input_index)
         numbers = windows.number_rows(panes, first, last, geometry.pane_ms)
@@ -147,6 +165,67 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self.emit_ready_after(entries)
         if self._by_clock:
             self._arm()
+
+    # --- rows that wait -----------------------------------------------------------------------------------------------
+
+    @property
+    def _fires_whole(self) -> bool:
+        """Whether a window fires once, of one pane, with contents that need no entries; and all keys are in memory."""
+        geometry = self._geometry
+        return (
+            geometry.panes_per_window == 1
+            and not geometry.has_gaps
+            and not self._lateness_ms
+            and self.setting(STATE_BACKEND) != "rocksdb"
+        )
+
+    def _may_wait(self, batch: pa.RecordBatch, input_index: int) -> bool:
+        """Whether rows of this schema may wait: the first batch of a schema never does, so that what does not fit is
+        told by it. Before a batch of another schema, those that wait come into the state."""
+        windows = self._state
+        if windows is None or not isinstance(windows.contents, WholeWindowContents) or not self._fires_whole:
+            return False
+        if self._has_checked(batch.schema, input_index):
+            return True
+        self._take_in_waiting()
+        return False
+
+    def _let_wait(self, batch: pa.RecordBatch, panes: Int64Array, first: int, last: int, input_index: int) -> bool:
+        windows = check(self._state, "there is no state, although rows may wait")
+        starts = self._waiting.add(panes, first, last, batch, input_index)
+        if starts is None:
+            return False
+        for start in starts:
+            windows.window_number(start)
+        if windows.window_count != len(self._known_panes):
+            self._note_panes(windows, self._last_gone_start())
+        if self._waiting.is_full:
+            self._take_in_waiting()
+        if self._by_clock:
+            self._arm()
+        return True
+
+    def _take_in_waiting(self) -> None:
+        """All rows that wait come into the state, as if they came now."""
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            self._note_windows([whole.start])
+            self._take_in(whole.start, whole.remaining())
+        for start in self._waiting.starts:
+            self._take_in(start, self._waiting.take(start))
+
+    def _take_in(self, start: int, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        windows = check(self._state, "there is no state, although rows wait")
+        for input_index, batch in parts:
+            slots = self.slots_of(batch, self._inputs[input_index][0])
+            numbers = np.full(len(slots), windows.window_number(start), np.int32)
+            windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self._take_in_waiting()
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     @property
     def _time_ms(self) -> int:
@@ -286,9 +365,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         if work is None:
             return
         if windows is not None:
-            if work.position < work.size or self._next_windows(work, windows):
+            if self._whole is not None or work.position < work.size or self._next_windows(work, windows):
                 self._emit_slice(work, windows)
-            if work.position < work.size:
+            if self._whole is not None or work.position < work.size:
                 return
             self._drop_passed(windows)
             if self._is_due(self._time_ms):
@@ -296,6 +375,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._finish_work(work)
 
     def _emit_slice(self, work: _Work, windows: WindowState) -> None:
+        if self._whole is not None:
+            self._emit_whole(self._whole, windows)
+            return
         first = work.position
         last = min(first + windows.contents.windows_per_slice, work.size)
         work.position = last
@@ -322,9 +404,16 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         while self._to_fire and self._to_fire[0] <= last_due:
             starts: list[int] = []
             while self._to_fire and self._to_fire[0] <= last_due and len(starts) < at_most:
+                if self._is_worth_whole(windows, self._to_fire[0]):
+                    break
                 starts.append(heapq.heappop(self._to_fire))
+            if not starts:
+                self._begin_whole(windows, heapq.heappop(self._to_fire))
+                return True
             self._known_windows.difference_update(starts)
             if one_pane:
+                for start in starts:
+                    self._take_in(start, self._waiting.take(start))
                 entries = windows.entries_of_windows([start for start in starts if start in self._known_panes])
                 of_entry = windows.starts_of(entries)
                 fresh = windows.fired[entries] < of_entry
@@ -334,6 +423,38 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             if work.size:
                 return True
         return False
+
+    def _is_worth_whole(self, windows: WindowState, start: int) -> bool:
+        """Whether all rows of the window wait, and are enough for a table of their own."""
+        return self._waiting.rows_of(start) >= WHOLE_WINDOW_ROWS and not len(windows.entries_of_windows([start]))
+
+    def _begin_whole(self, windows: WindowState, start: int) -> None:
+        backend = check(self.backend, "there is no backend, although rows wait")
+        self._known_windows.discard(start)
+        self._whole = WholeWindow(
+            start,
+            self._waiting.take(start),
+            self._contents_of_rows(windows).row_schemas,
+            backend.key_fields,
+            [keys for keys, _ in self._inputs],
+        )
+
+    @staticmethod
+    def _contents_of_rows(windows: WindowState) -> WholeWindowContents:
+        contents = windows.contents
+        return check(contents if isinstance(contents, WholeWindowContents) else None, "rows wait for other contents")
+
+    def _emit_whole(self, whole: WholeWindow, windows: WindowState) -> None:
+        """Emit a slice of it."""
+        backend = check(self.backend, "there is no backend, although there is a window")
+        entries = whole.entries[whole.position : whole.position + windows.contents.windows_per_slice]
+        starts = np.full(len(entries), whole.start, np.int64)
+        ends = starts + self._geometry.size_ms
+        fired = FiredWindows(backend.key_fields, whole.keys(entries), starts, ends, entries, time_type=self.time_type)
+        self._contents_of_rows(windows).emit_rows(fired, whole.sides, self.output)
+        whole.position += len(entries)
+        if whole.position == len(whole.entries):
+            self._whole = None
 
     def _goes_before_outside(self) -> bool:
         """Whether a window in memory is due before all that is not."""

@@ -23,7 +23,13 @@ from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.windows.window_contents import (
+    ContentsMaker,
+    FiredWindows,
+    RowsByEntry,
+    WholeWindowContents,
+    WindowContents,
+)
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
 
@@ -44,12 +50,12 @@ def check_same_columns(stored: pa.Schema, schema: pa.Schema, operator_uid: str) 
             )
 
 
-class RowContents(WindowContents):
+class RowContents(WholeWindowContents):
     """All rows; `call` makes output of those of a fired window."""
 
     windows_per_slice = 1_000
 
-    def __init__(self, schema: pa.Schema, call: Callable[[FiredWindows, RowStore, Output], None]) -> None:
+    def __init__(self, schema: pa.Schema, call: Callable[[FiredWindows, RowsByEntry, Output], None]) -> None:
         self.store = RowStore(schema)
         self._call = call
 
@@ -63,8 +69,15 @@ class RowContents(WindowContents):
     def merge(self, into: Slots, others: Slots) -> None:
         self.store.move(into, others)
 
+    @property
+    def row_schemas(self) -> list[pa.Schema]:
+        return [self.store.schema]
+
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self._call(fired, self.store, output)
+
+    def emit_rows(self, fired: FiredWindows, sides: Sequence[RowsByEntry], output: Output) -> None:
+        self._call(fired, sides[0], output)
 
     def grow(self, capacity: int) -> None:
         self.store.grow_owners(capacity)
@@ -114,7 +127,7 @@ class RowWindowCall:
         self._batcher = RowBatcher(output_schema)
         self._side: dict[str, RowBatcher] = {}
 
-    def __call__(self, fired: FiredWindows, store: RowStore, output: Output) -> None:
+    def __call__(self, fired: FiredWindows, store: RowsByEntry, output: Output) -> None:
         offsets, numbers = store.rows_of(fired.entries)
         rows = rows_of(store.take(numbers))
         bounds = offsets[fired.bounds()].tolist()
@@ -143,7 +156,7 @@ class BatchWindowCall:
     def __init__(self, function: Callable[[Any, TimeWindow, pa.RecordBatch], Any], schema: pa.Schema | None) -> None:
         self._function, self._schema = function, schema
 
-    def __call__(self, fired: FiredWindows, store: RowStore, output: Output) -> None:
+    def __call__(self, fired: FiredWindows, store: RowsByEntry, output: Output) -> None:
         offsets, numbers = store.rows_of(fired.entries)
         batch = store.take(numbers)
         bounds = offsets[fired.bounds()].tolist()

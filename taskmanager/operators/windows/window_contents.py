@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +127,36 @@ class WindowContents(ABC):
     @abstractmethod
     def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
         """Raise unless batches of this schema fit."""
+
+
+class RowsByEntry(Protocol):
+    """Rows of windows, to be read: those of a state (`RowStore`), or of one window (`GroupedRows`)."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        ...
+
+    def rows_of(self, owners: Slots) -> tuple[Int64Array, Slots]:
+        """(offsets, rows): owners[i] has rows[offsets[i]:offsets[i + 1]], oldest first."""
+        ...
+
+    def take(self, rows: Slots) -> pa.RecordBatch:
+        """The rows of these numbers."""
+        ...
+
+
+class WholeWindowContents(WindowContents):
+    """Contents that are rows: what they emit they emit of rows that were in no state, too."""
+
+    @property
+    @abstractmethod
+    def row_schemas(self) -> list[pa.Schema]:
+        """The columns that are kept of each input."""
+
+    @abstractmethod
+    def emit_rows(self, fired: FiredWindows, sides: Sequence[RowsByEntry], output: Output) -> None:
+        """Emit the results of the windows that have fired, whose rows of each input these are."""
 
 
 class ContentsState(AdoptedState):

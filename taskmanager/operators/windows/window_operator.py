@@ -177,12 +177,16 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
             self.backend_created(backend, None, batch)
         state = self._state
         state = check(state, "there is no state, although it was just made")
-        checked = self._checked.get(input_index)
-        if checked is None or not checked.equals(batch.schema):
+        if not self._has_checked(batch.schema, input_index):
             state.contents.check(batch.schema, self.context.operator_uid, input_index)
             state.describe()
             self._checked[input_index] = batch.schema
         return state
+
+    def _has_checked(self, schema: pa.Schema, input_index: int) -> bool:
+        """Whether a batch of this schema was the last that was taken in by this input."""
+        checked = self._checked.get(input_index)
+        return checked is not None and checked.equals(schema)
 
     def due_outside_now_ms(self) -> int:
         """When the first key that is not in memory is due."""

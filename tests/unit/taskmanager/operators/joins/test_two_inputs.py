@@ -35,6 +35,8 @@ from snapline.dataflow.graph.operator_specs import (
 )
 from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.joins import stream_joins as joins
+from snapline.taskmanager.operators.joins.window_join import JoinContents
+from snapline.taskmanager.operators.windows import pane_windows
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -191,14 +193,14 @@ def tell(reference: Any, spec: Any, story: list[Any]) -> None:
     assert len(subtasks.side.get("late", [])) == reference.late
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 2), st.sampled_from([(-5, 5), (0, 30), (3, 10), (-40, -2), (0, 0)]))
 def test_interval_join_equals_the_reference(story: list, bounds: tuple[int, int]) -> None:
     """Any cuts, restores and rescales."""
     tell(Interval(*bounds), IntervalJoinSpec(*SIDES, BOTH, *bounds, "late"), story)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 2))
 def test_a_join_without_bounds_keeps_everything(story: list) -> None:
     """No row is late."""
@@ -208,7 +210,7 @@ def test_a_join_without_bounds_keeps_everything(story: list) -> None:
     tell(reference, IntervalJoinSpec(*sides, BOTH, None, None), story)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 2), st.sampled_from(["inner", "left"]), st.integers(1, 3))
 def test_temporal_join_equals_the_reference(story: list, how: str, slice_rows: int) -> None:
     """The latest version at a row's time; of versions of one time the last that came."""
@@ -217,14 +219,23 @@ def test_temporal_join_equals_the_reference(story: list, how: str, slice_rows: i
         tell(Temporal(how), TemporalJoinSpec(*SIDES, BOTH, how, "late"), story)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    steps(ROW, 2), st.sampled_from([(10, 10), (20, 5), (15, 10)]), st.sampled_from(["inner", "left", "right", "full"])
+    steps(ROW, 2),
+    st.sampled_from([(10, 10), (10, 10), (20, 5), (15, 10)]),
+    st.sampled_from(["inner", "left", "right", "full"]),
+    st.sampled_from([1, 3, 1_000]),
+    st.integers(1, 3),
 )
-def test_window_join_equals_the_reference(story: list, shape: tuple[int, int], how: str) -> None:
-    """Every pair of every window, and what outer joins add."""
+def test_window_join_equals_the_reference(
+    story: list, shape: tuple[int, int], how: str, whole_rows: int, slice_windows: int
+) -> None:
+    """Every pair of every window, and what outer joins add, by way of the state or of windows that fire whole."""
     assigner = TumblingEventTimeWindows(shape[0]) if shape[0] == shape[1] else SlidingEventTimeWindows(*shape)
-    tell(Windowed(*shape, how), WindowJoinSpec(*SIDES, assigner, BOTH, how, 0, "late"), story)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pane_windows, "WHOLE_WINDOW_ROWS", whole_rows)
+        patch.setattr(JoinContents, "windows_per_slice", slice_windows)
+        tell(Windowed(*shape, how), WindowJoinSpec(*SIDES, assigner, BOTH, how, 0, "late"), story)
 
 
 def test_old_rows_of_joins_are_forgotten() -> None:
@@ -311,7 +322,7 @@ class Balances(Story):
         return [(key, time, self.balance[key]) for time, key in due]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 2), st.booleans())
 def test_connected_streams_share_state_and_timers(story: list, batches: bool) -> None:
     """Row by row and batch by batch, under different names of the key."""
@@ -348,7 +359,7 @@ class Filter(KeyedBroadcastProcessFunction):
         context.get_broadcast_state(LIMITS)[row["key"] or ""] = row["at"]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 2))
 def test_rules_reach_all_subtasks_and_survive_a_rescale(story: list) -> None:
     """Broadcast state is the same everywhere."""
@@ -407,7 +418,7 @@ class Tally(KeyedBatchProcessFunction):
         yield SideOutput("known", batch.filter(known.is_valid()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(ROW, 1))
 def test_batch_functions_see_their_keys_once(story: list) -> None:
     """Lists grow by rows, look-ups are per row, side outputs take batches."""

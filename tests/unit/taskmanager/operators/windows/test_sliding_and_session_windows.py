@@ -26,6 +26,7 @@ from snapline.dataflow.api.windows import (
 )
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
+from snapline.taskmanager.operators.windows import pane_windows
 from snapline.taskmanager.operators.windows.row_contents import RowContents
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator
@@ -214,23 +215,24 @@ def tell(reference: Any, subtasks: Subtasks, story: list[Any]) -> None:
 FORMS = st.sampled_from(["aggregate", "rows", "batches"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    steps(), st.sampled_from([(20, 5), (15, 10), (10, 10), (7, 3), (5, 12)]), st.integers(-20, 20),
-    st.sampled_from([0, 0, 15]), FORMS, st.integers(1, 5),
+    steps(), st.sampled_from([(20, 5), (15, 10), (10, 10), (10, 10), (7, 3), (5, 12)]), st.integers(-20, 20),
+    st.sampled_from([0, 0, 15]), FORMS, st.integers(1, 5), st.sampled_from([1, 3, 1_000]),
 )  # fmt: skip
 def test_sliding_windows_equal_the_reference_whatever_the_cuts(
-    story: list, shape: tuple[int, int], offset: int, lateness: int, form: str, slice_windows: int
+    story: list, shape: tuple[int, int], offset: int, lateness: int, form: str, slice_windows: int, whole_rows: int
 ) -> None:
     """Any batches, any watermarks, snapshots and rescales in between: same results, same late rows."""
     assigner = SlidingEventTimeWindows(*shape, offset)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pane_windows, "WHOLE_WINDOW_ROWS", whole_rows)
         patch.setattr(AccumulatorContents, "windows_per_slice", slice_windows)
         patch.setattr(RowContents, "windows_per_slice", slice_windows)
         tell(Sliding(*shape, offset, lateness), Subtasks(create(assigner, form, lateness)), story)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(), st.sampled_from([1, 5, 12, 40]), st.sampled_from([0, 0, 15]), FORMS)
 def test_session_windows_equal_the_reference_whatever_the_cuts(story: list, gap: int, lateness: int, form: str) -> None:
     """Merging in any order, late rows that a session saves or not, snapshots and rescales in between."""
@@ -262,7 +264,7 @@ class Counting:
         return []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps(), st.integers(1, 5), st.booleans(), FORMS)
 def test_count_windows_equal_the_reference_whatever_the_cuts(story: list, count: int, purge: bool, form: str) -> None:
     """Also when a batch fires a key's window several times."""
@@ -274,7 +276,7 @@ def larger(left: Row, right: Row) -> Row:
     return left if (left["v"], left["t"]) >= (right["v"], right["t"]) else right
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps(rows=6),
     st.sampled_from([TumblingEventTimeWindows(10), SlidingEventTimeWindows(20, 5), EventTimeSessionWindows(9)]),
@@ -384,10 +386,12 @@ def test_windows_without_extent_are_refused(make: Any, message: str) -> None:
         make()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(ROW, min_size=1, max_size=40), st.integers(0, 130), st.integers(0, 6), st.integers(1, 4),
-    st.sampled_from([SlidingEventTimeWindows(20, 5), SlidingEventTimeWindows(15, 10), EventTimeSessionWindows(6)]),
+    st.sampled_from([
+        SlidingEventTimeWindows(20, 5), SlidingEventTimeWindows(15, 10), SlidingEventTimeWindows(30, 30), EventTimeSessionWindows(6)
+    ]),
     st.sampled_from([0, 15]), FORMS,
 )  # fmt: skip
 def test_a_snapshot_between_two_slices_says_what_is_out(
@@ -403,8 +407,11 @@ def test_a_snapshot_between_two_slices_says_what_is_out(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AccumulatorContents, "windows_per_slice", slice_windows)
         patch.setattr(RowContents, "windows_per_slice", slice_windows)
+        patch.setattr(pane_windows, "WHOLE_WINDOW_ROWS", 1)
         make = create(assigner, form, lateness)
-        harness = Harness(make()).start().process(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+        harness = Harness(make()).start()
+        for part in (rows[:1], rows[1:]):  # the first batch never waits
+            harness.process(pa.RecordBatch.from_pylist(part, schema=SCHEMA))
         harness.watermark(watermark, work=False)
         for _ in range(slices):
             if harness.operator.has_pending_work:

@@ -124,7 +124,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(STEPS, st.sampled_from([1, 7, 10, 50]), st.integers(-20, 20), st.sampled_from([0, 0, 15]))
 def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, offset: int, lateness: int) -> None:
     """Any batches, any watermarks, snapshots and rescales in between: same results, same late rows."""
@@ -157,7 +157,7 @@ def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, o
     assert late == len(reference.late)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=60), st.integers(1, 7))
 def test_work_is_cut_into_slices_and_a_snapshot_may_come_between(rows: list, slice_rows: int) -> None:
     """What was emitted before the snapshot is not emitted after the restore; the watermark goes on last."""
