@@ -1,18 +1,21 @@
-"""A changelog to keys of real servers of Redis and PostgreSQL, idempotent and exactly once, and to HBase over its wire:
-TaskManagers and both servers are killed, and the job goes on from a savepoint at another parallelism. In the end each
-key has its newest value."""
+"""A changelog to keys of real servers of Redis and PostgreSQL, idempotent and exactly once, and to HBase over its wire,
+and to files with what Redis has for each row: TaskManagers and both servers are killed, and the job goes on from a
+savepoint at another parallelism. In the end each key has its newest value, and each row is in the files once."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 import redis
 
-from snapline.connectors import FileSource, HBaseSink, JsonFormat, PostgresSink, RedisSink
+import snapline as sl
+from snapline.connectors import FileSink, FileSource, HBaseSink, JsonFormat, PostgresSink, RedisLookup, RedisSink
 from tests.golden.test_lookups import kill_one
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.hbase import Memory, running_hbase
@@ -36,6 +39,8 @@ class Run:
         self.tmp_path, self.server, self.postgres = tmp_path, server, postgres
         self.hbase: tuple[Memory, int] = (Memory(), 0)
         self.expected: dict[int, int] = {}
+        self.joined: Counter[tuple[int, int, str | None]] = Counter()
+        """Rows with the town of their key, which every third one has."""
         self.last: dict[int, int] = {}
         """The same where a row that deletes is a row like others."""
         (tmp_path / "in").mkdir()
@@ -51,8 +56,12 @@ class Run:
                 kind = "-D" if n >= ROWS - 10 else "+U"
                 lines.append(f'{{"key": {key}, "n": {value}, "row_kind": "{kind}"}}\n')
                 self.expected[key] = self.last[key] = value
+                self.joined[key, value, f"town {key}" if key % 3 == 0 else None] += 1
                 if kind == "-D":
                     del self.expected[key]
+            with self.server.client() as client:
+                first = (number * FILES + file) * KEYS
+                client.mset({f"town:{key}": f"town {key}" for key in range(first, first + KEYS) if key % 3 == 0})
             hidden = self.tmp_path / "in" / f"_{number}-{file}"
             hidden.write_text("".join(lines))
             hidden.rename(self.tmp_path / "in" / f"{number}-{file}.json")
@@ -75,6 +84,12 @@ class Run:
             guarantee="exactly_once",
             timeout_ms=2_000,
         )
+        towns = RedisLookup(
+            "key", url=url, prefix="town:", value="string", columns={"town": pa.string()}, cache_keys=50, batch_keys=20
+        )
+        retry = sl.AsyncRetryStrategy.exponential_backoff(100, 50, 500, retry_if_exception=towns.is_away)
+        looked_up = rows.async_wait(towns, capacity=40, retry=retry, ordered=False, uid="towns")
+        looked_up.sink_to(FileSink(self.tmp_path / "out"), uid="files")
         rows.sink_to(at_once, uid="idempotent")
         rows.sink_to(once, uid="exactly_once")
         in_hbase = HBaseSink("totals", host="127.0.0.1", port=self.hbase[1], row_key="key", family="d", batch_rows=100)
@@ -94,7 +109,14 @@ class Run:
                 values = client.mget(names) if names else []
         except redis.ConnectionError:
             return {}
-        return {int(name.split(b":")[1]): int(value) for name, value in zip(names, values, strict=True)}
+        there = zip(names, values, strict=True)  # what was deleted in between has no value
+        return {int(name.split(b":")[1]): int(value) for name, value in there if value is not None}
+
+    def with_towns(self) -> Counter[tuple[int, int, str | None]]:
+        """Rows that were looked up and committed."""
+        files = [str(path) for path in (self.tmp_path / "out").glob("*.parquet")]
+        rows = ds.dataset(files).to_table().to_pylist() if files else []
+        return Counter((row["key"], row["n"], row["town"]) for row in rows)
 
     def upserted(self) -> dict[str, dict[int, int]]:
         """The rows of the tables."""
@@ -109,6 +131,7 @@ class Run:
             lambda: (
                 all(self.found(prefix) == self.expected for prefix in prefixes)
                 and all(found == self.last for found in self.upserted().values())
+                and self.with_towns() == self.joined
             ),
             "the keys",
             seconds=PATIENCE,
@@ -137,8 +160,11 @@ def test_keys_with_kills_of_both_sides_and_another_parallelism(
             both: tuple[RedisServer | PostgresServer, ...] = (server, postgres)
             for portion, killed in enumerate(both, 1):
                 restarts = cluster.client.get_job(job_id).overview.restarts
+                if killed is server:  # towns are set while it is there
+                    run.add_portion(portion)
                 killed.kill()
-                run.add_portion(portion)
+                if killed is not server:
+                    run.add_portion(portion)
                 wait_until(
                     lambda: cluster.client.get_job(job_id).overview.restarts > restarts,  # noqa: B023 - asked at once
                     "a restart", seconds=PATIENCE,
