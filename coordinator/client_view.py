@@ -32,7 +32,7 @@ from snapline.coordinator.snapshot_state import SnapshotStates
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.codec import decode_job_status, encode_into
 from snapline.dataflow.wire.messages import JobStatus, RequestThreadDump, ThreadDump
 from snapline.protos import client_pb2 as pb
@@ -120,6 +120,15 @@ class ClientView:
             return check(job, "it was found").master.scheduler.graph.job_graph
 
         return None if job is None else await read_actor(job.actor, read)
+
+    async def attempts_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
+        job = next((job for job in self._registry.live() if job.master.job_id == job_id), None)
+
+        def read(_core: Any) -> frozenset[ExecutionAttemptID]:
+            graph = check(job, "it was found").master.scheduler.graph
+            return frozenset(execution.attempt_id for execution in graph.executions)
+
+        return frozenset() if job is None else await read_actor(job.actor, read)
 
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())

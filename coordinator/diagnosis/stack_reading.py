@@ -7,9 +7,10 @@ user's function or a library that it uses. No thread is looked at here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from snapline.dataflow.ids import ExecutionAttemptID
 from snapline.dataflow.wire.messages import ThreadDump, ThreadStack
 
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
@@ -61,6 +62,18 @@ def stacks_by_task(dumps: Iterable[ThreadDump]) -> dict[tuple[str, int], list[Th
                 key = (str(stack.attempt_id.vertex_id), stack.attempt_id.subtask_index)
                 found.setdefault(key, []).append(stack)
     return found
+
+
+def of_attempts(
+    dumps: Iterable[ThreadDump], attempts: Collection[ExecutionAttemptID], *, with_process: bool
+) -> list[ThreadDump]:
+    """The dumps without the threads that work for other attempts, which may be those of other jobs, even of one that has
+    the same vertices; `with_process`: with those of the process itself."""
+
+    def is_shown(stack: ThreadStack) -> bool:
+        return with_process if stack.attempt_id is None else stack.attempt_id in attempts
+
+    return [replace(dump, stacks=tuple(filter(is_shown, dump.stacks))) for dump in dumps]
 
 
 def writing_of(dumps: Iterable[ThreadDump]) -> Place | None:

@@ -17,6 +17,7 @@ import grpc.aio
 
 from snapline.coordinator.diagnosis.explanation import explain, suspected_task_managers, task_managers_of
 from snapline.coordinator.diagnosis.memory_growth import growing_task_managers
+from snapline.coordinator.diagnosis.stack_reading import of_attempts
 from snapline.coordinator.jobmaster.operations import (
     Answer,
     CancelJob,
@@ -39,7 +40,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
 from snapline.dataflow.graph.declared_payload import translate_declared
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import JobID, JobVertexID, ResourceID
+from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
 from snapline.dataflow.wire.messages import ThreadDump
 from snapline.dataflow.wire.submission_digest import with_submission_digest
@@ -47,6 +48,7 @@ from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import LEVELS, Logger
 from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINES, last_lines
+from snapline.runtime.rpc.grpc_channels import caller
 
 MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
@@ -121,6 +123,10 @@ class Cluster(Protocol):
     ) -> Sequence[ThreadDump]:
         """What the threads of these TaskManagers do, and what their memory is used for, or the last lines that they
         have written; those that do not answer in time are missing. With `log_level` they write from there on."""
+        ...
+
+    async def attempts_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
+        """The present attempts of the job's subtasks; none when it does not run."""
         ...
 
     async def change_log_level(self, level: str) -> None:
@@ -429,6 +435,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if request.log_level:
             of = ", ".join(sorted(wanted))
             self._audit.write("log level", client_of(context), "done", level=request.log_level, of=of)
+        if caller().job:
+            attempts = await self._cluster.attempts_of(JobID(request.job_id))
+            found = of_attempts(found, attempts, with_process=False)
         answer = pb.ThreadDumps(silent=sorted(wanted - {str(dump.resource_id) for dump in found}))
         for dump in found:
             encode_into(
@@ -449,9 +458,11 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         growing = sorted(growing_task_managers(details, registered))
         if not request.without_stacks:
             looks = [self._cluster.dump_threads(suspects, STACKS_MS, STACKS_INTERVAL_MS)] if suspects else []
-            if growing:
+            if growing and not caller().job:
                 looks.append(self._cluster.dump_threads(growing, HEAP_MS, STACKS_INTERVAL_MS, heap=True))
-            dumps = [dump for found in await asyncio.gather(*looks) for dump in found]
+            seen = [dump for found in await asyncio.gather(*looks) for dump in found]
+            attempts = await self._cluster.attempts_of(JobID(request.job_id))
+            dumps = of_attempts(seen, attempts, with_process=not caller().job)
         now_ms, since_ms = await self._cluster.now_ms(), await self._cluster.leads_since_ms()
         return explain(details, checkpoints, waiting, dumps, now_ms, registered, since_ms)
 

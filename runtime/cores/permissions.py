@@ -55,5 +55,10 @@ def refuse_request(identity: Identity, request: Any) -> str:
     if asked == identity.job:
         if getattr(request, "log_level", ""):
             return f"this credential is for job {identity.job} only, and processes whose log levels change serve others as well"
+        if getattr(request, "log_lines", 0) or getattr(request, "heap", False):
+            return (
+                f"this credential is for job {identity.job} only, and the lines and containers of a TaskManager are also those of other "
+                "jobs: ask with one that is for all jobs"
+            )
         return ""
     return f"this credential is for job {identity.job} only, and the call is about {asked or 'all jobs'}"

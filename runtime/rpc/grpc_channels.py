@@ -15,13 +15,14 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
 import grpc._common
 import grpc.aio
 
-from snapline.runtime.cores.credentials import CredentialRefused, Identity
+from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 from snapline.runtime.cores.senders import MAX_STREAMS, host_of
 from snapline.runtime.rpc.security import Security
@@ -196,6 +197,14 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         return handler if handler.request_streaming else _limited(handler, identity, self._refused)
 
 
+_CALLER: ContextVar[Identity] = ContextVar("caller", default=ADMINISTRATOR)
+
+
+def caller() -> Identity:
+    """Return who has made the call that is being answered, within the handler of a single request."""
+    return _CALLER.get()
+
+
 REFUSALS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED})
 """How a call ends of which the log should say who has sent it."""
 
@@ -213,6 +222,7 @@ def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], Non
     async def answer(request: Any, context: Any) -> Any:
         try:
             await check(request, context)
+            _CALLER.set(identity)
             return await handler.unary_unary(request, context)
         except grpc.aio.AbortError:
             if context.code() in REFUSALS:

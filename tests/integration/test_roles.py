@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.cores.credentials import MARK, Identity, Role, sign_credential
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
-from tests.services.cluster import LocalCluster
+from tests.services.cluster import LocalCluster, wait_until
 from tests.simulation.jobs import keyed_job
 
 JOB_GATEWAY, RESOURCES = "job-master", "resource-manager"
@@ -48,7 +49,7 @@ def look_around(_row: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One TaskManager that was started with the secret in its environment."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(1,), token=secret()) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), slots=(2,), token=secret()) as cluster:
         yield cluster
 
 
@@ -125,3 +126,49 @@ def test_a_client_for_one_job_sees_and_ends_only_that_one(cluster: LocalCluster)
             client.cancel("job-2")
         with pytest.raises(RequestRefused, match="there is no job 'job-1'"):
             client.cancel("job-1")
+
+
+def idle_until(mark: Path) -> Any:
+    """A function that does not come back before the file is there."""
+    name = str(mark)
+
+    def wait_there(row: dict[str, Any]) -> dict[str, Any]:
+        while not Path(name).exists():
+            time.sleep(0.01)
+        return row
+
+    return wait_there
+
+
+def test_a_client_for_one_job_sees_no_thread_and_no_line_of_another(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Two jobs of the same program share a TaskManager: of its threads only those of the tasks of the one are shown, also
+    to explain that one; and of what the process writes and keeps, which is everybody's, nothing."""
+    jobs = []
+    for name in ("mine", "theirs"):
+        env = cluster.environment(parallelism=1)
+        env.from_collection([{"n": 1}]).map(idle_until(tmp_path / "over"), uid="waits").print()
+        jobs.append(cluster.submit(env, name))
+    mine, theirs = jobs
+
+    def threads_of(client: ClusterClient, job_id: str) -> set[tuple[int, bool]]:
+        stacks = [stack for dump in client.dump_threads(job_id=job_id).dumps for stack in dump.stacks]
+        at_work = [any("wait_there" in frame for frame in stack.frames) for stack in stacks]
+        return {(sum(at_work), all(stack.HasField("attempt_id") for stack in stacks))}
+
+    try:
+        for job_id in jobs:
+            cluster.wait_for(job_id, JobStatus.RUNNING)
+        wait_until(lambda: threads_of(cluster.client, mine) == {(2, False)}, "both jobs to be in their function")
+        token = sign_credential(secret(), Identity(Role.CLIENT, job=mine))
+        with ClusterClient(cluster.address, Security(token)) as client:
+            assert threads_of(client, mine) == {(1, True)}
+            wait_until(lambda: "wait_there" in client.explain_job(mine).summary, "an explanation")
+            for shared in ({"log_lines": 10}, {"heap": True}):
+                with pytest.raises(RequestRefused, match=f"for job {mine} only, and .* those of other jobs"):
+                    client.dump_threads(job_id=mine, **shared)
+            with pytest.raises(RequestRefused, match=f"for job {mine} only"):
+                client.dump_threads(job_id=theirs)
+    finally:
+        (tmp_path / "over").touch()
+    for job_id in jobs:
+        cluster.wait_for(job_id, JobStatus.FINISHED)

@@ -120,6 +120,9 @@ def test_who_acts_for_one_job_asks_about_no_other() -> None:
     assert "about all jobs" in refuse_request(OF_JOB, pb.ListJobsRequest())
     assert "about all jobs" in refuse_request(OF_JOB, pb.SubmitJobRequest())
     assert "serve others as well" in refuse_request(OF_JOB, pb.DumpThreadsRequest(job_id="job-1", log_level="debug"))
+    for shared in ({"log_lines": 10}, {"heap": True}):
+        assert "those of other jobs" in refuse_request(OF_JOB, pb.DumpThreadsRequest(job_id="job-1", **shared))
+        assert "" == refuse_request(CLIENT, pb.DumpThreadsRequest(job_id="job-1", **shared))
     assert "" == refuse_request(OF_JOB, pb.DumpThreadsRequest(job_id="job-1"))
     assert "" == refuse_request(CLIENT, pb.ListJobsRequest())
 
