@@ -67,8 +67,8 @@ def stacks_by_task(dumps: Iterable[ThreadDump]) -> dict[tuple[str, int], list[Th
 def of_attempts(
     dumps: Iterable[ThreadDump], attempts: Collection[ExecutionAttemptID], *, with_process: bool
 ) -> list[ThreadDump]:
-    """The dumps without the threads that work for other attempts, which may be those of other jobs, even of one that has
-    the same vertices; `with_process`: with those of the process itself."""
+    """The dumps without the threads that work for other attempts, maybe of other jobs, even of one that has the same
+    vertices; `with_process`: with those of the process itself."""
 
     def is_shown(stack: ThreadStack) -> bool:
         return with_process if stack.attempt_id is None else stack.attempt_id in attempts

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.fixturenames.insert(0, "scraped")
 
 
-@pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What Prometheus gets while a window over event time runs and has completed a checkpoint."""
-    settings = {"execution.checkpointing.dir": str(tmp_path_factory.mktemp("checkpoints"))}
-    settings |= {"execution.checkpointing.interval": "200 ms", "heartbeat.interval": "200 ms"}
+@contextmanager
+def observed(settings: dict[str, str], slots: int) -> Iterator[tuple[ClusterClient, int]]:
+    """A coordinator with a TaskManager: a client, and the port of its metrics."""
     log = io.StringIO()
     config = CoordinatorConfig("127.0.0.1:0", Configuration(settings), metrics_port=0)
     entrypoint = ClusterEntrypoint(config, make_logger("coordinator", stream=log), on_fatal=lambda: None)
@@ -55,29 +54,36 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (port,) = [
         line["context"]["port"] for line in map(json.loads, log.getvalue().splitlines()) if "metrics" in line["msg"]
     ]
-    command = [sys.executable, "-m", "snapline.taskmanager", "--coordinator", address, "--slots", "1"]
+    command = [sys.executable, "-m", "snapline.taskmanager", "--coordinator", address, "--slots", str(slots)]
     command += [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
 
-    def scrape() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-            return str(answer.read().decode())
-
-    def is_all_there() -> bool:
-        found[0] = scrape()
-        return all(name in found[0] for name in ("watermarkLag", "lastCheckpointDuration"))
-
-    found = [""]
     try:
         with ClusterClient(address, Security()) as client:
-            client.submit(windows(settings).translate("windows").job_graph)
-            wait_until(is_all_there, "figures of tasks and of a checkpoint")
-        yield found[0]
+            yield client, port
     finally:
         process.terminate()
         process.wait(30)
         entrypoint.stop()
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What Prometheus gets while a window over event time runs and has completed a checkpoint."""
+    settings = {"execution.checkpointing.dir": str(tmp_path_factory.mktemp("checkpoints"))}
+    settings |= {"execution.checkpointing.interval": "200 ms", "heartbeat.interval": "200 ms"}
+    found = [""]
+    with observed(settings, slots=1) as (client, port):
+
+        def is_all_there() -> bool:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                found[0] = str(answer.read().decode())
+            return all(name in found[0] for name in ("watermarkLag", "lastCheckpointDuration"))
+
+        client.submit(windows(settings).translate("windows").job_graph)
+        wait_until(is_all_there, "figures of tasks and of a checkpoint")
+        yield found[0]
 
 
 def windows(settings: dict[str, str]) -> StreamExecutionEnvironment:

@@ -141,8 +141,8 @@ def idle_until(mark: Path) -> Any:
 
 
 def test_a_client_for_one_job_sees_no_thread_and_no_line_of_another(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Two jobs of the same program share a TaskManager: of its threads only those of the tasks of the one are shown, also
-    to explain that one; and of what the process writes and keeps, which is everybody's, nothing."""
+    """Two jobs of the same program share a TaskManager: of its threads only those of the tasks of the one are shown, as
+    well to explain that one; and of what the process writes and keeps, which is everybody's, nothing."""
     jobs = []
     for name in ("mine", "theirs"):
         env = cluster.environment(parallelism=1)
