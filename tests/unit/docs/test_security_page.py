@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,54 @@ def test_the_first_block_is_a_secure_cluster(tmp_path: Path) -> None:
         assert 0 != shell(listed.partition(" ")[2]).returncode
         printed = shell(credential)
         assert printed.stdout.startswith("snapline:"), printed.stderr
+    finally:
+        coordinator.terminate()
+        coordinator.wait()
+
+
+def test_the_block_for_systemd_starts_a_secure_coordinator(tmp_path: Path) -> None:
+    """Executed as it stands, but that /etc lies in a directory of the test, nobody becomes another user, and what the
+    unit says is started by hand: a client with its own files lists its jobs."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: certificates cannot be made")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "etc" / "systemd" / "system").mkdir(parents=True)
+    made, _, listed, _ = BLOCKS_OF_THE_START
+    *installing, enabling = (line.removeprefix("$ sudo ") for line in BLOCKS[1])
+    assert "systemctl enable --now snapline-coordinator" == enabling
+    steps = "\n".join(
+        [
+            "set -e",
+            made,
+            *(step.replace("-o snapline ", "").replace("/etc/", f"{tmp_path}/etc/") for step in installing),
+        ]
+    )
+    subprocess.run(["bash", "-c", steps], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(tmp_path / "etc" / "systemd" / "system" / "snapline-coordinator.service")
+    service = {key: value.replace("/etc/", f"{tmp_path}/etc/") for key, value in unit["Service"].items()}
+    assert Path(service["EnvironmentFile"]).is_file()
+    variable, _, config = service["Environment"].partition("=")
+    program, *arguments = service["ExecStart"].replace("%H:6123", address).replace("9249", "0").split()
+    coordinator = subprocess.Popen(
+        [Path(program).name, *arguments],
+        cwd=tmp_path,
+        env={**environment, variable: config},
+        stderr=subprocess.DEVNULL,
+    )
+
+    def answers() -> bool:
+        asking = listed.replace("127.0.0.1:6123", address)
+        done = subprocess.run(["bash", "-c", asking], cwd=tmp_path, env=environment, capture_output=True, timeout=60)
+        return done.returncode == 0
+
+    try:
+        wait_until(lambda: coordinator.poll() is not None or answers(), "an answer to the client")
+        assert coordinator.poll() is None
     finally:
         coordinator.terminate()
         coordinator.wait()
