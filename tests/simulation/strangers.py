@@ -163,7 +163,10 @@ class Stranger:
             old = getattr(value, name)
             heard = [each for each in self._values[name] if type(each) is type(old) or each is None or old is None]
             new = rng.choice(heard) if heard and rng.random() < 0.6 else self._changed(old)
-            return replace(value, **{name: new})  # type: ignore[type-var]
+            try:
+                return replace(value, **{name: new})  # type: ignore[type-var]
+            except ValueError:  # there is no such value here; as bytes, the fuzzer sends it
+                return value
         match value:
             case bool():
                 return not value
