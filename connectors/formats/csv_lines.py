@@ -75,9 +75,9 @@ class CsvFormat(RowFormat):
             raise ValueError("an empty line")
         return self.read_text(b"\n".join([value.rstrip(b"\r\n") for value in values]) + b"\n", len(values))
 
-    def read_text(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
-        r"""Decode a text of `count` rows with a line break behind each. Raises ValueError (pa.ArrowInvalid is one) when
-        a line is no row.
+    def read_text(self, text: bytes | pa.Buffer, count: int | None = None) -> pa.RecordBatch:
+        r"""Decode a text of `count` rows, or however many they are, with a line break behind each. Raises ValueError
+        (pa.ArrowInvalid is one) when a line is no row.
 
         >>> csv = sl_connectors.CsvFormat(pa.schema([("word", pa.string()), ("n", pa.int64())]))
         >>> csv.read_text(b"a,1\nb,2\n", 2).to_pydict()
@@ -93,7 +93,7 @@ class CsvFormat(RowFormat):
             ),
             convert_options=pacsv.ConvertOptions(column_types=self._schema),
         )
-        if table.num_rows != count:
+        if count is not None and table.num_rows != count:
             raise ValueError("a line of CSV is not one row")
         return table.select(self._schema.names).combine_chunks().to_batches()[0]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,8 @@ class TextRows:
     """Where the line break behind each row lies in it, or would lie."""
     has_long_rows: bool
     """Whether some rows may have several lines."""
+    is_sure: bool
+    """Whether each of the ends is one: of a text with quotes these are line breaks until somebody looks closer."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -178,7 +180,14 @@ class TextRows:
     def part(self, first: int, count: int) -> TextRows:
         """So many of the rows from one of them on, or what there is."""
         start = int(self.ends[first - 1]) + 1 if first else self.start
-        return TextRows(self.around, start, self.ends[first : first + count], self.has_long_rows)
+        return TextRows(self.around, start, self.ends[first : first + count], self.has_long_rows, self.is_sure)
+
+    def sure(self) -> TextRows:
+        """The same rows with ends outside of quotes alone."""
+        if self.is_sure:
+            return self
+        is_end = _is_outside_quotes(np.frombuffer(self.text, np.uint8), self.ends - self.start)
+        return TextRows(self.around, self.start, self.ends[is_end], not is_end.all(), True)
 
     def has_empty(self) -> bool:
         """Whether a row is empty, but for a carriage return perhaps."""
@@ -190,7 +199,7 @@ class TextRows:
         """The same rows without the mark that may be at the beginning of a file."""
         marked = self.around.startswith(BYTE_ORDER_MARK, self.start)
         start = self.start + len(BYTE_ORDER_MARK) if marked else self.start
-        return TextRows(self.around, start, self.ends, self.has_long_rows)
+        return TextRows(self.around, start, self.ends, self.has_long_rows, self.is_sure)
 
 
 NO_ROWS = np.zeros(0, np.int64)
@@ -214,7 +223,7 @@ class TextLines:
         self._start = 0
         self._ends = NO_ROWS
         """Where whole rows end that were not taken."""
-        self._has_long_rows = False
+        self._has_long_rows, self._is_sure = False, True
         self._ended = False
         self.at_bytes = 0
         """Behind the lines that were taken, in the text as it is decompressed."""
@@ -242,8 +251,11 @@ class TextLines:
         """Take the next rows: those that a block of the file holds, or at most so many; none at the end of the file."""
         while not len(self._ends) and not self._ended:
             self._fill()
-        ends, self._ends = self._ends[:most], self._ends[most:] if most is not None else NO_ROWS
-        taken = TextRows(self._here, self._start, ends, self._has_long_rows)
+        whole = TextRows(self._here, self._start, self._ends, self._has_long_rows, self._is_sure)
+        taken = whole if most is None else whole.sure().part(0, most)
+        self._ends = NO_ROWS if most is None else whole.sure().ends[most:]
+        self._has_long_rows, self._is_sure = taken.has_long_rows, taken.is_sure
+        ends = taken.ends
         if len(ends):
             self._start = int(ends[-1]) + 1
             self.at_bytes += taken.size
@@ -257,6 +269,7 @@ class TextLines:
             self._ended = True
             self._here, self._start = rest, 0
             self._ends = np.array([len(rest)], np.int64) if rest else NO_ROWS
+            self._has_long_rows, self._is_sure = LINE_BREAK in rest, True
             return
         if len(rest) > ROW_BYTES_MAX:
             raise ValueError(f"line {self.at_line + 1} is longer than {ROW_BYTES_MAX} bytes")
@@ -267,11 +280,14 @@ class TextLines:
         self._here, self._start = text, 0
         letters = np.frombuffer(text, np.uint8)
         self._ends = np.flatnonzero(letters == LINE_BREAK[0])
-        self._has_long_rows = False
-        if self._quoted and QUOTE in text:
-            is_end = _is_outside_quotes(letters, self._ends)
-            self._has_long_rows = not is_end.all()
-            self._ends = self._ends[is_end]
+        self._has_long_rows, self._is_sure = False, not (self._quoted and QUOTE in text)
+        if self._is_sure or not len(self._ends):
+            return
+        # Where no quotes are open at the last line break, and there are as many rows as line breaks, all are ends.
+        quotes = np.count_nonzero(letters[: self._ends[-1]] == QUOTE[0])
+        if quotes % 2 or CARRIAGE_RETURN in text:
+            found = TextRows(text, 0, self._ends, False, False).sure()
+            self._ends, self._has_long_rows, self._is_sure = found.ends, found.has_long_rows, True
 
 
 def _is_outside_quotes(letters: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -306,7 +322,7 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
             return
         taken = taken.without_mark() if is_start else taken
         at_bytes = lines.at_bytes - taken.size
-        together = _decoded_at_once(rows, taken, skips_empty=skips_empty)
+        together, taken = _decoded_at_once(rows, taken, skips_empty=skips_empty)
         for first in range(0, len(taken), batch_rows):
             part, bad = taken.part(first, batch_rows), list[BadLine]()
             if together is not None:
@@ -318,12 +334,25 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
             yield FileRows(batch, {"bytes": at_bytes, "lines": at_line}, bad)
 
 
-def _decoded_at_once(rows: RowFormat, taken: TextRows, *, skips_empty: bool) -> pa.RecordBatch | None:
-    """The rows of some lines, if they can be read together: all of them are good, and none is empty."""
-    if isinstance(rows, (CsvFormat, JsonFormat)) and not (skips_empty and taken.has_empty()):
-        with contextlib.suppress(*UNREADABLE):
-            return rows.read_text(taken.text, len(taken))
-    return None
+def _decoded_at_once(rows: RowFormat, taken: TextRows, *, skips_empty: bool) -> tuple[pa.RecordBatch | None, TextRows]:
+    """The rows of some lines, if they can be read together: all of them are good, and none is empty; and the same lines
+    with their ends for sure."""
+    if not isinstance(rows, (CsvFormat, JsonFormat)):
+        return None, taken.sure()
+    if skips_empty and taken.has_empty():
+        taken = taken.sure()  # perhaps it is a part of one
+        if taken.has_empty():
+            return None, taken
+    with contextlib.suppress(*UNREADABLE):
+        if taken.is_sure or isinstance(rows, JsonFormat):
+            return rows.read_text(taken.text, len(taken)), taken
+        batch = rows.read_text(taken.text)
+        if batch.num_rows == len(taken):  # a row ends at each line break, since it ends nowhere else
+            return batch, replace(taken, is_sure=True)
+        sure = taken.sure()
+        if batch.num_rows == len(sure):
+            return batch, sure
+    return None, taken.sure()
 
 
 def _decoded(
@@ -331,7 +360,7 @@ def _decoded(
 ) -> tuple[pa.RecordBatch, list[BadLine]]:
     """The good rows of some lines, and the bad ones. Lines are looked at one by one only where they cannot be read
     together."""
-    together = _decoded_at_once(rows, taken, skips_empty=skips_empty)
+    together, _ = _decoded_at_once(rows, taken, skips_empty=skips_empty)
     if together is not None:
         return together, []
     lines = taken.lines()
