@@ -109,9 +109,11 @@ class PostgresServer:
         return True
 
     def _run(self, name: str, *arguments: object) -> None:
-        subprocess.run(
-            [self._programs / name, *map(str, arguments)], check=True, capture_output=True, cwd=self._directory, **self._identity
+        done = subprocess.run(
+            [self._programs / name, *map(str, arguments)], check=False, capture_output=True, text=True,
+            cwd=self._directory, **self._identity,
         )  # fmt: skip
+        assert done.returncode == 0, f"{name} ends with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}"
 
 
 def programs() -> Path | None:
