@@ -17,7 +17,7 @@ import grpc
 from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import open_channel, reason_of
+from snapline.runtime.rpc.grpc_channels import reason_of, shared_channel
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.signing import NotSigned, Signer
 
@@ -144,24 +144,25 @@ class LeaderRetrieval:
     def _follow(self, address: str) -> bool:
         """Follow until the stream breaks; whether anything came."""
         came = False
-        channel = open_channel(address, self._security)
         try:
-            stub: Any = cluster_pb2_grpc.LeaderRetrievalStub(channel)
-            with self._lock:
-                if self._stopping.is_set():
-                    return False
-                self._call = stub.Watch(cluster_pb2.WatchLeadersRequest(), metadata=self._security.metadata)
-            for message in self._call:
-                came = True
-                table = decode_leader_table(message)
-                if table != self._last:
-                    self._last = table
-                    self._on_table(table)
+            with shared_channel(address, self._security) as channel:
+                stub: Any = cluster_pb2_grpc.LeaderRetrievalStub(channel)
+                with self._lock:
+                    if self._stopping.is_set():
+                        return False
+                    self._call = stub.Watch(cluster_pb2.WatchLeadersRequest(), metadata=self._security.metadata)
+                try:
+                    for message in self._call:
+                        came = True
+                        table = decode_leader_table(message)
+                        if table != self._last:
+                            self._last = table
+                            self._on_table(table)
+                finally:
+                    self._call.cancel()  # other streams use the channel
         except grpc.RpcError as error:
             if not self._stopping.is_set():
                 say = self._logger.info if came or not self._is_away else self._logger.debug
                 say("no coordinator answers; trying on", coordinator=address, reason=reason_of(error))
             self._is_away = True
-        finally:
-            channel.close()
         return came

@@ -38,7 +38,7 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.cores.inbox import Incoming
 from snapline.runtime.logs import Logger
-from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, open_channel, reason_of
+from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, STREAM_IS_OPEN, reason_of, shared_channel
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.timers import TimerScheduler
 
@@ -206,8 +206,12 @@ class _Connection:
         """Open the stream and read it until it is over; why it is."""
         attempt = threading.Event()
         try:
-            with open_channel(relay or self._peer.address, self._security) as channel:
-                return self._stream(channel, relay, attempt)
+            with shared_channel(relay or self._peer.address, self._security) as channel:
+                try:
+                    return self._stream(channel, relay, attempt)
+                finally:
+                    if self._call is not None:
+                        self._call.cancel()  # other streams use the channel
         except (grpc.RpcError, WireError, ValueError) as error:
             return reason_of(error)
         except Exception as error:  # an answer is owed, whatever it was

@@ -14,7 +14,9 @@ import os
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -129,6 +131,40 @@ def open_channel(
         name = [("grpc.ssl_target_name_override", hostname)] if hostname else []
         return grpc.secure_channel(address, credentials, options=[*options, *name])
     return grpc.insecure_channel(address, options=options)
+
+
+class _SharedChannel:
+    """A channel, and how many use it."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.users = 0
+
+
+_shared: dict[tuple[str, Security], _SharedChannel] = {}
+_shared_lock = threading.Lock()
+
+
+@contextmanager
+def shared_channel(address: str, security: Security) -> Iterator[grpc.Channel]:
+    """The channel to the address that all long streams of this process share: gRPC has a thread for each channel, which
+    wakes five times a second. Closed when nobody uses it; whoever leaves before ends its own calls."""
+    key = (address, security.current())
+    with _shared_lock:
+        shared = _shared.get(key)
+        if shared is None:
+            shared = _shared[key] = _SharedChannel(open_channel(address, security))
+        shared.users += 1
+    try:
+        yield shared.channel
+    finally:
+        with _shared_lock:
+            shared.users -= 1
+            is_last = not shared.users
+            if is_last:
+                del _shared[key]
+        if is_last:
+            shared.channel.close()
 
 
 def open_aio_channel(address: str, security: Security) -> grpc.aio.Channel:

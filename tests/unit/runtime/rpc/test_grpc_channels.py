@@ -6,7 +6,14 @@ import grpc
 import grpc._common
 from grpc.aio import AioRpcError, Metadata
 
-from snapline.runtime.rpc.grpc_channels import CHANNEL_OPTIONS, LONGEST_SLEEP_SECONDS, SERVER_OPTIONS, reason_of
+from snapline.runtime.rpc.grpc_channels import (
+    CHANNEL_OPTIONS,
+    LONGEST_SLEEP_SECONDS,
+    SERVER_OPTIONS,
+    reason_of,
+    shared_channel,
+)
+from snapline.runtime.rpc.security import Security
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:
@@ -27,6 +34,19 @@ def test_threads_that_wait_for_a_message_sleep() -> None:
     grpc._common.wait(look, lambda: bool(looks))
 
     assert looks == [LONGEST_SLEEP_SECONDS]
+
+
+def test_long_streams_to_one_address_share_a_channel() -> None:
+    """For as long as anybody uses it; another address or another token is another channel."""
+    address, security = "127.0.0.1:1", Security()
+    with shared_channel(address, security) as first, shared_channel("127.0.0.1:2", security) as other:
+        with shared_channel(address, security) as second, shared_channel(address, Security("token")) as third:
+            assert first is second
+            assert len({id(each) for each in (first, other, third)}) == 3
+        with shared_channel(address, security) as again:
+            assert again is first, "who leaves first closes nothing"
+    with shared_channel(address, security) as later:
+        assert later is not first
 
 
 def test_why_a_call_failed_is_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,10 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceSpec, WatermarkSpec
 from snapline.dataflow.ids import JobID
+from snapline.taskmanager.operators.base.event_time import create_tracker
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
-from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
+from snapline.taskmanager.operators.sources.watermark_operator import WatermarkCadence, WatermarkOperator
+from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 from tests.unit.taskmanager.task.local_job import ListSource
 
@@ -337,3 +340,19 @@ def test_an_idle_source_holds_nobody_back() -> None:
         aligned.harness.time.advance(now_ms)
         aligned.harness.operator.emit_next()
     assert aligned.reports == [("g", -(2**63), 50), ("g", 99, 50), ("g", 99, 50), ("g", MAX_WATERMARK_MS, 50)]
+
+
+def test_a_watermark_that_is_nearly_due_leaves_with_the_rows() -> None:
+    """Rows came every 98 ms, and a watermark each 200 ms: it woke the source and all behind it just after the rows."""
+    time, emitted = TaskProcessingTime(), list[Any]()
+    tracker = create_tracker(WatermarkStrategy.for_monotonous_timestamps("at"))
+    cadence = WatermarkCadence(tracker, time, 200, 0)
+    output: Any = SimpleNamespace(emit_watermark=lambda watermark: emitted.append((time.now_ms(), watermark)))
+    for at_ms in (1_000, 1_098, 1_179, 1_196, 1_294, 1_392):
+        time.advance(at_ms)
+        tracker.on_batch(pa.record_batch({"at": pa.array([at_ms], pa.int64())}))
+        cadence.after_batch(output)
+    assert emitted == [(at_ms, Watermark(at_ms - 1)) for at_ms in (1_000, 1_196, 1_392)]
+    time.advance(1_591)
+    cadence.on_time(output)
+    assert len(emitted) == 3, "without rows it waits for its time"
