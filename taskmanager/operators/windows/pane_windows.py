@@ -29,7 +29,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
-from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow
+from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, by_input
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     FiredWindows,
@@ -216,7 +216,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def _take_in(self, start: int, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
         windows = check(self._state, "there is no state, although rows wait")
-        for input_index, batch in parts:
+        for input_index, batch in by_input(parts):
             slots = self.slots_of(batch, self._inputs[input_index][0])
             numbers = np.full(len(slots), windows.window_number(start), np.int32)
             windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)

@@ -24,7 +24,7 @@ from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 
-MAX_WAITING_ROWS = 262_144
+MAX_WAITING_ROWS = 131_072
 """Rows of one operator that may wait: a checkpoint takes all of them into the state before it goes on."""
 MAX_WAITING_BYTES = 64 << 20
 MAX_WINDOWS_OF_A_BATCH = 16
@@ -170,6 +170,11 @@ class WholeWindow:
             if len(rows):
                 rest.append((input_index, self._batches[input_index].take(pa.array(rows))))
         return rest
+
+
+def by_input(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
+    """All batches of the first input, then those of the second: which of the two came first matters to no key."""
+    return _runs(sorted(parts, key=lambda part: part[0]))
 
 
 def _runs(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
