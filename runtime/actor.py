@@ -13,6 +13,7 @@ an effect means is said by the table of performers that the composition root han
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -100,6 +101,11 @@ class MachineActor(pykka.ThreadingActor):
         self._timers = TimerTable(timers, self._tell_timer)
         self._performers[StartTimer] = lambda effect: self._timers.start(effect.key, effect.at_ms)
         self._performers[CancelTimer] = lambda effect: self._timers.cancel(effect.key)
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        """One lock in C, so that a message wakes its actor once; pykka's wakes it to wait for the lock of the sender."""
+        return queue.SimpleQueue()
 
     def on_receive(self, message: Any) -> Any:
         if type(message) is Query:
