@@ -104,7 +104,7 @@ class MachineActor(pykka.ThreadingActor):
 
     @staticmethod
     def _create_actor_inbox() -> Any:
-        """One lock in C, so that a message wakes its actor once; pykka's wakes it to wait for the lock of the sender."""
+        """One lock in C: a message wakes its actor once, where pykka's wakes it to wait for the lock of the sender."""
         return queue.SimpleQueue()
 
     def on_receive(self, message: Any) -> Any:
