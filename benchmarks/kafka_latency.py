@@ -4,7 +4,7 @@ A coordinator and a TaskManager, as processes of their own, run Kafka -> map -> 
 Apache Kafka. Rows carry the time at which they were due by an even clock, so that a producer that falls behind counts
 as latency. Who reads is a consumer with `read_committed`. Exactly once a row is seen when its checkpoint is complete:
 it waits half an interval on average, and a whole one at the worst, before it can be committed. Each subtask needs a new
-transaction for each checkpoint, and to prepare one takes a tenth of a second: shorter intervals gain nothing.
+transaction for each checkpoint, and to prepare one takes a tenth of a second: intervals that are shorter gain nothing.
 
     python -m benchmarks.kafka_latency --rate 1000 --seconds 20 --intervals 250ms 1s
     python -m benchmarks.kafka_latency --brokers localhost:9092

@@ -211,6 +211,10 @@ class OneTransaction:
         """Make itself known to the coordinator; begins. Blocks; raises ConnectorError or KafkaException."""
         producer = self.out.producer
         try:
+            # librdkafka waits half a second where it is not connected to a broker by its own name when it asks for the
+            # coordinator: the first answer says the names, and for the second one it connects.
+            for _ in range(2):
+                producer.list_topics(self._sink.topic, INIT_SECONDS)
             producer.init_transactions(INIT_SECONDS)
         except library().KafkaException as error:
             raise self._not_ready(error.args[0]) from error
