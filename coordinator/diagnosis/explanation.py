@@ -77,8 +77,7 @@ def explain(
     findings = [
         *_not_running(details, places, now_ms),
         *_long_steps(details, places),
-        *_busy(details, places),
-        *_skew(details),
+        *_causes_first(_busy(details, places), _skew(details)),
         *_checkpoints(details, checkpoints, waiting, dumps, places, now_ms),
         *memory_findings(details, registered, dumps),
         *clock_findings(details, registered),
@@ -161,6 +160,13 @@ def _busy(details: pb.JobDetails, places: _Places) -> list[pb.JobFinding]:
         line = f"{_name(vertex, subtask)} is busy {subtask.busy_ms_per_second // 10} % of the time{presses}: it takes {subtask.records_in_per_second:,} rows/s{_doing(place, subtask.awaits)}"
         found.append(_finding(_kind(details, vertex, place, subtask.awaits), line, vertex, subtask, place))
     return found
+
+
+def _causes_first(busy: Sequence[pb.JobFinding], skewed: Sequence[pb.JobFinding]) -> list[pb.JobFinding]:
+    """A subtask that is busy because most rows are its own is named for that first."""
+    hot = {(each.vertex_id, each.subtask_index) for each in busy}
+    causes = [each for each in skewed if (each.vertex_id, each.subtask_index) in hot]
+    return [*causes, *busy, *(each for each in skewed if each not in causes)]
 
 
 def _skew(details: pb.JobDetails) -> list[pb.JobFinding]:

@@ -138,6 +138,17 @@ def test_a_skewed_key_is_named_by_its_key_groups() -> None:
     ]
 
 
+def test_that_a_key_is_skewed_is_said_before_how_busy_its_subtask_is() -> None:
+    """The one is the cause of the other; of a subtask that others hold up, how busy they are is said first."""
+    rates = (10, 990, 20, 15)
+    hot = [subtask(n, busy_ms_per_second=rate, records_in_per_second=rate) for n, rate in enumerate(rates)]
+    held_up = [subtask(backpressured_ms_per_second=900)]
+    assert [kind for kind, _ in explained(job(held_up, hot))] == ["skew", "sink"]
+    warm = [subtask(n, busy_ms_per_second=min(rate, 600), records_in_per_second=rate) for n, rate in enumerate(rates)]
+    sink = [subtask(busy_ms_per_second=990)]
+    assert [kind for kind, _ in explained(job(held_up, warm, sink))] == ["sink", "skew"]
+
+
 def test_even_subtasks_are_no_skew() -> None:
     """However busy all of them are."""
     even = [subtask(n, busy_ms_per_second=900, records_in_per_second=500 + n) for n in range(4)]
