@@ -29,7 +29,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
-from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, by_input
+from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, together
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     FiredWindows,
@@ -210,15 +210,22 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         whole, self._whole = self._whole, None
         if whole is not None:
             self._note_windows([whole.start])
-            self._take_in(whole.start, whole.remaining())
-        for start in self._waiting.starts:
-            self._take_in(start, self._waiting.take(start))
+            self._take_in([(whole.start, whole.remaining())])
+        self._take_in([(start, self._waiting.take(start)) for start in self._waiting.starts])
 
-    def _take_in(self, start: int, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+    def _take_in(self, waited: Sequence[tuple[int, Sequence[tuple[int, pa.RecordBatch]]]]) -> None:
+        """Rows of these windows come into the state, those of an input together."""
+        if not waited:
+            return
         windows = check(self._state, "there is no state, although rows wait")
-        for input_index, batch in by_input(parts):
-            slots = self.slots_of(batch, self._inputs[input_index][0])
-            numbers = np.full(len(slots), windows.window_number(start), np.int32)
+        for input_index, (key_columns, _) in enumerate(self._inputs):
+            found = [(start, batch) for start, parts in waited for number, batch in parts if number == input_index]
+            if not found:
+                continue
+            batch = together([batch for _, batch in found])
+            counts = [batch.num_rows for _, batch in found]
+            numbers = np.repeat(np.array([windows.window_number(start) for start, _ in found], np.int32), counts)
+            slots = self.slots_of(batch, key_columns)
             windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
@@ -412,8 +419,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
                 return True
             self._known_windows.difference_update(starts)
             if one_pane:
-                for start in starts:
-                    self._take_in(start, self._waiting.take(start))
+                self._take_in([(start, self._waiting.take(start)) for start in starts if self._waiting.rows_of(start)])
                 entries = windows.entries_of_windows([start for start in starts if start in self._known_panes])
                 of_entry = windows.starts_of(entries)
                 fresh = windows.fired[entries] < of_entry

@@ -113,12 +113,11 @@ class WaitingRows:
         return [start for start, _ in parts]
 
     def take(self, start: int) -> list[tuple[int, pa.RecordBatch]]:
-        """The batches of a window, each with its input, which wait no longer; those of one input that follow each other
-        as one."""
+        """The batches of a window, each with its input, which wait no longer."""
         rows = self._rows.pop(start, 0)
         self.size_bytes -= self.size_bytes * rows // max(self.rows, 1)
         self.rows -= rows
-        return _runs(self._windows.pop(start, []))
+        return self._windows.pop(start, [])
 
 
 class WholeWindow:
@@ -140,7 +139,7 @@ class WholeWindow:
         self._index = KeyIndex(key_fields)
         batches: list[list[pa.RecordBatch]] = [[] for _ in schemas]
         owners: list[list[Slots]] = [[] for _ in schemas]
-        for input_index, batch in parts:
+        for input_index, batch in _runs(parts):
             keys = [batch.column(name) for name in key_columns[input_index]]
             owners[input_index].append(self._index.lookup_or_insert(keys))
             batches[input_index].append(conform(batch, schemas[input_index]))
@@ -149,7 +148,10 @@ class WholeWindow:
             np.concatenate(of_input) if len(of_input) > 1 else of_input[0] if of_input else self.entries[:0]
             for of_input in owners
         ]
-        self._batches = [_together(of_input, schema) for of_input, schema in zip(batches, schemas, strict=True)]
+        self._batches = [
+            together(of_input) if of_input else pa.RecordBatch.from_pylist([], schema=schema)
+            for of_input, schema in zip(batches, schemas, strict=True)
+        ]
         self.sides = [
             GroupedRows(batch, of_input, len(self.entries))
             for batch, of_input in zip(self._batches, self._owners, strict=True)
@@ -172,11 +174,6 @@ class WholeWindow:
         return rest
 
 
-def by_input(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
-    """All batches of the first input, then those of the second: which of the two came first matters to no key."""
-    return _runs(sorted(parts, key=lambda part: part[0]))
-
-
 def _runs(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
     """Batches of one input that follow each other, as one."""
     runs: list[tuple[int, list[pa.RecordBatch]]] = []
@@ -184,13 +181,12 @@ def _runs(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.Rec
         if not runs or runs[-1][0] != input_index or not runs[-1][1][0].schema.equals(batch.schema):
             runs.append((input_index, []))
         runs[-1][1].append(batch)
-    return [(input_index, _together(batches, batches[0].schema)) for input_index, batches in runs]
+    return [(input_index, together(batches)) for input_index, batches in runs]
 
 
-def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of these batches of one schema, of which there is one at least."""
     if len(batches) == 1:
         return batches[0]
-    if not batches:
-        return pa.RecordBatch.from_pylist([], schema=schema)
     whole: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     return whole
