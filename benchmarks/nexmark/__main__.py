@@ -49,6 +49,7 @@ def run_query(name: str, options: Any) -> dict[str, Any]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     figures["events_per_s"] *= EVENTS_PER_EPOCH
+    figures["cpu_us_per_event"] /= EVENTS_PER_EPOCH
     return {**figures, **checkpoints}
 
 

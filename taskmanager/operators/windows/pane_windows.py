@@ -78,6 +78,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._known_panes: set[int] = set()
         self._work: _Work | None = None
         self._waiting = WaitingRows(len(inputs))
+        self._empty_polls = 0
+        """How often the task had found nothing to do when rows came last."""
         self._whole: WholeWindow | None = None
         """The window that is emitted whole, as far as it has got."""
         self._clock_ms = MIN_WATERMARK_MS
@@ -199,7 +201,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             windows.window_number(start)
         if windows.window_count != len(self._known_panes):
             self._note_panes(windows, self._last_gone_start())
-        if self._waiting.is_full:
+        empty_polls, before = self.context.processing_time.empty_polls, self._empty_polls
+        self._empty_polls = empty_polls
+        if self._waiting.is_full(has_time=empty_polls > before):
             self._take_in_waiting()
         if self._by_clock:
             self._arm()

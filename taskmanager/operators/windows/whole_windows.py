@@ -24,9 +24,13 @@ from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 
-MAX_WAITING_ROWS = 131_072
-"""Rows of one operator that may wait: a checkpoint takes all of them into the state before it goes on."""
-MAX_WAITING_BYTES = 64 << 20
+MAX_WAITING_ROWS = 524_288
+"""Rows of one operator that may wait while its task has no time for anything else: a checkpoint takes all of them into
+the state before it goes on."""
+ROWS_OF_AN_IDLE_TASK = 32_768
+"""Rows that may wait while the task has found nothing to do now and then: it has the time to index them before a
+checkpoint would have to."""
+MAX_WAITING_BYTES = 128 << 20
 MAX_WINDOWS_OF_A_BATCH = 16
 """A batch of more windows is cut into parts that are not worth it."""
 
@@ -78,10 +82,10 @@ class WaitingRows:
         self.size_bytes = 0
         """What the batches came with; a part of a batch keeps the whole of it."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more rows should wait."""
-        return self.rows > MAX_WAITING_ROWS or self.size_bytes > MAX_WAITING_BYTES
+    def is_full(self, *, has_time: bool) -> bool:
+        """Whether no more rows should wait. `has_time`: the task has found nothing to do since it was last asked."""
+        most = min(ROWS_OF_AN_IDLE_TASK, MAX_WAITING_ROWS) if has_time else MAX_WAITING_ROWS
+        return self.rows > most or self.size_bytes > MAX_WAITING_BYTES
 
     @property
     def starts(self) -> list[int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from contextlib import nullcontext
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import benchmarks.nexmark.__main__ as program
 from benchmarks.nexmark.generator import Nexmark, Streams
 from benchmarks.nexmark.queries import LAST_PRICES, QUERIES, SESSION_GAP_MS, SLIDE_MS, WINDOW_MS, side_input
 from snapline import StreamExecutionEnvironment
@@ -168,3 +171,15 @@ def test_the_events_do_not_depend_on_how_they_are_cut() -> None:
         whole = pa.Table.from_batches([make(epochs)])
         parts = pa.Table.from_batches([make(part) for part in np.array_split(epochs, 7)])
         assert whole.equals(parts.combine_chunks())
+
+
+def test_figures_are_of_an_event_and_not_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that are counted are epochs of 50 events."""
+    monkeypatch.setattr(program, "running_job", lambda *_: nullcontext((None, None)))
+    monkeypatch.setattr(program, "measure_rate", lambda *_: {"events_per_s": 2.0, "cpu_us_per_event": 50.0})
+    monkeypatch.setattr(program, "checkpoint_figures", lambda *_: {})
+    options = Namespace(
+        parallelism=1, checkpoint_interval="1 s", batch_epochs=None, events_per_second=1_000,
+        master="", warm_up=0, seconds=0,
+    )  # fmt: skip
+    assert {"events_per_s": 100, "cpu_us_per_event": 1} == program.run_query("q0", options)

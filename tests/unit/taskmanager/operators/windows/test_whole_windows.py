@@ -75,6 +75,17 @@ def test_no_more_wait_than_the_bounds_say(monkeypatch: pytest.MonkeyPatch, bound
     assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
 
 
+def test_a_task_that_has_time_lets_fewer_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes them into the state while nothing else is to do, so that a checkpoint need not."""
+    monkeypatch.setattr(whole_windows, "ROWS_OF_AN_IDLE_TASK", ROWS)
+    harness = started().process(FIRST).process(batch_of(0)).process(batch_of(ROWS))
+    assert keys_in_state(harness) == 1
+    harness.time.found_nothing()
+    harness.process(batch_of(10_000))
+    assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
+    assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
+
+
 def test_a_key_of_another_type_is_told_with_the_batch_that_has_it() -> None:
     """And not by the window that would have it."""
     harness = started().process(FIRST).process(batch_of(0))
