@@ -119,7 +119,8 @@ def latencies_us(bootstrap: str, topic: str, warm_up_s: float, seconds: float) -
 def measure(
     cluster: LocalCluster, bootstrap: str, guarantee: Any, interval: str, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Percentiles in milliseconds."""
+    """Run the job with this guarantee and interval of checkpoints, and return percentiles of its latency in
+    milliseconds."""
     topics = (topic_of(bootstrap), topic_of(bootstrap))
     with running_job(cluster, bootstrap, topics, guarantee, interval):
         sender = Sender(bootstrap, topics[0], options.rate)

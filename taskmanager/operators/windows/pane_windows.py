@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
-from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, together
+from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, one_batch
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     FiredWindows,
@@ -170,7 +171,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     # --- rows that wait -----------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _fires_whole(self) -> bool:
         """Whether a window fires once, of one pane, with contents that need no entries; and all keys are in memory."""
         geometry = self._geometry
@@ -226,7 +227,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             found = [(start, batch) for start, parts in waited for number, batch in parts if number == input_index]
             if not found:
                 continue
-            batch = together([batch for _, batch in found])
+            batch = one_batch([batch for _, batch in found])
             counts = [batch.num_rows for _, batch in found]
             numbers = np.repeat(np.array([windows.window_number(start) for start, _ in found], np.int32), counts)
             slots = self.slots_of(batch, key_columns)

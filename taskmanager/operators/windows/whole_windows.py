@@ -32,7 +32,7 @@ ROWS_OF_AN_IDLE_TASK = 32_768
 checkpoint would have to."""
 MAX_WAITING_BYTES = 128 << 20
 MAX_WINDOWS_OF_A_BATCH = 16
-"""A batch of more windows is cut into parts that are not worth it."""
+"""Rows of a batch that belong to more windows do not wait: its parts are too small to be worth a list."""
 
 
 @kernel(VOID(RO_I32s, I64s, I32s))
@@ -153,7 +153,7 @@ class WholeWindow:
             for of_input in owners
         ]
         self._batches = [
-            together(of_input) if of_input else pa.RecordBatch.from_pylist([], schema=schema)
+            one_batch(of_input) if of_input else pa.RecordBatch.from_pylist([], schema=schema)
             for of_input, schema in zip(batches, schemas, strict=True)
         ]
         self.sides = [
@@ -185,12 +185,12 @@ def _runs(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.Rec
         if not runs or runs[-1][0] != input_index or not runs[-1][1][0].schema.equals(batch.schema):
             runs.append((input_index, []))
         runs[-1][1].append(batch)
-    return [(input_index, together(batches)) for input_index, batches in runs]
+    return [(input_index, one_batch(batches)) for input_index, batches in runs]
 
 
-def together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of these batches of one schema, of which there is one at least."""
     if len(batches) == 1:
         return batches[0]
-    whole: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    whole: pa.RecordBatch = pa.concat_batches(batches)
     return whole
