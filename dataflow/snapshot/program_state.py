@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
 
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.digest_sizes import digests_size
@@ -203,5 +204,7 @@ def _uploaded(handle: SegmentStateHandle, offset: int, size: int, directory: str
 
 
 def located(path: str, directory: str) -> str:
-    """The whole path, or URL, of what a handle or a location of the checkpoint's names."""
-    return path if "://" in path or path.startswith("/") else f"{directory}/{path}"
+    """The whole path of what a handle or a location of the checkpoint's names, or its URL when no mounted file system
+    holds it: a program opens a path as it is, in whatever language."""
+    whole = path if "://" in path or path.startswith("/") else f"{directory}/{path}"
+    return unquote(urlsplit(whole).path) if whole.startswith("file://") else whole

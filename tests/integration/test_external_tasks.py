@@ -493,6 +493,7 @@ const { participate } = require(process.argv[2]);
 const task = {
   begin({ uploaded }) { for (const { file, size } of uploaded.get('v') || []) console.log(size, fs.readFileSync(file, 'utf8')); },
   snapshot(checkpointId, location) {
+    if (!location.startsWith('/')) throw new Error(`${location} is no path`);
     fs.mkdirSync(location, { recursive: true });
     fs.writeFileSync(`${location}/v.txt`, 'node');
     return { v: [{ file: 'v.txt', offset: 0, size: 4 }] };
@@ -515,6 +516,7 @@ def test_a_node_program_uploads_its_state(coordinator, programs, tmp_path):
     coordinator.follow(job_id, lambda details: details.checkpoint_counts.completed >= 1)
     first.kill()
     assert programs(*command).stdout.readline() == "4 node\n"
+    assert not (ROOT / "file:").exists()
 
 
 def test_a_client_that_will_never_be_let_in_says_so(coordinator):
