@@ -2,8 +2,8 @@
 
 Read from the cores when somebody scrapes. Figures of a job carry `job_id` and `job_name`; those of its tasks also
 `task_id`, `task_name`, `subtask_index`, `task_attempt_num`, `tm_id` and `host`, gathered from heartbeats, because
-executors are hard to scrape themselves. A job that has ended keeps its status, restarts and counts of checkpoints: an
-alert on a job that has FAILED needs something to fire on.
+executors are hard to scrape themselves. A job that has ended keeps its status, restarts, failures and counts of
+checkpoints: an alert on a job that has FAILED needs something to fire on.
 """
 
 from __future__ import annotations
@@ -177,6 +177,9 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     yield from _statuses(status, labels)
     for name, value in figures.items():
         yield sample("jobmanager_job", name, value, labels)
+    for uid in graph.job_graph.operator_uids:
+        failures = job.master.scheduler.operator_failures[uid]
+        yield sample("jobmanager_job", "numOperatorFailures", failures, {**labels, "operator_uid": uid})
 
 
 def _statuses(now: JobStatus, labels: dict[str, str]) -> Iterator[Sample]:
@@ -189,6 +192,8 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
     labels = {"job_id": overview.job_id, "job_name": overview.name}
     yield from _statuses(decode_job_status(overview.status), labels)
     yield sample("jobmanager_job", "numRestarts", overview.restarts, labels)
+    for uid, failures in details.operator_failures.items():
+        yield sample("jobmanager_job", "numOperatorFailures", failures, {**labels, "operator_uid": uid})
     yield sample("jobmanager_job", "totalNumberOfCheckpoints", counts.triggered, labels)
     yield sample("jobmanager_job", "numberOfCompletedCheckpoints", counts.completed, labels)
     yield sample("jobmanager_job", "numberOfFailedCheckpoints", counts.failed, labels)

@@ -73,6 +73,7 @@ _COUNTERS = {
         "numberOfCompletedCheckpoints": "Checkpoints that have completed.",
         "numberOfFailedCheckpoints": "Checkpoints that have failed.",
         "numRestarts": "How often the job was restarted.",
+        "numOperatorFailures": "How often the operator has failed its task, by its uid: errors that nothing survived.",
     },
     "taskmanager_job_task": {
         "numRecordsIn": "Rows that the present attempt of the subtask has taken.",

@@ -193,7 +193,7 @@ class FailureHistoryEntry(_message.Message):
     def __init__(self, timestamp_ms: _Optional[int] = ..., failure: _Optional[_Union[_job_pb2.SerializedFailure, _Mapping]] = ..., task_name: _Optional[str] = ..., resource_id: _Optional[str] = ...) -> None: ...
 
 class JobDetails(_message.Message):
-    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators", "metrics", "configuration_origins", "submission_digest")
+    __slots__ = ("overview", "vertices", "edges", "configuration", "failures", "status_timestamps_ms", "checkpoint_counts", "accumulators", "metrics", "configuration_origins", "submission_digest", "operator_failures")
     class ConfigurationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,13 @@ class JobDetails(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class OperatorFailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OVERVIEW_FIELD_NUMBER: _ClassVar[int]
     VERTICES_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +233,7 @@ class JobDetails(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_ORIGINS_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FAILURES_FIELD_NUMBER: _ClassVar[int]
     overview: JobOverview
     vertices: _containers.RepeatedCompositeFieldContainer[VertexDetails]
     edges: _containers.RepeatedCompositeFieldContainer[_job_pb2.JobEdge]
@@ -237,7 +245,8 @@ class JobDetails(_message.Message):
     metrics: _containers.RepeatedCompositeFieldContainer[_job_pb2.MetricValue]
     configuration_origins: _containers.ScalarMap[str, str]
     submission_digest: str
-    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ..., submission_digest: _Optional[str] = ...) -> None: ...
+    operator_failures: _containers.ScalarMap[str, int]
+    def __init__(self, overview: _Optional[_Union[JobOverview, _Mapping]] = ..., vertices: _Optional[_Iterable[_Union[VertexDetails, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[_job_pb2.JobEdge, _Mapping]]] = ..., configuration: _Optional[_Mapping[str, str]] = ..., failures: _Optional[_Iterable[_Union[FailureHistoryEntry, _Mapping]]] = ..., status_timestamps_ms: _Optional[_Mapping[str, int]] = ..., checkpoint_counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., accumulators: _Optional[_Iterable[_Union[_job_pb2.AccumulatorValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[_job_pb2.MetricValue, _Mapping]]] = ..., configuration_origins: _Optional[_Mapping[str, str]] = ..., submission_digest: _Optional[str] = ..., operator_failures: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TapOperatorRequest(_message.Message):
     __slots__ = ("job_id", "uid", "max_rows", "max_bytes", "of_input")

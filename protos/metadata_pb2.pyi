@@ -180,7 +180,14 @@ class StatsSummary(_message.Message):
     def __init__(self, count: _Optional[int] = ..., sum: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., window: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CheckpointStatistics(_message.Message):
-    __slots__ = ("total", "completed", "failed", "restored", "history", "latest_completed", "latest_savepoint", "latest_failed", "latest_restored", "duration", "state_size", "processed_data", "persisted_data", "job_restarts")
+    __slots__ = ("total", "completed", "failed", "restored", "history", "latest_completed", "latest_savepoint", "latest_failed", "latest_restored", "duration", "state_size", "processed_data", "persisted_data", "job_restarts", "operator_failures")
+    class OperatorFailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +202,7 @@ class CheckpointStatistics(_message.Message):
     PROCESSED_DATA_FIELD_NUMBER: _ClassVar[int]
     PERSISTED_DATA_FIELD_NUMBER: _ClassVar[int]
     JOB_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FAILURES_FIELD_NUMBER: _ClassVar[int]
     total: int
     completed: int
     failed: int
@@ -209,4 +217,5 @@ class CheckpointStatistics(_message.Message):
     processed_data: StatsSummary
     persisted_data: StatsSummary
     job_restarts: int
-    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., restored: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CheckpointStats, _Mapping]]] = ..., latest_completed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_restored: _Optional[_Union[RestoredCheckpointStats, _Mapping]] = ..., duration: _Optional[_Union[StatsSummary, _Mapping]] = ..., state_size: _Optional[_Union[StatsSummary, _Mapping]] = ..., processed_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., persisted_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., job_restarts: _Optional[int] = ...) -> None: ...
+    operator_failures: _containers.ScalarMap[str, int]
+    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., restored: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CheckpointStats, _Mapping]]] = ..., latest_completed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_restored: _Optional[_Union[RestoredCheckpointStats, _Mapping]] = ..., duration: _Optional[_Union[StatsSummary, _Mapping]] = ..., state_size: _Optional[_Union[StatsSummary, _Mapping]] = ..., processed_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., persisted_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., job_restarts: _Optional[int] = ..., operator_failures: _Optional[_Mapping[str, int]] = ...) -> None: ...

@@ -318,6 +318,9 @@ def status(target: Target, job: str) -> None:
         echo(overview.status_detail)
     if overview.HasField("failure"):
         echo(f"last failure: {overview.failure.summary}")
+    if details.operator_failures:
+        each = sorted(details.operator_failures.items(), key=lambda item: (-item[1], item[0]))
+        echo(f"failures by operator: {', '.join(f'{uid} {count:,}' for uid, count in each)}")
     if found is not None and found.findings:
         echo(f"{found.findings[0].kind}: {found.findings[0].summary} (snapline why says more)")
     target.show(

@@ -49,6 +49,7 @@ from snapline.coordinator.jobmaster.identity import JobMasterIdentity
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.operations import Reply
+from snapline.coordinator.jobmaster.scheduler import JobPast
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.switchboard import Outbox, Switchboard
@@ -222,8 +223,7 @@ class JobMasterRunner:
             self.job_directory,
             lambda: uuid.uuid4().hex,
             services.clock.now_ms(),
-            stores.submitted_ms,
-            checkpoints.stats.job_restarts,
+            JobPast(stores.submitted_ms, checkpoints.stats.job_restarts, checkpoints.stats.operator_failures),
         )
         checkpoint_io = CheckpointIo(
             job_id,
@@ -245,8 +245,7 @@ class JobMasterRunner:
 
         def after_events() -> None:
             outbox.flush()
-            if checkpoints.stats.job_restarts != master.scheduler.restarts:
-                checkpoints.stats.job_restarts = master.scheduler.restarts
+            if checkpoints.stats.note_failures(master.scheduler.restarts, master.scheduler.operator_failures):
                 checkpoint_io.write_statistics(checkpoints.stats)
             log.write()
             if services.traces is not None:

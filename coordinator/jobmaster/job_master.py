@@ -83,7 +83,7 @@ from snapline.coordinator.jobmaster.resource_manager_connection import (
     ResourceManagerConnection,
     ResourceManagerConnectionEffect,
 )
-from snapline.coordinator.jobmaster.scheduler import Scheduler
+from snapline.coordinator.jobmaster.scheduler import NO_PAST, JobPast, Scheduler
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
@@ -168,12 +168,10 @@ class JobMaster:
         checkpoint_directory: str,
         draw_id: Callable[[], str],
         now_ms: int,
-        submitted_ms: int | None = None,
-        restarts: int = 0,
+        past: JobPast = NO_PAST,
     ) -> None:
         """`checkpoint_directory` is `<base>/<job>`; `draw_id` gives hexadecimal strings that never repeat.
-        `submitted_ms` and `restarts` are what former leaders have left, None: the job is new. Raises ValueError for a
-        graph that cannot run."""
+        `past` is what former leaders have left. Raises ValueError for a graph that cannot run."""
         self.job_id = job_graph.job_id
         self.identity = identity
         self._settings = settings
@@ -193,7 +191,7 @@ class JobMaster:
             now_ms,
             self.task_managers.host_of,
         )
-        self.scheduler.go_on_from(submitted_ms, restarts)
+        self.scheduler.go_on_from(past)
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-managers", settings.heartbeat)
         register = RegisterJobMaster(self.job_id, job_graph.name, identity.address, identity.session)
         self._resource_manager = ResourceManagerConnection(register, settings.registration)

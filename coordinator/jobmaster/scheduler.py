@@ -19,7 +19,7 @@ keeps per vertex are one round number here.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -118,6 +118,21 @@ class DeploymentRound:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPast:
+    """What former leaders of a job have left, so that its figures go on."""
+
+    submitted_ms: int | None = None
+    """When the job was submitted; None: now."""
+    restarts: int = 0
+    operator_failures: Mapping[str, int] = field(default_factory=dict)
+    """How often each operator failed its task, by its uid."""
+
+
+NO_PAST = JobPast()
+"""What a job has that no leader has led before."""
+
+
+@dataclass(frozen=True, slots=True)
 class RootException:
     """One entry of the exception history."""
 
@@ -155,6 +170,8 @@ class Scheduler:
         self.pool = SlotPool(settings.slot_idle_timeout_ms)
         self.root_failure: SerializedFailure | None = None
         self.restarts = 0
+        self.operator_failures: Counter[str] = Counter()
+        """How often each operator failed its task, by its uid; a uid that is not in the graph is not counted."""
         self._failures = 0
         self.exceptions: deque[RootException] = deque(maxlen=EXCEPTION_HISTORY_SIZE)
         self.round: DeploymentRound | None = None
@@ -177,11 +194,12 @@ class Scheduler:
         self._durable_graph = DurableJobGraph(job_graph)
         self._expand(ExecutionGraph(job_graph, execution_graph_id, now_ms))
 
-    def go_on_from(self, submitted_ms: int | None, restarts: int) -> None:
-        """Count on from what former leaders have left; `submitted_ms` None: the job is new."""
-        self.restarts = restarts
-        if submitted_ms is not None:
-            self.graph.status_since_ms[JobStatus.CREATED] = submitted_ms
+    def go_on_from(self, past: JobPast) -> None:
+        """Count on from what former leaders have left."""
+        self.restarts = past.restarts
+        self.operator_failures.update(past.operator_failures)
+        if past.submitted_ms is not None:
+            self.graph.status_since_ms[JobStatus.CREATED] = past.submitted_ms
 
     def _expand(self, graph: ExecutionGraph) -> None:
         self.graph = graph
@@ -497,6 +515,8 @@ class Scheduler:
         resource_id = ResourceID("") if execution is None else execution.resource_id
         attempt = 0 if execution is None else execution.attempt_id.attempt_number
         self._failures += 1
+        if failure.operator_uid in self.graph.job_graph.operator_uids:
+            self.operator_failures[failure.operator_uid] += 1
         self.exceptions.append(RootException(failure, now_ms, task_name, resource_id, attempt, self._failures))
         delay_ms, why = None, "it must not be retried"
         if failure.retryable:

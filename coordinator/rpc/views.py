@@ -80,6 +80,7 @@ def job_details(master: JobMaster, checkpoints: CheckpointStatsSnapshot) -> pb.J
         submission_digest=graph.job_graph.submission_digest,
         status_timestamps_ms={status.value: at for status, at in graph.status_since_ms.items()},
         checkpoint_counts=checkpoint_counts(checkpoints),
+        operator_failures=master.scheduler.operator_failures,
     )
     measured: list[MetricValue] = []
     for vertex in graph.job_graph.vertices:

@@ -124,6 +124,11 @@ class JobGraph:
     """The digest of the graph as it was submitted, by which a submission that comes again is known, also when the job
     was rescaled meanwhile; empty: not known (see `with_submission_digest`)."""
 
+    @property
+    def operator_uids(self) -> tuple[str, ...]:
+        """Uids of all operators, in the order of the vertices and their chains."""
+        return tuple(operator.uid for vertex in self.vertices for operator in vertex.operators)
+
     def without_secrets(self) -> JobGraph:
         """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of
         them needs any."""

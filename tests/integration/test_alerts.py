@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from snapline import GeneratorSource, StreamExecutionEnvironment, WatermarkStrategy, count
 from snapline.client import ClusterClient
-from snapline.connectors import DiscardingSink
+from snapline.connectors import DiscardingSink, FileSink
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.dataflow.config import Configuration
@@ -93,6 +93,29 @@ def windows(settings: dict[str, str]) -> StreamExecutionEnvironment:
     rows = environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps("at"), uid="rows")
     rows.key_by("key").running_aggregate(uid="sums", n=count()).sink_to(DiscardingSink(), uid="nowhere")
     return environment
+
+
+def test_errors_of_a_sink_are_counted_over_attempts_and_after_the_end(tmp_path: Path) -> None:
+    """Its directory is taken away; the figure is of the job and the operator, since each attempt begins at nothing."""
+    out = tmp_path / "out"
+    settings = {"execution.checkpointing.dir": str(tmp_path / "checkpoints"), "heartbeat.interval": "200 ms"}
+    settings |= {"execution.checkpointing.interval": "100 ms", "restart-strategy.type": "fixed-delay"}
+    settings |= {"restart-strategy.fixed-delay.attempts": "1", "restart-strategy.fixed-delay.delay": "0 ms"}
+    environment = StreamExecutionEnvironment.get_execution_environment(settings)
+    rows = environment.from_source(GeneratorSource(keys=4, rows_per_second=5_000), uid="rows")
+    rows.sink_to(FileSink(out, "csv"), uid="files")
+    with observed(settings, slots=1) as (client, port):
+        job_id = client.submit(environment.translate("writes").job_graph)
+        wait_until(lambda: out.exists() and any(out.glob("*.csv")), "the first files")
+        out.rename(tmp_path / "moved")
+        out.write_text("no directory")
+        list(client.watch_job(job_id))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        counted = (
+            f'snapline_jobmanager_job_numOperatorFailures_total{{job_id="{job_id}",job_name="writes",operator_uid='
+        )
+        assert [line for line in text.splitlines() if line.startswith(counted)] == [f'{counted}"files"}} 2.0']
 
 
 def rules() -> list[dict[str, Any]]:

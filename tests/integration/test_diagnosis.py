@@ -144,8 +144,11 @@ def test_a_new_leader_remembers_what_happened(cluster, tmp_path):
     cluster.start_coordinator()
     after = cluster.wait_for(running, JobStatus.RUNNING)
     assert (after.overview.start_time_ms, after.overview.restarts) == (before.overview.start_time_ms, 1)
+    assert dict(after.operator_failures) == {"once": 1}
+    assert "failures by operator: once 1\n" in snapline(cluster, "status", "goes on")
     wait_until(lambda: len(cluster.client.list_jobs()) == 2, "the ended job")
     old = cluster.client.get_job(failed)
+    assert dict(old.operator_failures) == {"bad": 1}
     assert "No such file" in old.overview.failure.summary and old.failures[0].task_name.startswith("CollectionSource")
     assert "fails" in snapline(cluster, "history")
     (tmp_path / "released").touch()

@@ -158,6 +158,8 @@ class CheckpointStatsTracker:
         self.persisted_data = StatsSummary()
         self.job_restarts = 0
         """How often the job was restarted, under all leaders; written down with the statistics."""
+        self.operator_failures: dict[str, int] = {}
+        """How often each operator failed its task, by its uid, under all leaders; written down likewise."""
         self._history: deque[CheckpointStats] = deque(maxlen=history_size or None)
         """Oldest first; unused with a history of 0."""
         self._in_progress: dict[CheckpointID, CheckpointStats] = {}
@@ -239,6 +241,13 @@ class CheckpointStatsTracker:
         self.counts = replace(self.counts, restored=self.counts.restored + 1)
         self.latest_restored = restored
         self._snapshot = None
+
+    def note_failures(self, job_restarts: int, operator_failures: Mapping[str, int]) -> bool:
+        """Keep how often the job was restarted and its operators failed; whether that is new."""
+        if self.job_restarts == job_restarts and self.operator_failures == operator_failures:
+            return False
+        self.job_restarts, self.operator_failures = job_restarts, dict(operator_failures)
+        return True
 
     def create_snapshot(self) -> CheckpointStatsSnapshot:
         """Everything; the same object until something changes."""

@@ -53,6 +53,7 @@ def encode_statistics(tracker: CheckpointStatsTracker) -> bytes:
         failed=tracker.counts.failed,
         restored=tracker.counts.restored,
         job_restarts=tracker.job_restarts,
+        operator_failures=tracker.operator_failures,
     )
     detailed: set[CheckpointID] = set()
     subtasks = 0
@@ -94,6 +95,7 @@ def decode_statistics(data: bytes, history_size: int) -> CheckpointStatsTracker:
 def _decode(message: pb.CheckpointStatistics, history_size: int) -> CheckpointStatsTracker:
     tracker = CheckpointStatsTracker(history_size)
     tracker.job_restarts = message.job_restarts
+    tracker.operator_failures = dict(message.operator_failures)
     interrupted = message.total - message.completed - message.failed
     tracker.counts = CheckpointStatsCounts(
         restored=message.restored,

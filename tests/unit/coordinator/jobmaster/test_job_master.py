@@ -431,7 +431,7 @@ def test_a_region_waits_until_all_its_tasks_have_ended() -> None:
     (submitted,) = messages(effects, SubmitTasks)
     assert [task.attempt_id for task in submitted.tasks] == [attempt(1, "source", 1), attempt(1, "sink", 1)]
     assert submitted.tasks[1].input_gates[0].channels[0].producer == attempt(1, "source", 1)
-    assert story.core.scheduler.restarts == 1
+    assert (story.core.scheduler.restarts, story.core.scheduler.operator_failures) == (1, {})
     assert story.checkpoints.events[-1].vertices == (JobVertexID("source"), JobVertexID("sink"))
 
 

@@ -97,6 +97,7 @@ def test_history_is_bounded() -> None:
 def test_restart_goes_on_counting() -> None:
     """A checkpoint that was in progress has failed with its coordinator; everything else is as it was."""
     before = tracker_with_story()
+    assert before.note_failures(2, {"out": 1}) and not before.note_failures(2, {"out": 1})
 
     after = decode_statistics(encode_statistics(before), 10)
 
@@ -109,6 +110,7 @@ def test_restart_goes_on_counting() -> None:
     assert new.latest_completed is not None
     assert old.latest_completed is not None
     assert new.latest_completed.totals == old.latest_completed.totals
+    assert (after.job_restarts, after.operator_failures) == (2, {"out": 1})
 
 
 def test_only_the_newest_keep_their_details() -> None:
