@@ -52,6 +52,8 @@ class WatermarkCadence:
         """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked
         for."""
         self._dirty = False
+        self._left_alone = False
+        """The last watermark went without rows."""
 
     def before_batch(self, output: Output) -> None:
         """Rows are about to go out: the stream takes part in the watermark again."""
@@ -62,17 +64,20 @@ class WatermarkCadence:
 
     def after_batch(self, output: Output) -> None:
         """Rows went out; emit a watermark if one is due, or nearly: it leaves with these rows then, and wakes nobody
-        once more a moment later."""
+        once more a moment later. If the last one went alone, the next one goes with these rows: where rows come at
+        regular times, all that follow do."""
         self._dirty = True
-        self.on_time(output, early_ms=self._interval_ms // EARLY_PARTS)
+        early_ms = self._interval_ms if self._left_alone else self._interval_ms // EARLY_PARTS
+        self.on_time(output, with_rows=True, early_ms=early_ms)
 
-    def on_time(self, output: Output, *, looked: bool = True, early_ms: int = 0) -> None:
+    def on_time(self, output: Output, *, looked: bool = True, with_rows: bool = False, early_ms: int = 0) -> None:
         """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was
-        busy. `early_ms`: a watermark is due so much earlier."""
+        busy. `with_rows`: rows have just gone. `early_ms`: a watermark is due so much earlier."""
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
         if is_due and (self._dirty or self._generator.is_periodic):
             self._dirty = False
+            self._left_alone = not with_rows
             self._next_ms = now_ms + self._interval_ms
             self._generator.on_periodic()
             watermark_ms = self._generator.next_watermark_ms(activity_ms)

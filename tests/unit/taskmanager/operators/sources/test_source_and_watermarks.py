@@ -356,3 +356,21 @@ def test_a_watermark_that_is_nearly_due_leaves_with_the_rows() -> None:
     time.advance(1_591)
     cadence.on_time(output)
     assert len(emitted) == 3, "without rows it waits for its time"
+
+
+def test_a_watermark_that_left_alone_goes_with_the_next_rows() -> None:
+    """Rows came every 100 ms and watermarks 40 ms behind them: each woke the source and all behind it once more, for as
+    long as the job ran."""
+    time, emitted = TaskProcessingTime(), list[int]()
+    tracker = create_tracker(WatermarkStrategy.for_monotonous_timestamps("at"))
+    cadence = WatermarkCadence(tracker, time, 200, 0)
+    output: Any = SimpleNamespace(emit_watermark=lambda _watermark: emitted.append(time.now_ms()))
+    rows = {1_000, *range(1_060, 2_000, 100)}
+    for at_ms in range(1_000, 1_900):
+        time.advance(at_ms)
+        if at_ms in rows:
+            tracker.on_batch(pa.record_batch({"at": pa.array([at_ms], pa.int64())}))
+            cadence.after_batch(output)
+        elif cadence.wake_at_ms is not None and at_ms >= cadence.wake_at_ms:
+            cadence.on_time(output)
+    assert emitted == [1_000, 1_200, 1_260, 1_460, 1_660, 1_860]
