@@ -23,10 +23,10 @@ from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TO
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
 from snapline.runtime.recent_output import RecentOutput
+from snapline.runtime.rpc.grpc_polling import import_grpc_with_few_wake_ups
 from snapline.runtime.rpc.security import task_manager_token
 from snapline.runtime.settings import Setting, command_line_layers, resolve, restart_without_secrets
 from snapline.taskmanager.task_manager_config import TaskManagerConfig
-from snapline.taskmanager.task_manager_process import run_task_manager
 
 PRELOADED = (
     "snapline.taskmanager.operators.factory",
@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None 
 
 
 def _run(config: TaskManagerConfig, recent: RecentOutput) -> int:
+    import_grpc_with_few_wake_ups()
+    from snapline.taskmanager.task_manager_process import run_task_manager
+
     level = Configuration(config.settings).get_option(LOG_LEVEL)
     capture_standard_logging(make_logger("taskmanager", level))
     stopping = threading.Event()

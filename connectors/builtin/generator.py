@@ -25,6 +25,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.columnar.arrow_columns import fixed_array
 from snapline.dataflow.errors import ConnectorError
 
 MULTIPLIER = 2_654_435_761
@@ -151,7 +152,7 @@ class GeneratedSplit:
         self.position += count
         if count == self._full:
             self._key, self._value, self._ready_for = key, value, self.position
-        return [pa.array(key.view(np.int64)), pa.array(value.view(np.int64))]
+        return [fixed_array(column.view(np.int64), None, pa.int64()) for column in (key, value)]
 
     def event_times(self, count: int) -> pa.Array:
         """The times of the `count` events before the position."""
@@ -159,7 +160,7 @@ class GeneratedSplit:
         if len(self._offsets_us) < count:
             self._offsets_us = np.arange(count, dtype=np.int64) * step_us
         first_us = (self.position - count) * step_us + self._residue * self._event_interval_us
-        return pa.array(self._offsets_us[:count] + first_us).view(pa.timestamp("us"))
+        return fixed_array(self._offsets_us[:count] + first_us, None, pa.timestamp("us"))
 
     def snapshot(self) -> SourceSplit:
         """The split with its position."""

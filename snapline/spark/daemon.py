@@ -48,6 +48,7 @@ def preload(modules: Sequence[str] = PRELOADED) -> list[str]:
     missing = []
     with contextlib.suppress(Exception):  # without Snapline the modules below are missing
         importlib.import_module("snapline.dataflow.columnar.kernel").compile_kernels_at_once()
+        importlib.import_module("snapline.runtime.rpc.grpc_polling").import_grpc_with_few_wake_ups()
     for module in modules:
         try:
             importlib.import_module(module)

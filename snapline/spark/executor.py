@@ -102,8 +102,11 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         return TaskManagerExit(launch.resource_id, "refused", f"attempt {attempt} of a TaskManager that was lost")
     try:
         from snapline.runtime.recent_output import RecentOutput
+        from snapline.runtime.rpc.grpc_polling import import_grpc_with_few_wake_ups
         from snapline.runtime.settings import take_secrets
         from snapline.taskmanager.task_manager_config import TaskManagerConfig
+
+        import_grpc_with_few_wake_ups()
         from snapline.taskmanager.task_manager_process import run_task_manager
     except ImportError as error:
         return TaskManagerExit(

@@ -144,7 +144,12 @@ class SnapshotUploader:
         return ticket
 
     def _encode_more(self) -> None:
-        """Let blobs be encoded that were held back; release those of snapshots that are over."""
+        """Let blobs be encoded that were held back."""
+        for ticket, index, plan in self._take_held():
+            self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
+
+    def _take_held(self, most: int | None = None) -> list[tuple[int, int, BlobPlan]]:
+        """What may be encoded now, so many blobs at most; those of snapshots that are over are released."""
         with self._lock:
             begin: list[tuple[int, int, BlobPlan]] = []
             over: list[BlobPlan] = []
@@ -154,6 +159,7 @@ class SnapshotUploader:
                     held.plans.clear()
                 while (
                     held.plans
+                    and len(begin) != most
                     and held.encoding < ENCODING_AT_ONCE
                     and self._planner.waiting_bytes(ticket) < WAITING_BYTES
                 ):
@@ -164,8 +170,7 @@ class SnapshotUploader:
                     del self._held[ticket]
         for plan in over:
             plan.release()
-        for ticket, index, plan in begin:
-            self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
+        return begin
 
     def knows(self, ticket: int) -> bool:
         """Whether the snapshot runs, or is complete and neither acknowledged nor cancelled."""
@@ -181,6 +186,7 @@ class SnapshotUploader:
         with self._lock:
             self._running.pop(ticket, None)
         self._tell(SnapshotCancelled(ticket))
+        self._encode_more()
 
     def close(self) -> None:
         """Give up what waits, wait for what runs. Nothing is answered any more."""
@@ -195,7 +201,6 @@ class SnapshotUploader:
             if isinstance(event, BlobEncoded | SnapshotFailed) and event.ticket in self._held:
                 self._held[event.ticket].encoding -= 1
         self._perform(effects)
-        self._encode_more()
 
     def _perform(self, effects: Sequence[SegmentEffect]) -> None:
         for effect in effects:
@@ -222,6 +227,13 @@ class SnapshotUploader:
             instead()
 
     def _encode(self, ticket: int, index: int, plan: BlobPlan) -> None:
+        """One blob, and then others that were held back, one after the other: that wakes no other thread."""
+        begin = [(ticket, index, plan)]
+        while begin:
+            self._encode_one(*begin[0])
+            begin = self._take_held(1)
+
+    def _encode_one(self, ticket: int, index: int, plan: BlobPlan) -> None:
         with self._lock:
             running = self._running.get(ticket)
         if running is None:
@@ -251,6 +263,7 @@ class SnapshotUploader:
             self._tell(SegmentFailed(effect.segment, error))
         else:
             self._tell(SegmentWritten(effect.segment))
+        self._encode_more()
 
     def _delete(self, group: SegmentGroup, name: str) -> None:
         if self._local is not None and group.local_job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -507,6 +508,26 @@ def test_any_buffer_will_do(uploader: SnapshotUploader, memory: MemoryStorage) -
     state = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=(ArrowPart(),)))))
 
     assert read(memory, state.operators[HEAD].managed_keyed[0].handle) == b"z" * 50_000
+
+
+def test_a_thread_that_has_encoded_goes_on_with_what_was_held_back(memory: MemoryStorage) -> None:
+    """Each blob was a call of its own, which woke another thread while this one went to sleep."""
+
+    class Counting(ThreadPoolExecutor):
+        calls = 0
+
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return super().submit(*args, **kwargs)
+
+    pool = Counting(max_workers=4)
+    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), pool=pool)
+    parts = [Part(b"k" * 100) for _ in range(8)]
+    state = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(parts)))))
+    uploader.close()
+
+    assert 8 == len(state.operators[HEAD].managed_keyed)
+    assert (2, [["encode", "release"]] * 8) == (pool.calls, [part.calls for part in parts])
 
 
 def test_a_large_snapshot_is_not_in_memory_all_at_once(
