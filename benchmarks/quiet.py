@@ -9,6 +9,7 @@ threads. The job is a window of a second over so many rows a second, with checkp
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -29,27 +30,30 @@ SETTLE_SECONDS = 3.0
 POLL_SECONDS = 0.1
 
 
-def usage_of(pid: int) -> tuple[float, int]:
-    """Seconds of CPU and wake-ups of all threads of a process so far."""
-    seconds, wake_ups = 0.0, 0
+def usage_of(pid: int) -> dict[str, tuple[float, int]]:
+    """Seconds of CPU and wake-ups so far, by thread of a process."""
+    usage = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        seconds += int((thread / "schedstat").read_text().split()[0]) / 1e9
-        lines = (thread / "status").read_text().splitlines()
-        wake_ups += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-    return seconds, wake_ups
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            seconds = int((thread / "schedstat").read_text().split()[0]) / 1e9
+            lines = (thread / "status").read_text().splitlines()
+            wake_ups = sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+            usage[thread.name] = (seconds, wake_ups)
+    return usage
 
 
 def measure(pids: dict[str, int], seconds: float) -> dict[str, dict[str, float]]:
-    """Percent of a core and wake-ups a second of each process, over so many seconds."""
+    """Percent of a core and wake-ups a second of each process, over so many seconds: of threads that have not ended."""
     before = {name: usage_of(pid) for name, pid in pids.items()}
     began = time.monotonic()
     time.sleep(seconds)
     lasted = time.monotonic() - began
     found = {}
     for name, pid in pids.items():
-        cpu, wake_ups = usage_of(pid)
-        share = 100 * (cpu - before[name][0]) / lasted
-        found[name] = {"cpu_percent": round(share, 2), "wake_ups": round((wake_ups - before[name][1]) / lasted)}
+        pairs = [(usage, before[name].get(thread, (0.0, 0))) for thread, usage in usage_of(pid).items()]
+        share = 100 * sum(now[0] - then[0] for now, then in pairs) / lasted
+        wake_ups = sum(now[1] - then[1] for now, then in pairs)
+        found[name] = {"cpu_percent": round(share, 2), "wake_ups": round(wake_ups / lasted)}
     return found
 
 
