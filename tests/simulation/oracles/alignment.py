@@ -3,7 +3,8 @@
 Knows the true positions of all sources, and when the JobMaster has answered whom; what it answered is the product's
 affair. A source that was answered may go as far ahead of the slowest as the drift says, counted at that instant: of
 those that had reported to the same JobMaster until then and that it runs. Before its first answer it reads only what
-gives it a watermark. A pause that never ends is found by the end that the job does not come to.
+gives it a watermark. An attempt that nobody has opened is one that a stranger has made up, which is answered while a
+JobMaster waits for what runs. A pause that never ends is found by the end that the job does not come to.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class AlignmentOracle:
         for effect in effects:
             if type(effect) is Send and type(effect.envelope.message) is AlignWatermarks:
                 message = effect.envelope.message
-                if self._owns(message.job_id):
+                if self._owns(message.job_id) and str(message.attempt_id) in self._reached:
                     self._answered(name, effect.envelope.leader_session_id, message.attempt_id)
 
     def _answered(self, name: str, session: str, attempt_id: ExecutionAttemptID) -> None:
