@@ -190,6 +190,11 @@ class KeyedStateBackend:
         """Whether a state of this name was asked for, or came with a snapshot."""
         return name in self._states
 
+    @property
+    def state_names(self) -> list[str]:
+        """The states that were asked for, or came with a snapshot, by name."""
+        return list(self._states)
+
     def adopt_state(self, state: AdoptedState) -> None:
         """A state that the operator has made itself, in a form of its own. Before `restore`, and before the first
         batch."""

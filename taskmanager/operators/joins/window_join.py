@@ -39,6 +39,7 @@ class JoinContents(WholeWindowContents):
     windows_per_slice = 4_096
 
     def __init__(self, spec: WindowJoinSpec) -> None:
+        self._spec = spec
         self._sides = (RowStore(spec.left.schema), RowStore(spec.right.schema))
         self._schema = spec.output_schema
         self._keep = (spec.how in ("left", "full"), spec.how in ("right", "full"))
@@ -55,8 +56,11 @@ class JoinContents(WholeWindowContents):
             side.move(into, others)
 
     @property
-    def row_schemas(self) -> list[pa.Schema]:
-        return [side.schema for side in self._sides]
+    def sides(self) -> Sequence[RowStore]:
+        return self._sides
+
+    def without_rows(self) -> JoinContents:
+        return JoinContents(self._spec)
 
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self.emit_rows(fired, self._sides, output)

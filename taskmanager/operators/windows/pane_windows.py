@@ -29,8 +29,9 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
-from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
-from snapline.taskmanager.operators.windows.whole_windows import WaitingRows, WholeWindow, one_batch
+from snapline.taskmanager.operators.base.operator_contract import KeyedSnapshotPart
+from snapline.taskmanager.operators.windows.waiting_snapshot import WaitingSnapshot, let_out, take_in
+from snapline.taskmanager.operators.windows.whole_windows import MAX_WAITING_ROWS, WaitedRows, WaitingRows, WholeWindow
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     FiredWindows,
@@ -67,6 +68,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         windows = f"{domain}{geometry.size_ms},{geometry.slide_ms},{geometry.offset_ms}"
         super().__init__(inputs[0][0], maker, STATE_PREFIX, windows)
         self._inputs = tuple(inputs)
+        self._key_columns = [key_columns for key_columns, _ in inputs]
         self._geometry = geometry
         self._lateness_ms = allowed_lateness_ms
         self._late_output_tag = late_output_tag
@@ -79,8 +81,6 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         self._known_panes: set[int] = set()
         self._work: _Work | None = None
         self._waiting = WaitingRows(len(inputs))
-        self._empty_polls = 0
-        """How often the task had found nothing to do when rows came last."""
         self._whole: WholeWindow | None = None
         """The window that is emitted whole, as far as it has got."""
         self._clock_ms = MIN_WATERMARK_MS
@@ -124,6 +124,13 @@ class PaneWindowOperator(WindowOperator[WindowState]):
                 self._known_windows.discard(start)
         heapq.heapify(self._to_fire)
         self._drop_passed(windows)
+        contents = windows.contents
+        if (
+            isinstance(contents, WholeWindowContents)
+            and self._leaves_the_state
+            and contents.row_count <= MAX_WAITING_ROWS
+        ):
+            let_out(windows, contents, self._key_columns, self._waiting)
 
     def open(self) -> None:
         """Goes on with what the watermark of the snapshot had made due."""
@@ -182,6 +189,11 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             and self.setting(STATE_BACKEND) != "rocksdb"
         )
 
+    @property
+    def _leaves_the_state(self) -> bool:
+        """Whether rows that wait are in no state when a snapshot is taken: an incremental one wants changes of it."""
+        return self._fires_whole and self._chain is None
+
     def _may_wait(self, batch: pa.RecordBatch, input_index: int) -> bool:
         """Whether rows of this schema may wait: the first batch of a schema never does, so that what does not fit is
         told by it. Before a batch of another schema, those that wait come into the state."""
@@ -202,9 +214,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             windows.window_number(start)
         if windows.window_count != len(self._known_panes):
             self._note_panes(windows, self._last_gone_start())
-        empty_polls, before = self.context.processing_time.empty_polls, self._empty_polls
-        self._empty_polls = empty_polls
-        if self._waiting.is_full(has_time=empty_polls > before):
+        if self._waiting.is_full(taken_in=self._chain is not None):
             self._take_in_waiting()
         if self._by_clock:
             self._arm()
@@ -218,24 +228,47 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._take_in([(whole.start, whole.remaining())])
         self._take_in([(start, self._waiting.take(start)) for start in self._waiting.starts])
 
-    def _take_in(self, waited: Sequence[tuple[int, Sequence[tuple[int, pa.RecordBatch]]]]) -> None:
-        """Rows of these windows come into the state, those of an input together."""
-        if not waited:
-            return
-        windows = check(self._state, "there is no state, although rows wait")
-        for input_index, (key_columns, _) in enumerate(self._inputs):
-            found = [(start, batch) for start, parts in waited for number, batch in parts if number == input_index]
-            if not found:
-                continue
-            batch = one_batch([batch for _, batch in found])
-            counts = [batch.num_rows for _, batch in found]
-            numbers = np.repeat(np.array([windows.window_number(start) for start, _ in found], np.int32), counts)
-            slots = self.slots_of(batch, key_columns)
-            windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)
+    def _take_in(self, waited: WaitedRows) -> None:
+        """Rows of these windows come into the state."""
+        if waited:
+            windows = check(self._state, "there is no state, although rows wait")
+            take_in(windows, check(self.backend, "there is no backend, although rows wait"), self._key_columns, waited)
 
-    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        self._take_in_waiting()
-        return super().snapshot_state(checkpoint_id, timestamp_ms)
+    def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
+        """Rows that wait are made into the file of the state by an upload thread, where nothing else is in it."""
+        windows, backend, whole = self._state, self.backend, self._whole
+        if windows is None or backend is None or not (self._waiting.rows or whole is not None):
+            return super().snapshot_keyed(checkpoint_id)
+        if not self._empty_the_state(windows, backend):
+            self._take_in_waiting()
+            return super().snapshot_keyed(checkpoint_id)
+        waited = self._waiting.waited
+        if whole is not None:
+            waited = [(whole.start, whole.remaining()), *waited]
+        key_schema, name, contents = pa.schema(backend.key_fields), self._state_name, self._contents_of_rows(windows)
+        key_group_range, max_parallelism, due_of = backend.key_group_range, backend.max_parallelism, self._due_of
+        empty = contents.without_rows()
+
+        def make_state() -> tuple[KeyedStateBackend, WindowState]:
+            of_file, state = (
+                KeyedStateBackend(key_schema, key_group_range, max_parallelism),
+                WindowState(name, empty, due_of),
+            )
+            of_file.adopt_state(state)
+            return of_file, state
+
+        return (WaitingSnapshot(key_group_range, make_state, self._key_columns, waited),)
+
+    def _empty_the_state(self, windows: WindowState, backend: KeyedStateBackend) -> bool:
+        """Whether the state is empty, or becomes so because its rows, which are the fewer, wait with the others."""
+        work = self._work
+        return (
+            self._leaves_the_state
+            and backend.state_names == [self._state_name]
+            and (work is None or work.position == work.size)
+            and self._contents_of_rows(windows).row_count <= self._waiting.rows
+            and let_out(windows, self._contents_of_rows(windows), self._key_columns, self._waiting)
+        )
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -447,7 +480,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             self._waiting.take(start),
             self._contents_of_rows(windows).row_schemas,
             backend.key_fields,
-            [keys for keys, _ in self._inputs],
+            self._key_columns,
         )
 
     @staticmethod

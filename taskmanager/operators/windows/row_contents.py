@@ -70,8 +70,11 @@ class RowContents(WholeWindowContents):
         self.store.move(into, others)
 
     @property
-    def row_schemas(self) -> list[pa.Schema]:
-        return [self.store.schema]
+    def sides(self) -> Sequence[RowStore]:
+        return (self.store,)
+
+    def without_rows(self) -> RowContents:
+        return RowContents(self.store.schema, self._call)
 
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self._call(fired, self.store, output)

@@ -2,9 +2,9 @@
 
 An index over keys, windows and rows costs more than the join or the function that a window is for. Where a window fires
 before anybody asks for its state by key, it need not exist: its batches are put together once, and its rows are grouped
-by key. A snapshot asks by key, and so does whoever has more rows than may wait: then the operator takes them into its
-state as if they came now. Decides what may wait and what is worth it; it does not know when a window is due. Nothing in
-Flink is like it, whose window state is asked once per record.
+by key. A snapshot asks by key: it makes that state beside the task (`waiting_snapshot`). Whoever has more rows than may
+wait takes them into the state as if they came now. Decides what may wait and what is worth it; it does not know when a
+window is due. Nothing in Flink is like it, whose window state is asked once per record.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 
-MAX_WAITING_ROWS = 524_288
-"""Rows of one operator that may wait while its task has no time for anything else: a checkpoint takes all of them into
-the state before it goes on."""
-ROWS_OF_AN_IDLE_TASK = 32_768
-"""Rows that may wait while the task has found nothing to do now and then: it has the time to index them before a
-checkpoint would have to."""
+MAX_WAITING_ROWS = 1_048_576
+"""Rows of one operator that may wait; an upload thread makes them into a file for each checkpoint."""
+MAX_ROWS_TO_TAKE_IN = 32_768
+"""Rows that may wait where checkpoints are incremental: these take them into the state before they go on, a pause of
+6 ms."""
 MAX_WAITING_BYTES = 128 << 20
 MAX_WINDOWS_OF_A_BATCH = 16
 """Rows of a batch that belong to more windows do not wait: its parts are too small to be worth a list."""
+
+WaitedRows = Sequence[tuple[int, Sequence[tuple[int, pa.RecordBatch]]]]
+"""Windows, by their starts, and their batches, each with its input, in the order of their arrival."""
 
 
 @kernel(VOID(RO_I32s, I64s, I32s))
@@ -82,9 +84,9 @@ class WaitingRows:
         self.size_bytes = 0
         """What the batches came with; a part of a batch keeps the whole of it."""
 
-    def is_full(self, *, has_time: bool) -> bool:
-        """Whether no more rows should wait. `has_time`: the task has found nothing to do since it was last asked."""
-        most = min(ROWS_OF_AN_IDLE_TASK, MAX_WAITING_ROWS) if has_time else MAX_WAITING_ROWS
+    def is_full(self, *, taken_in: bool) -> bool:
+        """Whether no more rows should wait. `taken_in`: a checkpoint takes them into the state."""
+        most = min(MAX_ROWS_TO_TAKE_IN, MAX_WAITING_ROWS) if taken_in else MAX_WAITING_ROWS
         return self.rows > most or self.size_bytes > MAX_WAITING_BYTES
 
     @property
@@ -115,6 +117,18 @@ class WaitingRows:
             self._rows[start] = self._rows.get(start, 0) + part.num_rows
         self.rows += batch.num_rows
         return [start for start, _ in parts]
+
+    def put_first(self, start: int, input_index: int, batch: pa.RecordBatch) -> None:
+        """Let rows of a window wait that came before all that wait now."""
+        self._windows.setdefault(start, []).insert(0, (input_index, batch))
+        self._rows[start] = self._rows.get(start, 0) + batch.num_rows
+        self.size_bytes += self._sizes[input_index].of(batch)
+        self.rows += batch.num_rows
+
+    @property
+    def waited(self) -> WaitedRows:
+        """The windows that have rows, with them, the first window first."""
+        return [(start, list(self._windows[start])) for start in self.starts]
 
     def take(self, start: int) -> list[tuple[int, pa.RecordBatch]]:
         """The batches of a window, each with its input, which wait no longer."""

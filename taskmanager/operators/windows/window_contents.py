@@ -38,6 +38,7 @@ from snapline.taskmanager.operators.aggregation.held_factory import (
     restored_held_columns,
 )
 from snapline.taskmanager.operators.base.operator_contract import Output
+from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.state.adopted_state import AdoptedState
 from snapline.taskmanager.state.aggregate_column import AggregateColumn
 from snapline.taskmanager.state.columns import FrozenColumn
@@ -151,8 +152,22 @@ class WholeWindowContents(WindowContents):
 
     @property
     @abstractmethod
+    def sides(self) -> Sequence[RowStore]:
+        """The rows of each input."""
+
+    @abstractmethod
+    def without_rows(self) -> WholeWindowContents:
+        """Create contents of the same columns that hold no row."""
+
+    @property
     def row_schemas(self) -> list[pa.Schema]:
         """The columns that are kept of each input."""
+        return [side.schema for side in self.sides]
+
+    @property
+    def row_count(self) -> int:
+        """Return how many rows there are, of all inputs."""
+        return sum(len(side) for side in self.sides)
 
     @abstractmethod
     def emit_rows(self, fired: FiredWindows, sides: Sequence[RowsByEntry], output: Output) -> None:

@@ -177,6 +177,11 @@ class WindowState(ContentsState):
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
+    @property
+    def entry_count(self) -> int:
+        """Return how many entries there are, of all keys and windows."""
+        return len(self._index)
+
     def entries_of_rows(self, slots: Slots, windows: Slots, fired_until: int = NEVER_FIRED) -> Slots:
         """The entry of each row; new ones are made, too late for windows that start at or before `fired_until`."""
         keys = np.empty(len(slots), np.int64)

@@ -7,11 +7,14 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.windows import SlidingEventTimeWindows, TumblingEventTimeWindows, WindowAssigner
+from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import WindowProcessSpec
+from snapline.dataflow.snapshot.state_format import decode_keyed_state
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.operators.windows import whole_windows
+from snapline.taskmanager.operators.windows.row_contents import RowContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator
-from tests.unit.taskmanager.operators.harness import Harness, restored_state
+from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
 ROWS = 4_000
@@ -43,6 +46,17 @@ def keys_in_state(harness: Harness) -> int:
     return len(harness.operator.backend)
 
 
+def rows_in(written: Written) -> dict[int, object]:
+    """The rows of each key in the file, by window, without what says that a window has fired."""
+    (file,) = written.keyed
+    _, batches = decode_keyed_state(file.read_range, file.key_group_range)
+    table = pa.Table.from_batches(list(batches)).to_pydict()
+    (column,) = [name for name in table if name != "k"]
+    return dict(
+        zip(table["k"], [[(start, entry["rows"]) for start, entry in maps] for maps in table[column]], strict=True)
+    )
+
+
 EXPECTED = [{"k": key, "n": 2 * ROWS // 100, "in_order": True} for key in range(100)]
 FIRST = pa.record_batch([pa.array([0]), pa.array([90_000])], schema=SCHEMA)
 """The first batch of a schema never waits."""
@@ -56,14 +70,43 @@ def test_a_window_fires_whole_and_leaves_the_state_alone() -> None:
     assert keys_in_state(harness) == 1 and not harness.operator._waiting.rows
 
 
-def test_a_snapshot_takes_in_what_waits() -> None:
-    """And what comes after it belongs to the same window."""
+def test_a_snapshot_holds_what_waits_and_leaves_it_waiting() -> None:
+    """Its file is that of the state that would hold the rows; whoever starts from it lets them wait as well."""
     harness = started().process(FIRST).process(batch_of(0))
-    written = [harness.snapshot()]
-    assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
-    for goes_on in (harness, Harness(create()).start(restored_state(written))):
+    written = harness.snapshot()
+    assert harness.operator._waiting.rows == ROWS + 1, "the first batch, too"
+    taken_in = started(lateness_ms=1).process(FIRST).process(batch_of(0)).snapshot()
+    assert rows_in(written) == rows_in(taken_in)
+    restored = Harness(create()).start(restored_state([written]))
+    assert restored.operator._waiting.rows == ROWS + 1
+    for goes_on in (harness, restored):
         goes_on.process(batch_of(ROWS)).watermark(9_999)
         assert sorted(goes_on.rows(), key=lambda row: row["k"]) == EXPECTED
+
+
+def test_a_snapshot_of_a_window_that_is_half_out_holds_the_other_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key comes out once, by the operator and by the one that starts from the snapshot."""
+    monkeypatch.setattr(RowContents, "windows_per_slice", 30)
+    harness = started().process(FIRST).process(batch_of(0)).process(batch_of(ROWS))
+    harness.operator.process_watermark(Watermark(9_999))
+    harness.operator.continue_work()
+    written = harness.snapshot()
+    first = harness.rows()
+    assert len(first) == 30
+    for goes_on in (harness, Harness(create()).start(restored_state([written]))):
+        assert sorted([*first, *goes_on.work().rows()], key=lambda row: row["k"]) == EXPECTED
+
+
+def test_an_incremental_snapshot_takes_in_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what has changed in the state, so that few rows wait from the start."""
+    incremental = {"execution.checkpointing.incremental": "true", "pipeline.auto-watermark-interval": "0 ms"}
+    harness = Harness(create(), configuration=incremental).start().process(FIRST).process(batch_of(0))
+    harness.snapshot()
+    assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
+    monkeypatch.setattr(whole_windows, "MAX_ROWS_TO_TAKE_IN", ROWS - 1)
+    harness.process(batch_of(ROWS))
+    assert not harness.operator._waiting.rows
+    assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
 
 
 @pytest.mark.parametrize("bound", ["MAX_WAITING_ROWS", "MAX_WAITING_BYTES"])
@@ -71,17 +114,6 @@ def test_no_more_wait_than_the_bounds_say(monkeypatch: pytest.MonkeyPatch, bound
     """Then all of them come into the state."""
     monkeypatch.setattr(whole_windows, bound, ROWS)
     harness = started().process(FIRST).process(batch_of(0)).process(batch_of(ROWS))
-    assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
-    assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
-
-
-def test_a_task_that_has_time_lets_fewer_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes them into the state while nothing else is to do, so that a checkpoint need not."""
-    monkeypatch.setattr(whole_windows, "ROWS_OF_AN_IDLE_TASK", ROWS)
-    harness = started().process(FIRST).process(batch_of(0)).process(batch_of(ROWS))
-    assert keys_in_state(harness) == 1
-    harness.time.found_nothing()
-    harness.process(batch_of(10_000))
     assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
     assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
 
