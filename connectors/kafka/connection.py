@@ -42,19 +42,29 @@ def how_to_reach(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
 
-def topic_ids(bootstrap_servers: str, settings: Mapping[str, Any], topics: Sequence[str]) -> dict[str, str]:
+class AskedTopicIds:
     """What Kafka called topics when they were created, beside their names, which come again when one is deleted and
-    created anew. Nothing of a cluster that has no such ids (before 2.8) or does not tell them."""
-    from confluent_kafka.admin import AdminClient
+    created anew: asked for now, and answered while the caller goes on."""
 
-    kafka = library()
-    admin = AdminClient({**how_to_reach(settings), "bootstrap.servers": bootstrap_servers, "log_level": 0})
-    asked = admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=METADATA_SECONDS)
-    found = {}
-    for topic, answer in asked.items():
-        with contextlib.suppress(kafka.KafkaException):
-            found[topic] = str(answer.result().topic_id)
-    return {topic: topic_id for topic, topic_id in found.items() if topic_id != NO_TOPIC_ID}
+    def __init__(self, bootstrap_servers: str, settings: Mapping[str, Any], topics: Sequence[str]) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        kafka = library()
+        self._admin = AdminClient({**how_to_reach(settings), "bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._asked = self._admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=METADATA_SECONDS)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `answer` has no need to wait."""
+        return all(answer.done() for answer in self._asked.values())
+
+    def answer(self) -> dict[str, str]:
+        """The ids by topic. Nothing of a cluster that has none (before 2.8), does not tell them, or is away."""
+        found = {}
+        for topic, answer in self._asked.items():
+            with contextlib.suppress(library().KafkaException):
+                found[topic] = str(answer.result().topic_id)
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id != NO_TOPIC_ID}
 
 
 class CredentialsRefused(ConnectorError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from snapline.connectors.connector_metrics import BYTES_READ, CONNECTION_ERRORS, PENDING_ROWS
 from snapline.connectors.formats import BadValue
-from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach, topic_ids
+from snapline.connectors.kafka.connection import AskedTopicIds, ClusterHealth, library, out_of_reach
 from snapline.connectors.kafka.message_columns import PartitionRows, Place, by_partition, partition_rows
 from snapline.connectors.kafka.offsets import CheckpointedOffsets
 from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 1.0
 """Before a cluster is given up it is asked once more, so long."""
+TOPIC_CHECK_MS = 30_000
+"""So often a reader asks whether its topics are still those that they were."""
 log = logging.getLogger(__name__)
 
 
@@ -58,8 +60,12 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[Place] = frozenset()
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
-        self._restored: dict[str, str] = {}
-        """Ids of topics, by name, that restored positions belong to; asked for when their first rows come."""
+        self._topic_ids: dict[str, str] = {}
+        """Ids of the topics that the positions belong to, by name, as far as they are known."""
+        self._is_restored = False
+        """Whether positions come from a snapshot, so that ids are asked for before any row is handed out."""
+        self._asked_ids: AskedTopicIds | None = None
+        self._asked_at_ms: int | None = None
         self._bad_rows = context.metrics.counter(BAD_ROWS_METRIC) if source.on_error != "fail" else None
         """Values that were no row."""
 
@@ -76,8 +82,9 @@ class KafkaReader(SourceReader):
             if split.finished:
                 self._finished.add(place)
                 continue
-            if split.position and split.description.get("topic_id"):
-                self._restored[place[0]] = str(split.description["topic_id"])
+            if topic_id := split.description.get("topic_id"):
+                self._topic_ids[place[0]] = str(topic_id)
+                self._is_restored = self._is_restored or bool(split.position)
             assigned.append(partition(*place, offset))
         self._published.update({self._splits[place].split_id: self._offsets[place] for place in added})
         if assigned:
@@ -159,6 +166,7 @@ class KafkaReader(SourceReader):
             return
         messages = self._consumer.consume(self._source.batch_rows, 0)
         self._health.check()
+        self._look_at_topics(now_ms)
         if not messages:
             self._watch(now_ms)
             return
@@ -169,7 +177,9 @@ class KafkaReader(SourceReader):
                 self._on_event(event)
             messages = [message for message in messages if message.error() is None]
         if messages:
-            self._require_same_topics()
+            if self._is_restored:
+                self._is_restored = False
+                self._require_same_topics(self._ask_for_ids())
             self._bytes_read.inc(sum(map(len, messages)))
             grouped = by_partition(messages, len(self._source.topics))
             ends = {place: group[-1].offset() + 1 for place, group in grouped.items()}
@@ -239,17 +249,27 @@ class KafkaReader(SourceReader):
         if error.fatal() or not error.retriable():
             raise ConnectorError(f"KafkaSource: {where}: {error.str()}")
 
-    def _require_same_topics(self) -> None:
-        """Raises when a topic is not the one that a restored position belongs to."""
-        restored, self._restored = self._restored, {}
-        if not restored:
-            return
-        source = self._source
-        for topic, found in topic_ids(source.bootstrap_servers, source.settings, list(restored)).items():
-            if found != restored[topic]:
+    def _ask_for_ids(self) -> AskedTopicIds:
+        return AskedTopicIds(self._source.bootstrap_servers, self._source.settings, list(self._topic_ids))
+
+    def _look_at_topics(self, now_ms: int) -> None:
+        """Now and then ask what the topics are called, without waiting for the answer. Raises for another topic."""
+        if self._asked_ids is not None:
+            if self._asked_ids.is_answered:
+                asked, self._asked_ids = self._asked_ids, None
+                self._require_same_topics(asked)
+        elif self._asked_at_ms is None or now_ms < self._asked_at_ms:
+            self._asked_at_ms = now_ms
+        elif self._topic_ids and now_ms - self._asked_at_ms >= TOPIC_CHECK_MS:
+            self._asked_at_ms, self._asked_ids = now_ms, self._ask_for_ids()
+
+    def _require_same_topics(self, asked: AskedTopicIds) -> None:
+        """Raises when a topic is not the one that the position belongs to."""
+        for topic, found in asked.answer().items():
+            if found != self._topic_ids[topic]:
                 raise ConnectorError(
-                    f"KafkaSource: topic {topic!r} was deleted and created again since the snapshot that this job goes on from; rows "
-                    "that it had before are lost to this job. Start a new job without the old state"
+                    f"KafkaSource: topic {topic!r} was deleted and created again since this job began to read it; rows that it had "
+                    "before, and the first ones that it has now, may be lost to this job. Start a new job without the old state"
                 )
 
     def _require_topics(self) -> None:

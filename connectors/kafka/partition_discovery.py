@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from snapline.connectors.kafka.connection import METADATA_SECONDS, CredentialsRefused, Metadata, topic_ids
+from snapline.connectors.kafka.connection import METADATA_SECONDS, AskedTopicIds, CredentialsRefused, Metadata
 from snapline.dataflow.api.connector_api import Discovery, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
 
@@ -73,7 +73,7 @@ def partition_splits(
             return []
         starts = _offsets(source, cluster, places, start)
         stops = [None] * len(places) if source.stop is None else _offsets(source, cluster, places, source.stop)
-    ids = topic_ids(source.bootstrap_servers, source.settings, sorted({place.topic for place in places}))
+    ids = AskedTopicIds(source.bootstrap_servers, source.settings, sorted({place.topic for place in places})).answer()
     return [
         SourceSplit(
             f"{place.topic}#{place.partition}",

@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
+from snapline.connectors.kafka.kafka_reader import TOPIC_CHECK_MS
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator
 from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.connector_api import InputStatus
@@ -395,6 +396,21 @@ def test_a_topic_that_is_created_again_before_a_restore(kafka, count):
         polls(reader, until=lambda found: bool(rows_of(found)))
     reader.close()
     assert "\n" not in str(raised.value)
+
+
+@needs_faults
+def test_a_topic_that_is_created_again_while_it_is_read(kafka):
+    """With more rows than the position, where offsets show nothing; at once, so that nobody sees it gone."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    reader = open_reader(source_of(kafka, topic, format=NUMBERS))
+    polls(reader, until=at_least(5), now_ms=0)
+    kafka.broker.call(lambda: kafka.broker.cluster.record("topic", topic, uuid.uuid4(), 1, {}))
+    send_numbers(kafka, topic, 20)
+    polls(reader, until=at_least(1), now_ms=0)
+    with pytest.raises(ConnectorError, match=f"topic '{topic}' was deleted and created again"):
+        polls(reader, until=lambda _: False, now_ms=TOPIC_CHECK_MS)
+    reader.close()
 
 
 def stopped(splits, stop):
