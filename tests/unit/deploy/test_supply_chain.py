@@ -33,6 +33,8 @@ def test_the_image_installs_what_runs_in_the_versions_that_are_tested() -> None:
     assert not DEVELOPMENT_TOOLS & set(runtime)
     assert "-r requirements-runtime.lock" in dockerfile
     assert "requirements.lock" not in dockerfile
+    assert re.search(r"^ARG BASE=python:3\.11\S*@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
 
 
 def test_every_licence_is_known() -> None:
