@@ -228,16 +228,18 @@ def keyed_parser(doc: str | None, keys: int) -> argparse.ArgumentParser:
     arguments.add_argument("--keys", type=int, default=keys)
     arguments.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap", help="state.backend.type")
     arguments.add_argument("--memory", default="256 mb", help="with rocksdb: memory of one subtask's state")
+    arguments.add_argument("--incremental", action="store_true", help="checkpoints of what has changed")
     return arguments
 
 
 def keyed_environment(options: argparse.Namespace, directory: str) -> sl.StreamExecutionEnvironment:
-    """Of what `keyed_parser` has read; checkpoints and RocksDB's files lie in the directory."""
+    """Of what `keyed_parser` has read; checkpoints and state beyond memory lie in the directory."""
     return benchmark_environment(
         options.parallelism,
         options.checkpoint_interval,
         directory,
         state__backend__type=options.backend,
+        execution__checkpointing__incremental=str(options.incremental).lower(),
         state__backend__rocksdb__memory__fixed_per_slot=options.memory,
         state__backend__rocksdb__localdir=directory,
     )

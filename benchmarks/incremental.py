@@ -28,8 +28,8 @@ from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedState
 from snapline.taskmanager.snapshots.restore import InlineBlob
 from snapline.taskmanager.state.incremental import IncrementalPart, IncrementalSnapshots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
+from snapline.taskmanager.state.outside.segment_files import SegmentFiles
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 
 SCHEMA = pa.schema([("key", pa.int64())])
 SUMS = RunningAggregateDescriptor("total", pa.int64(), ("sum",))
@@ -42,9 +42,8 @@ def open_backend(backend: str, memory: str, directory: str) -> KeyedStateBackend
     key_groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
     if backend == "hashmap":
         return KeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM)
-    size = ROCKSDB_MEMORY.read(memory)
-    store = RocksDBStore(directory, "sums", size // 3)
-    return RocksDBKeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM, store, size - size // 3)
+    space = SegmentFiles(directory)
+    return SpillingKeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM, space, ROCKSDB_MEMORY.read(memory))
 
 
 def add(backend: KeyedStateBackend, keys: np.ndarray[Any, np.dtype[np.int64]], amount: int) -> None:

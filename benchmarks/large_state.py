@@ -39,8 +39,8 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot
 from snapline.taskmanager.snapshots.restore import SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
+from snapline.taskmanager.state.outside.segment_files import SegmentFiles
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 
 BATCH_ROWS = 16_384
 MAX_PARALLELISM = 1024
@@ -70,12 +70,11 @@ def own_mib(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("RssAnon:")), 0)
 
 
-def open_backend(options: argparse.Namespace) -> RocksDBKeyedStateBackend:
+def open_backend(options: argparse.Namespace) -> SpillingKeyedStateBackend:
     """Open the state backend as an operator does."""
-    memory = ROCKSDB_MEMORY.read(options.memory)
-    store = RocksDBStore(str(Path(options.directory) / "rocksdb"), "values", memory // 3)
+    space = SegmentFiles(str(Path(options.directory) / "state"))
     key_groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
-    return RocksDBKeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM, store, memory - memory // 3)
+    return SpillingKeyedStateBackend(SCHEMA, key_groups, MAX_PARALLELISM, space, ROCKSDB_MEMORY.read(options.memory))
 
 
 def fill(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--memory", default="256 mb", help="state.backend.rocksdb.memory.fixed-per-slot")
     cli.add_argument("--batches", type=int, default=20, help="batches that are read and written at random")
     cli.add_argument(
-        "--directory", default="", help="where RocksDB and the snapshot lie (default: a temporary directory)"
+        "--directory", default="", help="where state and the snapshot lie (default: a temporary directory)"
     )
     cli.add_argument("--json", action="store_true")
     cli.add_argument("--child", choices=("fill", "restore"), help=argparse.SUPPRESS)

@@ -32,7 +32,7 @@ from snapline.dataflow.ids import JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, RestoredState
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
-from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
+from snapline.taskmanager.state.outside.segment_files import SegmentFiles
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
@@ -143,7 +143,7 @@ def _operator(function: KeyedProcessFunction) -> KeyedProcessOperator:
         job_id=JobID("job"), operator_id=OperatorID("op"), operator_uid="op", operator_name="op", task_name="op",
         subtask_index=0, parallelism=1, max_parallelism=128, attempt_number=0, execution_attempt="0",
         key_group_range=KeyGroupRange(0, 127), processing_time=TaskProcessingTime(), configuration={},
-        wake_up=lambda: None, open_key_value_store=RocksDBStore,
+        wake_up=lambda: None, open_segment_space=SegmentFiles,
     )  # fmt: skip
     operator.setup(context, _Discard())
     operator.initialize_state(RestoredState())

@@ -290,20 +290,20 @@ FILE_THRESHOLD = _size(
 STATE_BACKEND = _enum(
     "state.backend.type",
     "hashmap",
-    "Where keyed state lives: in memory, or in memory and, what was not used lately, in RocksDB on the local disk.",
+    "Where keyed state lives: in memory, or in memory and, what was not used lately, in files on the local disk.",
     "hashmap",
     "rocksdb",
 )
 ROCKSDB_MEMORY = _size(
     "state.backend.rocksdb.memory.fixed-per-slot",
     "256 mb",
-    "About what one keyed operator of one subtask may take in memory: two thirds for the keys that are in use, one third for "
-    "RocksDB's buffers and cache.",
+    "About what one keyed operator of one subtask may take in memory: for the keys that are in use, and 40 bytes for each key on the "
+    "disk. At least half is for keys in use, so where keys on the disk need more than the other half it takes more.",
 )
 ROCKSDB_DIRECTORY = _string(
     "state.backend.rocksdb.localdir",
     "",
-    "Directory on each TaskManager's machine for RocksDB's files, which go when their task ends; empty: the temporary directory.",
+    "Directory on each TaskManager's machine for state that memory has no room for, in files without a name, which go with their process; empty: the temporary directory.",
 )
 LOCAL_RECOVERY = _bool(
     "execution.state-recovery.from-local",

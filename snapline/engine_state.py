@@ -142,7 +142,7 @@ def _refusal(tried: _Tried) -> str:
         processing_time=TaskProcessingTime(),
         configuration={DROP_STATE_COLUMNS.key: tried.job_graph.configuration.get(DROP_STATE_COLUMNS.key, "false")},
         wake_up=_unused,
-        open_key_value_store=_unused,
+        open_segment_space=_unused,
     )
     operator.setup(context, _NoOutput())
     try:

@@ -27,7 +27,7 @@ CALLED_BY_LIBRARIES = """
     timeout_graceful_shutdown should_exit ui submit_programs
     daemon_threads request_queue_size address_family handle_error log_message writable
 """
-"""pykka, grpc, uvicorn, http.server, Arrow and Flight, RocksDB, numba, Spark's data sources, click and generated code
+"""pykka, grpc, uvicorn, http.server, Arrow and Flight, numba, Spark's data sources, click and generated code
 call or read these by name."""
 
 CALLED_BY_USERS = """

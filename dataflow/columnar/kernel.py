@@ -118,6 +118,10 @@ load_u32 = _intrinsic("load_u32")
 """`load_u32(bytes, i)`: the four bytes at `i`, little endian, as uint64."""
 store_u64 = _intrinsic("store_u64")
 """`store_u64(bytes, i, value)`: eight bytes at `i`, little endian."""
+load_u64_at = _intrinsic("load_u64_at")
+"""`load_u64_at(address)`: the eight bytes at this address of memory, which the caller keeps alive."""
+prefetch_at = _intrinsic("prefetch_at")
+"""`prefetch_at(address)`: ask for the cache line at this address, and go on."""
 prefetch = _intrinsic("prefetch")
 """`prefetch(array, i)`: ask for the cache line of element `i`, and go on."""
 

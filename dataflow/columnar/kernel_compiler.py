@@ -81,15 +81,41 @@ def store_u64(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  # noq
 
 
 @_intrinsic
+def load_u64_at(typingctx: Any, address: Any) -> Any:  # noqa: ARG001
+    """Load eight bytes from an address of memory."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        value = builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()))
+        value.align = 1
+        return value
+
+    return types.uint64(types.int64), codegen
+
+
+def _prefetch(builder: Any, pointer: Any) -> None:
+    byte_pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], function_type)
+    builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, keep in all caches, data
+
+
+@_intrinsic
+def prefetch_at(typingctx: Any, address: Any) -> Any:  # noqa: ARG001
+    """Ask the processor for the cache line of an address, for reading."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        _prefetch(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@_intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """Ask the processor for the cache line of an element, for reading."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte_pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], function_type)
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
-        builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, keep in all caches, data
+        _prefetch(builder, _pointer(context, builder, signature.args[0], args[0], args[1], 8))
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen

@@ -36,7 +36,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     StreamOperator,
 )
 from snapline.taskmanager.operators.factory import create_operator, load_spec
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.task_failure import root_cause
 
@@ -305,7 +305,7 @@ class OperatorHarness:
             processing_time=subtask.time,
             configuration={"pipeline.auto-watermark-interval": "0 ms", **self._configuration},
             wake_up=subtask.bell.set,
-            open_key_value_store=lambda *_: InMemoryKeyValueStore(),
+            open_segment_space=lambda *_: MemorySegmentSpace(),
         )
         operator.setup(context, subtask)
         return subtask

@@ -31,8 +31,8 @@ from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_pla
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery
 from snapline.taskmanager.snapshots.restore import BytesRead, SnapshotReader
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
-from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
+from snapline.taskmanager.state.outside.segment_files import SegmentFiles
+from snapline.taskmanager.state.outside.segment_space import SegmentSpace
 from snapline.taskmanager.task.environment_contract import StateBlob
 from snapline.taskmanager.threads.push_source_threads import ThreadedPushSource
 from snapline.taskmanager.threads.unpickling import unpickle_alone
@@ -91,9 +91,9 @@ class TaskEnvironment:
         """A blob of the snapshot that the task restores from."""
         return self._state.open_state(handle)
 
-    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
-        """A RocksDB of its own."""
-        return RocksDBStore(directory, name, memory_bytes)
+    def open_segment_space(self, directory: str) -> SegmentSpace:
+        """Files without names on the local disk."""
+        return SegmentFiles(directory)
 
     def unpickle(self, payload: bytes) -> Any:
         """One task after the other."""

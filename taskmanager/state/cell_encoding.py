@@ -1,4 +1,4 @@
-"""Columns of any Arrow types as one byte string per row, and back: what a key-value store keeps of a key.
+"""Columns of any Arrow types as one byte string per row, and back: what storage outside of memory keeps of a key.
 
 Whole batches at a time: a row is a sequence of cells, one per column, and a cell is itself columnar. A cell of n values
 is n bytes of validity, and then, by type: the n values of a fixed width; n lengths and the bytes (strings); n lengths
@@ -10,7 +10,6 @@ in Flink, whose serializers write one object at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,21 @@ from snapline.dataflow.columnar.arrow_columns import (
     validity,
 )
 from snapline.dataflow.columnar.gather import gather_binary
-from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I64s, RO_U8s, U8s, copy_bytes, kernel
+from snapline.dataflow.columnar.kernel import (
+    I64,
+    VOID,
+    I64s,
+    RO_I64s,
+    RO_U8s,
+    U8s,
+    copy_bytes,
+    kernel,
+    load_u64,
+    store_u64,
+)
 
-_Piece = tuple[Int64Array, BytesArray]
-"""How many bytes of the array belong to each row, one row after the other."""
+_Piece = tuple[Int64Array | int, BytesArray]
+"""How many bytes of the array belong to each row, one row after the other; one number if it is the same for all."""
 
 
 @kernel(VOID(RO_I64s, RO_U8s, I64s, U8s))
@@ -48,65 +58,110 @@ def _place(lengths: Any, data: Any, positions: Any, target: Any) -> None:
         positions[row] += lengths[row]
 
 
+@kernel(VOID(I64, RO_U8s, I64s, U8s))
+def _place_each(width: int, data: Any, positions: Any, target: Any) -> None:
+    """As `_place`, with the same length for all rows."""
+    if width == 8:
+        for row in range(positions.shape[0]):
+            store_u64(target, positions[row], load_u64(data, 8 * row))
+            positions[row] += 8
+    elif width == 1:
+        for row in range(positions.shape[0]):
+            target[positions[row]] = data[row]
+            positions[row] += 1
+    else:
+        for row in range(positions.shape[0]):
+            copy_bytes(data, width * row, target, positions[row], width)
+            positions[row] += width
+
+
+@kernel(VOID(I64, RO_U8s, I64s, U8s))
+def _take_each(width: int, data: Any, positions: Any, target: Any) -> None:
+    """Copy so many bytes from each of `positions`, and move these behind them."""
+    if width == 8:
+        for row in range(positions.shape[0]):
+            store_u64(target, 8 * row, load_u64(data, positions[row]))
+            positions[row] += 8
+    elif width == 1:
+        for row in range(positions.shape[0]):
+            target[row] = data[positions[row]]
+            positions[row] += 1
+    else:
+        for row in range(positions.shape[0]):
+            copy_bytes(data, positions[row], target, width * row, width)
+            positions[row] += width
+
+
 def check_encodable(name: str, data_type: pa.DataType) -> None:
     """StateError, by name, for a type that has no cells."""
     if not _is_encodable(data_type):
         raise StateError(
-            f"state {name!r} of type {data_type} cannot be kept in a key-value store: use a plain type, or "
+            f"state {name!r} of type {data_type} cannot be kept outside of memory: use a plain type, or "
             "state.backend.type: hashmap"
         )
 
 
-def encode_rows(columns: Sequence[pa.Array], prefix: bytes = b"") -> tuple[Int64Array, BytesArray]:
-    """Offsets and bytes of the rows; each begins with `prefix`."""
-    length = len(columns[0])
-    pieces: list[_Piece] = []
-    if prefix:
-        pieces.append((np.full(length, len(prefix), np.int64), np.tile(np.frombuffer(prefix, np.uint8), length)))
-    bounds = np.arange(length + 1, dtype=np.int64)
-    for column in columns:
-        pieces += _encode(column, bounds)
-    return join_pieces(pieces, length)
+def encode_rows(columns: Sequence[pa.Array]) -> tuple[Int64Array, BytesArray]:
+    """Offsets and bytes of the rows."""
+    return join_pieces(encode_cells(columns), len(columns[0]))
+
+
+def encode_cells(columns: Sequence[pa.Array]) -> list[_Piece]:
+    """The pieces of the cells of these columns, in their order."""
+    return [piece for column in columns for piece in _encode(column, None)]
 
 
 def join_pieces(pieces: Sequence[_Piece], length: int) -> tuple[Int64Array, BytesArray]:
     """Rows of all pieces, one behind the other."""
     offsets = np.zeros(length + 1, np.int64)
-    np.cumsum(np.sum([lengths for lengths, _ in pieces], axis=0, dtype=np.int64), out=offsets[1:])
+    np.cumsum(row_lengths(pieces, length), out=offsets[1:])
     target = np.empty(int(offsets[-1]), np.uint8)
     positions = offsets[:-1].copy()
     for lengths, data in pieces:
-        _place(lengths, data, positions, target)
+        if isinstance(lengths, int):
+            _place_each(lengths, data, positions, target)
+        else:
+            _place(lengths, data, positions, target)
     return offsets, target
+
+
+def row_lengths(pieces: Sequence[_Piece], length: int) -> Int64Array:
+    """How long the rows of these pieces are."""
+    lengths = np.full(length, sum(width for width, _ in pieces if isinstance(width, int)))
+    for some, _ in pieces:
+        if not isinstance(some, int):
+            lengths += some
+    return lengths
 
 
 def decode_rows(types: Sequence[pa.DataType], data: BytesArray, starts: Int64Array) -> list[pa.Array]:
     """The columns of the rows that begin at `starts`."""
     reader = _Reader(data, starts.astype(np.int64))
-    counts = np.ones(len(starts), np.int64)
-    return [reader.read(data_type, counts) for data_type in types]
+    return [reader.read(data_type, None) for data_type in types]
 
 
-def split_rows(offsets: Int64Array, data: BytesArray) -> list[bytes]:
-    """Split encoded rows into one bytes object for each."""
-    raw = data.tobytes()
-    bounds = offsets.tolist()
-    return [raw[start:end] for start, end in pairwise(bounds)]
+def skip_cells(types: Sequence[pa.DataType], data: BytesArray, starts: Int64Array) -> Int64Array:
+    """Where the cells end that columns of these types have from `starts` on."""
+    reader = _Reader(data, starts.astype(np.int64))
+    for data_type in types:
+        if is_fixed(data_type):
+            reader.skip(1 + numpy_type(data_type).itemsize)
+        elif _fixed_bytes(data_type):
+            reader.skip(1 + data_type.bit_width // 8)
+        else:
+            reader.read(data_type, None)
+    return reader.positions
 
 
-def join_rows(rows: Sequence[bytes]) -> tuple[Int64Array, BytesArray]:
-    """Join bytes objects to offsets and data: the inverse of `split_rows`."""
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
-    return offsets, np.frombuffer(b"".join(rows), np.uint8)
-
-
-def _encode(array: pa.Array, bounds: Int64Array) -> Iterator[_Piece]:
-    """The pieces of one column, whose cell i holds array[bounds[i]:bounds[i + 1]]."""
-    data_type, counts = array.type, np.diff(bounds)
-    if bounds[0] or bounds[-1] != len(array):
-        array = array.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
-        bounds = bounds - bounds[0]
+def _encode(array: pa.Array, bounds: Int64Array | None) -> Iterator[_Piece]:
+    """The pieces of one column, whose cell i holds array[bounds[i]:bounds[i + 1]]; without bounds it holds array[i]."""
+    data_type = array.type
+    counts: Int64Array | int = 1
+    if bounds is not None:
+        if bounds[0] or bounds[-1] != len(array):
+            array = array.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+            bounds = bounds - bounds[0]
+        counts = np.diff(bounds)
     valid = validity(array)
     yield counts, np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)
     if is_fixed(data_type):
@@ -123,14 +178,14 @@ def _encode(array: pa.Array, bounds: Int64Array) -> Iterator[_Piece]:
         offsets, data = binary_buffers(array)
         lengths = np.diff(offsets).astype(np.uint32)
         yield counts * 4, lengths.view(np.uint8)
-        yield np.diff(offsets[bounds]), data[offsets[0] : offsets[-1]]
+        yield np.diff(offsets if bounds is None else offsets[bounds]), data[offsets[0] : offsets[-1]]
     elif pa.types.is_struct(data_type):
         for field in array.flatten():
             yield from _encode(field, bounds)
     elif not pa.types.is_null(data_type):
         offsets, elements = _elements(array)
         yield counts * 4, np.diff(offsets).astype(np.uint32).view(np.uint8)
-        yield from _encode(elements, offsets[bounds])
+        yield from _encode(elements, offsets if bounds is None else offsets[bounds])
 
 
 def _elements(array: pa.Array) -> tuple[Int64Array, pa.Array]:
@@ -146,23 +201,23 @@ def _elements(array: pa.Array) -> tuple[Int64Array, pa.Array]:
 class _Reader:
     """Where the next cell of each row begins."""
 
-    __slots__ = ("_data", "_positions", "_rows")
+    __slots__ = ("_data", "_rows", "positions")
 
     def __init__(self, data: BytesArray, positions: Int64Array) -> None:
-        self._data, self._positions = data, positions
+        self._data, self.positions = data, positions
         self._rows = np.arange(len(positions), dtype=np.int32)
 
-    def read(self, data_type: pa.DataType, counts: Int64Array) -> pa.Array:
-        """One cell of each row, with so many values, joined."""
-        valid: BoolArray | None = self._take(counts).view(np.bool_)
+    def read(self, data_type: pa.DataType, counts: Int64Array | None) -> pa.Array:
+        """One cell of each row, with so many values, joined; without counts it has one."""
+        valid: BoolArray | None = self._values(counts, 1).view(np.bool_)
         total = len(valid)  # type: ignore[arg-type]
         if valid is not None and valid.all():
             valid = None
         if is_fixed(data_type):
             dtype = numpy_type(data_type)
-            return fixed_array(self._take(counts * dtype.itemsize).view(dtype), valid, data_type)
+            return fixed_array(self._values(counts, dtype.itemsize).view(dtype), valid, data_type)
         if _fixed_bytes(data_type):
-            plain = self._take(counts * (data_type.bit_width // 8))
+            plain = self._values(counts, data_type.bit_width // 8)
             return pa.Array.from_buffers(data_type, total, [bitmap_of(valid), pa.py_buffer(plain)])
         if is_binary_like(data_type):
             offsets, sizes = self._lengths(counts)
@@ -181,18 +236,32 @@ class _Reader:
         elements = self.read(data_type.value_type, sizes)
         return pa.Array.from_buffers(data_type, total, [bitmap_of(valid), pa.py_buffer(shaped)], children=[elements])
 
+    def skip(self, length: int) -> None:
+        """Leave out the next bytes of each row."""
+        self.positions += length
+
     def _take(self, lengths: Int64Array) -> BytesArray:
         """The next bytes of each row."""
-        ends = self._positions + lengths
-        _, taken = gather_binary(self._positions, ends, self._data, self._rows)
-        self._positions = ends
+        ends = self.positions + lengths
+        _, taken = gather_binary(self.positions, ends, self._data, self._rows)
+        self.positions = ends
         return taken
 
-    def _lengths(self, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _values(self, counts: Int64Array | None, width: int) -> BytesArray:
+        """The next values of each row, of this width."""
+        if counts is not None:
+            return self._take(counts * width)
+        target = np.empty(len(self._rows) * width, np.uint8)
+        _take_each(width, self._data, self.positions, target)
+        return target
+
+    def _lengths(self, counts: Int64Array | None) -> tuple[Int64Array, Int64Array]:
         """Offsets from the lengths that come next, and their sum per row."""
-        lengths = self._take(counts * 4).view(np.uint32)
+        lengths = self._values(counts, 4).view(np.uint32)
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
+        if counts is None:
+            return offsets, np.diff(offsets)
         bounds = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=bounds[1:])
         return offsets, np.diff(offsets[bounds])

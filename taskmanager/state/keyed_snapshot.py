@@ -68,6 +68,28 @@ def _order_by_key_group(
     return -1
 
 
+def by_key_group(
+    key_fields: Sequence[pa.Field], keys: FrozenKeys, slots: Slots, key_groups: KeyGroupRange, max_parallelism: int
+) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The slots ordered by key group, and where each key group's begin."""
+    if not len(slots):
+        return slots, np.zeros(len(key_groups) + 1, np.int64)
+    groups, ordered = empty_array(len(slots), np.uint16), empty_array(len(slots), np.int32)
+    bounds = np.zeros(len(key_groups) + 2, np.int64)
+    hashes = hash_columns(keys.keys(slots))
+    strange = _order_by_key_group(hashes, max_parallelism, key_groups.start, slots, groups, ordered, bounds)
+    if strange >= 0:
+        columns = keys.keys(slots[strange : strange + 1])
+        key = ", ".join(
+            f"{field.name}={column[0].as_py()!r}" for field, column in zip(key_fields, columns, strict=True)
+        )
+        raise StateError(
+            f"keyed state holds the key {key} of another subtask's key group: the key was another one when the row was sent here. "
+            "Key columns have to be the same in every evaluation; compute them once, before key_by, and change nothing in place"
+        )
+    return ordered, bounds[:-1]
+
+
 class FrozenField(NamedTuple):
     """A column of the snapshot."""
 
@@ -150,7 +172,7 @@ class KeyedSnapshot:
         keys = check(keys, "there is no keys")
         occupied = check(occupied, "there is no occupied")
         slots = true_rows(occupied())
-        slots, row_offsets = self._by_key_group(keys, slots)
+        slots, row_offsets = by_key_group(self._key_fields, keys, slots, self._range, self._max_parallelism)
         self.row_count = len(slots)
         metadata = {DELTA_METADATA: b"1"} if self._is_delta else None
         schema = pa.schema([*self._key_fields, *(field for field, _ in self._fields)], metadata=metadata)
@@ -172,22 +194,3 @@ class KeyedSnapshot:
         """Let go of what was frozen."""
         self._keys = self._occupied = None
         self._fields = []
-
-    def _by_key_group(self, keys: FrozenKeys, slots: Slots) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:
-        """The slots ordered by key group, and where each key group's begin."""
-        if not len(slots):
-            return slots, np.zeros(len(self._range) + 1, np.int64)
-        groups, ordered = empty_array(len(slots), np.uint16), empty_array(len(slots), np.int32)
-        bounds = np.zeros(len(self._range) + 2, np.int64)
-        hashes = hash_columns(keys.keys(slots))
-        strange = _order_by_key_group(hashes, self._max_parallelism, self._range.start, slots, groups, ordered, bounds)
-        if strange >= 0:
-            columns = keys.keys(slots[strange : strange + 1])
-            key = ", ".join(
-                f"{field.name}={column[0].as_py()!r}" for field, column in zip(self._key_fields, columns, strict=True)
-            )
-            raise StateError(
-                f"keyed state holds the key {key} of another subtask's key group: the key was another one when the row was sent here. "
-                "Key columns have to be the same in every evaluation; compute them once, before key_by, and change nothing in place"
-            )
-        return ordered, bounds[:-1]

@@ -21,7 +21,7 @@ from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.operators.base.operator_contract import SnapshotSink
 from snapline.taskmanager.operators.sources.push_source_operator import PushSourceRunner
 from snapline.taskmanager.programs.program_place import OfferPlace
-from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
+from snapline.taskmanager.state.outside.segment_space import SegmentSpace
 
 
 class StateBlob(Protocol):
@@ -54,8 +54,8 @@ class Environment(Protocol):
         """A blob of the snapshot that the task restores from."""
         ...
 
-    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> KeyValueStore:
-        """Where keyed state lies that memory has no room for. Its owner closes it."""
+    def open_segment_space(self, directory: str) -> SegmentSpace:
+        """Where keyed state lies that memory has no room for."""
         ...
 
     def unpickle(self, payload: bytes) -> Any:

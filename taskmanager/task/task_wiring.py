@@ -166,7 +166,7 @@ def create_chain(
             processing_time=processing_time,
             configuration=descriptor.configuration,
             wake_up=environment.wake_up,
-            open_key_value_store=environment.open_key_value_store,
+            open_segment_space=environment.open_segment_space,
             offer_place=offer_place,
             report_watermark=report_watermark,
             split_demand=writers[0].demand if writers else no_demand,

@@ -51,14 +51,14 @@ CORES = (
 
 NOT_IN_CORES = frozenset(
     """asyncio concurrent fcntl glob http io kazoo logging multiprocessing obstore os pathlib pykka pyspark queue random
-    rocksdict secrets select selectors shutil signal socket socketserver ssl structlog subprocess sys tempfile threading
+    secrets select selectors shutil signal socket socketserver ssl structlog subprocess sys tempfile threading
     time urllib uuid grpc""".split()
 )
 CALLS_NOT_IN_CORES = frozenset({"open", "print", "input", "id", "hash"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 BACKENDS: dict[str, frozenset[str]] = {
-    "snapline.taskmanager.state.rocksdb.rocksdb_store": frozenset({"rocksdict", "os", "pathlib", "shutil", "tempfile"}),
+    "snapline.taskmanager.state.outside.segment_files": frozenset({"os", "pathlib", "tempfile"}),
 }
 """State backends that are files by nature, and what those may import."""
 
@@ -70,7 +70,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "obstore": ("snapline.runtime", "snapline"),
     "pyspark": ("snapline",),
     "pyarrow.flight": ("snapline.taskmanager.network.flight",),
-    "rocksdict": ("snapline.taskmanager.state.rocksdb.rocksdb_store",),
     "click": ("snapline", "snapline.coordinator.__main__"),
     "rich": ("snapline",),
     "pandas": (),
@@ -241,7 +240,7 @@ def test_the_room_keeps_its_arrows(room: str) -> None:
         ("snapline.coordinator.checkpoint.x", "def f():\n    import threading", "a core imports threading"),
         ("snapline.coordinator.execution.x", "from datetime import datetime\ndatetime.now()", "reads the clock"),
         ("snapline.taskmanager.state.x", "hash('a')", "calls hash()"),
-        ("snapline.taskmanager.state.x", "import rocksdict", "a core imports rocksdict"),
+        ("snapline.taskmanager.state.x", "import tempfile", "a core imports tempfile"),
         ("snapline.taskmanager.actors.x", "from pyarrow import flight", "only in snapline.taskmanager.network.flight"),
         ("snapline.taskmanager.actors.x", "import pyarrow.flight as fl", "only in snapline.taskmanager.network.flight"),
         (
@@ -260,7 +259,7 @@ def test_a_broken_rule_is_found_and_explained(module: str, source: str, message:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("snapline.taskmanager.state.rocksdb.rocksdb_store.backend", "import rocksdict, os"),
+        ("snapline.taskmanager.state.outside.segment_files.backend", "import tempfile, os"),
         (
             "snapline.coordinator.checkpoint.x",
             "from __future__ import annotations\nfrom snapline.dataflow.ids import JobID\nimport math",

@@ -54,7 +54,7 @@ from snapline.taskmanager.programs.program_place import offer_no_place
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.restore import InlineBlob, SegmentBlob
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
 from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
 from snapline.taskmanager.threads.push_source_threads import TurnTakingPushSource
@@ -159,9 +159,9 @@ class SimulatedTaskEnvironment(TaskEnvironment):
             raise InvariantViolation(f"state is read as a {type(blob).__name__}")
         return CheckedBlob(blob, self.disk, self.machine)
 
-    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
-        del directory, name, memory_bytes
-        return InMemoryKeyValueStore()
+    def open_segment_space(self, directory: str) -> MemorySegmentSpace:
+        del directory
+        return MemorySegmentSpace()
 
     def unpickle(self, payload: bytes) -> Any:
         return self.world.arrived(payload)

@@ -19,7 +19,7 @@ from snapline.taskmanager.operators.base.operator_contract import KeyedSnapshotP
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE
 from snapline.taskmanager.state.incremental import IncrementalSnapshots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 
 LATE_ROWS_METRIC = "late_rows"
 """The counter of rows that came too late for their windows or partners: dropped, or to the side output (Flink:
@@ -46,11 +46,10 @@ class IncrementalKeyedOperator(KeyedOperator):
         """The one that `state.backend.type` names."""
         if self.setting(STATE_BACKEND) != "rocksdb":
             return super().make_backend(key_schema)
-        context, memory_bytes = self.context, self.setting(ROCKSDB_MEMORY)
-        name = f"{context.execution_attempt}-{context.operator_id}"
-        store = context.open_key_value_store(self.setting(ROCKSDB_DIRECTORY), name, memory_bytes // 3)
-        return RocksDBKeyedStateBackend(
-            key_schema, context.key_group_range, context.max_parallelism, store, memory_bytes - memory_bytes // 3
+        context = self.context
+        space = context.open_segment_space(self.setting(ROCKSDB_DIRECTORY))
+        return SpillingKeyedStateBackend(
+            key_schema, context.key_group_range, context.max_parallelism, space, self.setting(ROCKSDB_MEMORY)
         )
 
     def due_outside_ms(self, state_name: str) -> int:

@@ -22,7 +22,7 @@ from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
 from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
-from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
+from snapline.taskmanager.state.outside.segment_space import SegmentSpace
 
 
 class Output(Protocol):
@@ -103,8 +103,8 @@ class OperatorContext:
     configuration: Mapping[str, str]
     wake_up: Callable[[], None]
     """Thread-safe: makes the task loop run again soon (used by push-style sources)."""
-    open_key_value_store: Callable[[str, str, int], KeyValueStore]
-    """(directory, name, memory in bytes) -> where keyed state lies that memory has no room for."""
+    open_segment_space: Callable[[str], SegmentSpace]
+    """(directory) -> where keyed state lies that memory has no room for."""
     offer_place: OfferPlace = offer_no_place
     """For an external task: (what the program is told, key groups of its rows, wake-up) -> its place."""
     report_watermark: Callable[[str, int, int], None] = no_report

@@ -28,7 +28,7 @@ from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.chains import Chains
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.key_index import KeyIndex
-from snapline.taskmanager.state.index.slots import Slots, grown
+from snapline.taskmanager.state.index.slots import Slots, distinct, grown
 
 FIRED = "fired"
 NEVER_FIRED = MIN_WATERMARK_MS
@@ -280,4 +280,4 @@ class WindowState(ContentsState):
         return entry_maps(self.descriptor, offsets, starts, children)
 
     def clear_batch(self, slots: Slots) -> None:
-        self.remove(self._of_key.entries(np.unique(slots))[1])
+        self.remove(self._of_key.entries(distinct(slots))[1])

@@ -110,6 +110,13 @@ class SlotAllocator:
         return np.flatnonzero(self.live[: self.high_water]).astype(np.int32)
 
 
+def distinct(slots: Slots) -> Slots:
+    """Each of these slots once, ascending: faster than sorting or hashing them, because slots are dense."""
+    mask = np.zeros(int(slots.max(initial=-1)) + 1, np.bool_)
+    mask[slots] = True
+    return np.flatnonzero(mask).astype(np.int32)
+
+
 def doubled(capacity: int, needed: int) -> int:
     """The capacity doubled until it is enough."""
     while capacity < needed:

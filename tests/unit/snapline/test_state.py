@@ -30,8 +30,8 @@ from snapline.dataflow.snapshot.handles import (
 )
 from snapline.state import StateReader, StateReadError, diff
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 
 MAX_PARALLELISM, PARALLELISM = 32, 2
 KEY = pa.schema([("city", pa.string()), ("day", pa.date32())])
@@ -50,7 +50,7 @@ class Writer:
         self.backends = [
             KeyedStateBackend(KEY, key_groups, MAX_PARALLELISM)
             if backend == "hashmap"
-            else RocksDBKeyedStateBackend(KEY, key_groups, MAX_PARALLELISM, InMemoryKeyValueStore(), 0)
+            else SpillingKeyedStateBackend(KEY, key_groups, MAX_PARALLELISM, MemorySegmentSpace(), 0)
             for key_groups in ranges
         ]
         self.chains = [backend.incremental_snapshots(f"op-{n}") for n, backend in enumerate(self.backends)]

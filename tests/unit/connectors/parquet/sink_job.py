@@ -23,7 +23,7 @@ from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, RestoredState
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 
 CONFIGURATION = {"execution.checkpointing.interval": "1 s"}
 
@@ -249,5 +249,5 @@ class SinkJob:
             processing_time=None,  # type: ignore[arg-type]  # a sink asks for no time
             configuration=CONFIGURATION,
             wake_up=lambda: None,
-            open_key_value_store=lambda *_: InMemoryKeyValueStore(),
+            open_segment_space=lambda *_: MemorySegmentSpace(),
         )

@@ -18,7 +18,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     SharedKeyedSnapshotPart,
     StreamOperator,
 )
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 
 
@@ -95,7 +95,7 @@ class Harness:
             processing_time=self.time,
             configuration={**BACKEND, **(configuration or {"pipeline.auto-watermark-interval": "0 ms"})},
             wake_up=lambda: None,
-            open_key_value_store=lambda *_: InMemoryKeyValueStore(),
+            open_segment_space=lambda *_: MemorySegmentSpace(),
         )
         operator.setup(self.context, self)
 

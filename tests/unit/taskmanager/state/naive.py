@@ -18,8 +18,8 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 
 MAX_PARALLELISM = 16
 ALL = KeyGroupRange(0, MAX_PARALLELISM - 1)
@@ -160,8 +160,8 @@ class Subject:
         schema = pa.schema([("key", pa.string())])
         self.backend = KeyedStateBackend(schema, key_group_range, max_parallelism)
         if memory_bytes is not None:
-            self.backend = RocksDBKeyedStateBackend(
-                schema, key_group_range, max_parallelism, InMemoryKeyValueStore(), memory_bytes
+            self.backend = SpillingKeyedStateBackend(
+                schema, key_group_range, max_parallelism, MemorySegmentSpace(), memory_bytes
             )
 
     def claim(self) -> None:

@@ -61,7 +61,7 @@ from snapline.dataflow.wire.messages import (
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.programs.program_place import offer_no_place
 from snapline.taskmanager.snapshots.blobs import assemble, plan_blobs
-from snapline.taskmanager.state.rocksdb.key_value_store import InMemoryKeyValueStore
+from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
 from snapline.taskmanager.threads.push_source_threads import TurnTakingPushSource
 
@@ -147,8 +147,8 @@ class TaskWorld:
     def create_push_source_runner(self) -> TurnTakingPushSource:
         return TurnTakingPushSource("push-source")
 
-    def open_key_value_store(self, directory: str, name: str, memory_bytes: int) -> InMemoryKeyValueStore:
-        return InMemoryKeyValueStore()
+    def open_segment_space(self, directory: str) -> MemorySegmentSpace:
+        return MemorySegmentSpace()
 
     def clock_ms(self) -> int:
         return 0

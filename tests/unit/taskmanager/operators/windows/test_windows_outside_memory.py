@@ -40,7 +40,7 @@ SIDES = JoinSide(("k",), "t", SCHEMA), JoinSide(("k2",), "t2", RIGHT)
 AGGREGATES = (Aggregate("n", "count"), Aggregate("total", "sum", "v"), Aggregate("least", "min", "v"))
 SMALL = {
     "state.backend.type": "rocksdb",
-    "state.backend.rocksdb.memory.fixed-per-slot": "4 kb",
+    "state.backend.rocksdb.memory.fixed-per-slot": "2500 b",
     "execution.checkpointing.incremental": "true",
 }
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, BytesArray
-from snapline.dataflow.columnar.kernel import I64, U64, I32s, RO_I32s, U8s, kernel
-from snapline.taskmanager.state.index.slots import Slots, grow_in_place
+from snapline.dataflow.columnar.kernel import I64, U64, I32s, I64s, RO_I32s, U8s, kernel
+from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
 
-LOADED, CHANGED, USED, STORED = 1, 2, 4, 8
+LOADED, CHANGED, USED, GOING = 1, 2, 4, 8
 """Flags of a key. Its row was looked for outside; it may differ from what lies outside; it was used since the hand came
-by; outside there is a row of it, perhaps an old one."""
+by; it goes next."""
 
 
 @kernel(I64(RO_I32s, U64, U8s, I32s))
@@ -34,18 +34,41 @@ def _mark(slots: Any, mark: Any, flags: Any, fresh: Any) -> int:
     return count
 
 
-class HotKeys:
-    """Flags by slot, and the hand of the clock."""
+@kernel(I64(U8s, I64, I64, I32s, I64s))
+def _next_to_go(flags: Any, start: int, high: int, chosen: Any, hand: Any) -> int:
+    """Let the hand go round, twice at the most, until enough are chosen."""
+    count = 0
+    for step in range(2 * high):
+        if count == chosen.shape[0]:
+            break
+        slot = start + step
+        while slot >= high:
+            slot -= high
+        known = flags[slot]
+        if known & np.uint8(LOADED | USED | GOING) == LOADED:
+            chosen[count] = slot
+            count += 1
+            flags[slot] = known | np.uint8(GOING)
+        flags[slot] &= np.uint8(255 - USED)
+        hand[0] = slot + 1
+    return count
 
-    __slots__ = ("_hand", "flags")
+
+class HotKeys:
+    """Flags and numbers by slot, and the hand of the clock."""
+
+    __slots__ = ("_hand", "_outside", "flags")
 
     def __init__(self, capacity: int) -> None:
         self.flags: BytesArray = np.zeros(capacity, np.uint8)
+        self._outside: Slots = np.full(capacity, -1, np.int32)
+        """The number of a key that has a row outside, perhaps an old one; else -1."""
         self._hand = 0
 
     def grow(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
         grow_in_place(self, "flags", capacity)
+        self._outside = grown(self._outside, capacity, -1)
 
     def use(self, slots: Slots, *, changes: bool) -> Slots:
         """These are used; returns those that were not loaded yet, each once. From now on they count as loaded."""
@@ -65,24 +88,26 @@ class HotKeys:
     def forget(self, slots: Slots) -> None:
         """These slots belong to no key any more."""
         self.flags[slots] = 0
+        self._outside[slots] = -1
+
+    def lie_outside(self, slots: Slots, numbers: Slots) -> None:
+        """There are rows of these keys outside, under these numbers."""
+        self._outside[slots] = numbers
+
+    def outside(self, slots: Slots) -> Slots:
+        """The numbers of these keys outside, -1 for one without a row there."""
+        return self._outside[slots]
 
     def stored(self, high_water: int) -> BoolArray:
         """For each slot below, whether there is a row outside."""
-        found: BoolArray = (self.flags[:high_water] & STORED) != 0
+        found: BoolArray = self._outside[:high_water] >= 0
         return found
 
     def next_to_go(self, count: int, high_water: int) -> Slots:
         """So many loaded slots, or all: first those that were not used since the hand came by."""
-        ring = np.concatenate([np.arange(self._hand, high_water), np.arange(min(self._hand, high_water))]).astype(
-            np.int32
-        )
-        seen = self.flags[ring]
-        chosen = ring[(seen & (LOADED | USED)) == LOADED][:count]
-        if len(chosen) == count:
-            end = int(np.flatnonzero(ring == chosen[-1])[0]) + 1
-            self.flags[ring[:end]] &= np.uint8(255 - USED)
-            self._hand = int(chosen[-1]) + 1
-            return chosen
-        spared = ring[(seen & (LOADED | USED)) == (LOADED | USED)]
-        self.flags[ring] &= np.uint8(255 - USED)
-        return np.concatenate([chosen, spared[: count - len(chosen)]])
+        chosen, hand = np.empty(count, np.int32), np.zeros(1, np.int64)
+        chosen = chosen[
+            : _next_to_go(self.flags, self._hand if self._hand < high_water else 0, high_water, chosen, hand)
+        ]
+        self._hand = int(hand[0])
+        return chosen

@@ -11,15 +11,13 @@ operators, barriers or storage. Mirrors Flink's RocksDBKeyedStateBackend, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, pairwise
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.state import StateDescriptor, descriptor_of
-from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, validity
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_evolution import convert
 from snapline.dataflow.snapshot.state_format import (
@@ -44,14 +42,14 @@ from snapline.taskmanager.state.keyed_backend import (
 )
 from snapline.taskmanager.state.keyed_state import KeyedState
 from snapline.taskmanager.state.keyed_timers import KeyedTimers
-from snapline.taskmanager.state.rocksdb.cold_rows import ColdRows, RowColumns
-from snapline.taskmanager.state.rocksdb.cold_snapshot import ColdSnapshot
-from snapline.taskmanager.state.rocksdb.hot_keys import CHANGED, LOADED, STORED, HotKeys
-from snapline.taskmanager.state.rocksdb.key_value_store import KeyValueStore
-from snapline.taskmanager.state.rocksdb.spilled_timers import SpilledTimerQueue
+from snapline.taskmanager.state.outside.cold_rows import ColdRows
+from snapline.taskmanager.state.outside.cold_snapshot import ColdSnapshot, FileOfRows
+from snapline.taskmanager.state.outside.due_outside import DueOutside
+from snapline.taskmanager.state.outside.hot_keys import CHANGED, LOADED, HotKeys
+from snapline.taskmanager.state.outside.segment_space import SegmentSpace
+from snapline.taskmanager.state.outside.spilled_timers import SpilledTimerQueue
+from snapline.taskmanager.state.timer_queue import TIMERS_TYPE
 
-PART_BYTES = 24 << 20
-"""What lies outside is written in files of about this size, as far as key groups allow."""
 _SAMPLE = 512
 _SAMPLE_EVERY_BATCHES = 256
 _SAMPLE_ADOPTED_EVERY_BATCHES = 32
@@ -60,14 +58,15 @@ _ROOM = 3
 """Memory that a row takes, by its size."""
 _OVERHEAD_BYTES = 64
 """Per key: its place in the index, flags."""
+_OUTSIDE_BYTES = 40
+"""Memory that a key outside takes, for its place in the index; up to half of what there is comes off for that."""
 _CHUNK_ROWS = 8192
-_FIRST_ADOPTED = 1 << 15
-"""Numbers of queues: timers from 0 on, adopted states from here on."""
+"""So many rows of a restored file, or of all keys outside, are looked at in one step."""
 _CLEANUP_ROWS = 256
 """So many keys outside are looked at, for states with a time-to-live, when there have been as many rows."""
 
 
-class RocksDBKeyedStateBackend(KeyedStateBackend):
+class SpillingKeyedStateBackend(KeyedStateBackend):
     """KeyedStateBackend with room for more than fits into memory."""
 
     def __init__(
@@ -75,24 +74,21 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         key_schema: pa.Schema,
         key_group_range: KeyGroupRange,
         max_parallelism: int,
-        store: KeyValueStore,
+        space: SegmentSpace,
         memory_bytes: int,
     ) -> None:
-        """`memory_bytes`: about what the keys in memory may take. The store is this backend's alone, and closed by
-        it."""
+        """`memory_bytes`: about what the keys in memory may take. The space is this backend's alone."""
         super().__init__(key_schema, key_group_range, max_parallelism)
-        self._cold = ColdRows(store, [field.type for field in self.key_fields], max_parallelism)
+        self._cold = ColdRows(space, self.key_fields)
         self._memory_bytes = memory_bytes
         self._hot = HotKeys(self._capacity)
         self._due: dict[str, _DueOutside] = {}
         """What is due outside of adopted states, by name."""
-        self._stored_keys = 0
-        """Keys with a row outside, those in memory among them."""
         self._row_bytes = 32.0
         self._sample_at = 1
         self._batches = 0
         self._epoch = 0
-        self._cleaned_until = b""
+        self._cleaned_until = 0
         self._rows_since_cleanup = 0
         self._have_left = False
         """Keys have been let go of."""
@@ -101,7 +97,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def __len__(self) -> int:
         live = self._index.live_slots()
-        return len(live) + self._stored_keys - int(self._hot.have(live, STORED).sum())
+        return len(live) + len(self._cold) - int((self._hot.outside(live) >= 0).sum())
 
     def slots(self, key_columns: Sequence[Column]) -> Slots:
         if not self.scope.is_open:
@@ -122,32 +118,29 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def update_all(self, update: Callable[[Slots], None]) -> None:
         """A key that moves meanwhile may come twice."""
         super().update_all(update)
-        if not self._stored_keys:
-            return
-        rows = self._scan()
-        while chunk := [key for key, _ in islice(rows, _CHUNK_ROWS)]:
+        outside = self._cold.numbers()
+        for first in range(0, len(outside), _CHUNK_ROWS):
             self._make_room()
-            slots = self._load_keys(chunk)
+            slots = self._load_keys(self._cold.still(outside[first : first + _CHUNK_ROWS]))
             self.touch(slots)
             update(slots)
 
     def lookup(self, key_columns: Sequence[Column]) -> Slots:
         known = self._index.lookup(key_columns) >= 0
         slots = self.slots(key_columns)
-        return np.where(known | self._hot.have(slots, STORED), slots, np.int32(-1))
+        return np.where(known | (self._hot.outside(slots) >= 0), slots, np.int32(-1))
 
     def adopt_state(self, state: AdoptedState) -> None:
         check_encodable(state.descriptor.name, state.descriptor.storage_type)
         super().adopt_state(state)
-        self._due[state.descriptor.name] = _DueOutside(_FIRST_ADOPTED + len(self._due), state.due_times)
+        self._due[state.descriptor.name] = _DueOutside(state.due_times)
 
     def due_outside_ms(self, name: str) -> int:
-        earliest = self._due[name].earliest_outside
+        earliest = self._due[name].outside.earliest
         return NOTHING_DUE if earliest is None else earliest
 
     def load_due(self, name: str, time_ms: int, limit: int) -> None:
-        due = self._due[name]
-        self._load_due(due.number, due, time_ms, max(1, min(limit, self._most_keys // 2)))
+        self._load_due(self._due[name].outside, time_ms, max(1, min(limit, self._most_keys // 2)))
 
     # -- between memory and outside -----------------------------------------------------------------------------------
 
@@ -156,32 +149,30 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if self._index.capacity != self._capacity:
             self._grow()
         fresh = self._hot.use(slots, changes=changes)
-        if len(fresh) and self._stored_keys:
+        if len(fresh) and len(self._cold):
             self._load(fresh)
 
-    def _load_keys(self, keys: Sequence[bytes]) -> Slots:
-        """The slots of these keys, in memory now."""
-        slots = self._index.lookup_or_insert(self._cold.columns_of(keys))
+    def _load_keys(self, numbers: Slots) -> Slots:
+        """The slots of these keys, which have rows outside; they are in memory now."""
+        slots = self._index.lookup_or_insert(self._cold.keys(numbers))
         self._know(slots, changes=False)
         return slots
 
     def _load(self, slots: Slots) -> None:
         """Take over the rows of keys that have come into memory just now."""
-        keys = self._cold.keys_of(self._index.keys(slots))
-        rows = self._cold.read(keys)
-        found = np.flatnonzero(np.array([row is not None for row in rows], np.bool_))
-        if not len(found):
-            return
-        self._hot.add(slots[found], STORED)
+        numbers = self._cold.find(self._index.keys(slots))
+        found = np.flatnonzero(numbers >= 0)
+        if len(found) < len(slots):
+            slots, numbers = slots[found], numbers[found]
+        self._hot.lie_outside(slots, numbers)
         queues = self._queues()
-        for group in self._cold.decode([row for row in rows if row is not None]):
-            numbers = found[group.rows]
-            self._forget_due(group, [keys[at] for at in numbers.tolist()])
+        for group in self._cold.read(numbers):
+            chosen = slots[group.rows]
             for field, column in group.columns:
                 if field.name in self._states:
-                    self._restore_state(field, slots[numbers], column)
+                    self._restore_state(field, chosen, column)
                 elif field.name not in self._removed:
-                    queues[field.name][1].restore(slots[numbers], column)
+                    queues[field.name].restore(chosen, column)
 
     def _make_room(self) -> None:
         """Let keys go when there are more than memory is meant for."""
@@ -200,7 +191,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     @property
     def _most_keys(self) -> int:
         """So many may be in memory."""
-        return max(1, int(self._memory_bytes / (self._row_bytes + _OVERHEAD_BYTES)))
+        room = max(self._memory_bytes // 2, self._memory_bytes - _OUTSIDE_BYTES * len(self._cold))
+        return max(1, int(room / (self._row_bytes + _OVERHEAD_BYTES)))
 
     def _sample(self) -> None:
         """How large rows are in memory: columns have up to twice the room that they use, and some more while they are
@@ -213,7 +205,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         columns = [state.get_batch(chosen) for state in self._states.values()]
         if columns:
             offsets, _ = encode_rows(columns)
-            timers = sum(len(queue) for _, queue in self._queues().values())
+            timers = sum(len(queue) for queue in self._queues().values())
             self._row_bytes = _ROOM * int(offsets[-1]) / len(chosen) + 80 * timers / len(live)
 
     def _let_go(self, slots: Slots) -> None:
@@ -222,120 +214,105 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             return
         self._have_left = True
         columns = [(state.descriptor.to_field(), state.get_batch(slots)) for state in self._states.values()]
-        empty = np.ones(len(slots), np.bool_)
-        keys = self._cold.keys_of(self._index.keys(slots))
-        for _, column in columns:
-            empty &= np.asarray(column.is_null())
-        for name, (_, queue) in self._queues().items():
-            timers = queue.take_slots(slots)
-            empty &= np.diff(np.asarray(timers.offsets)) == 0
-            columns.append((pa.field(name, timers.type), timers))
-        self._note_due(columns, keys)
-        stored = self._hot.have(slots, STORED)
-        written = np.flatnonzero(self._hot.have(slots, CHANGED) & ~empty)
-        gone = np.flatnonzero(empty & stored)
-        if len(written) < len(slots):
-            columns = [(field, column.take(pa.array(written))) for field, column in columns]
-        rows = self._cold.encode(columns) if columns else []
-        self._cold.write(
-            zip((keys[at] for at in written.tolist()), rows, strict=True), [keys[at] for at in gone.tolist()]
-        )
-        self._stored_keys += int((~stored[written]).sum()) - len(gone)
+        columns += [(pa.field(name, TIMERS_TYPE), queue.take_slots(slots)) for name, queue in self._queues().items()]
+        empty = self._are_empty(columns, len(slots))
+        keys, numbers = self._index.keys(slots), self._hot.outside(slots)
+        written = self._hot.have(slots, CHANGED) & ~empty
+        if written.all():
+            numbers = self._cold.put(numbers, keys, columns)
+        elif written.any():
+            rows = pa.array(np.flatnonzero(written))
+            some = [(field, column.take(rows)) for field, column in columns]
+            numbers[written] = self._cold.put(numbers[written], [key.take(rows) for key in keys], some)
+        self._note_due(columns, numbers)
+        gone = numbers[empty & (numbers >= 0)]
+        self._forget_due(gone)
+        self._cold.forget(gone)
         if self._changes is not None:
-            changed = np.flatnonzero(self._changes.touched(self._index.high_water)[slots])
-            if len(changed):
-                self._cold.note_changes(self._epoch, [keys[at] for at in changed.tolist()])
+            changed = self._changes.touched(self._index.high_water)[slots]
+            if changed.any():
+                self._cold.note_changed(self._epoch, numbers[changed & ~empty])
+                rows = np.flatnonzero(changed & empty)
+                if len(rows):
+                    self._cold.note_gone(self._epoch, [key.take(pa.array(rows)) for key in keys])
             self._changes.forget(slots)
         for state in self._states.values():
             state.clear_batch(slots)
         self._hot.forget(slots)
         self._index.remove(slots)
 
+    def _are_empty(self, columns: Sequence[tuple[pa.Field, pa.Array]], count: int) -> BoolArray:
+        """Which rows of these columns hold nothing."""
+        empty = np.ones(count, np.bool_)
+        queues = self._queues()
+        for field, column in columns:
+            if field.name in queues:
+                empty &= np.diff(np.asarray(column.offsets)) == 0
+            else:
+                valid = validity(column)
+                empty &= np.False_ if valid is None else ~valid
+        return empty
+
     def _expire_some(self) -> None:
         super()._expire_some()
-        if not self._stored_keys or self._rows_since_cleanup < _CLEANUP_ROWS:
+        if not len(self._cold) or self._rows_since_cleanup < _CLEANUP_ROWS:
             return
         self._rows_since_cleanup = 0
-        keys = [key for key, _ in islice(self._cold.scan_after(self._cleaned_until), _CLEANUP_ROWS)]
-        self._cleaned_until = keys[-1] if keys else b""
-        if keys:
-            slots = self._load_keys(keys)
+        numbers, self._cleaned_until = self._cold.numbers_from(self._cleaned_until, _CLEANUP_ROWS)
+        if len(numbers):
+            slots = self._load_keys(numbers)
             for state in self._ttl_states:
                 self.touch(state.expire(slots))
 
-    def _queues(self) -> dict[str, tuple[int, SpilledTimerQueue]]:
-        """Column name to number and queue. Numbers stay: queues are only ever added."""
-        queues = [
-            (f"{timers.name}/{domain}", queue)
+    def _queues(self) -> dict[str, SpilledTimerQueue]:
+        """The timer queues by the name of their column."""
+        return {
+            f"{timers.name}/{domain}": queue
             for timers in self._timers.values()
             for domain, queue in timers.queues()
             if isinstance(queue, SpilledTimerQueue)
-        ]
-        return {name: (number, queue) for number, (name, queue) in enumerate(queues)}
+        }
 
     def _make_timers(self, name: str) -> KeyedTimers:
-        def make(domain: str) -> SpilledTimerQueue:
-            column = f"{name}/{domain}"
-            return SpilledTimerQueue(lambda timestamp, limit: self._load_due(*self._queues()[column], timestamp, limit))
+        return KeyedTimers(name, self.scope, self._capacity, lambda _: SpilledTimerQueue(self._load_due))
 
-        return KeyedTimers(name, self.scope, self._capacity, make)
-
-    def _due_entries(
-        self, columns: Iterable[tuple[pa.Field, pa.Array]], keys: Sequence[bytes]
-    ) -> Iterator[tuple[int, _Queue, list[tuple[int, bytes]]]]:
-        """When these keys are due, by queue, from columns of their rows."""
+    def _note_due(self, columns: Sequence[tuple[pa.Field, pa.Array]], numbers: Slots) -> None:
+        """These rows are outside from now on, under these numbers; -1: one that is empty."""
         queues = self._queues()
+        present = numbers >= 0
         for field, column in columns:
             if field.name in self._due:
                 due = self._due[field.name]
-                yield due.number, due, due.entries(column, keys)
+                due.outside.note(numbers[present], due.times(column)[present])
             elif field.name in queues:
-                yield *queues[field.name], _earliest(column, keys)
+                queues[field.name].outside.note(numbers[present], _earliest(column)[present])
 
-    def _note_due(self, columns: Iterable[tuple[pa.Field, pa.Array]], keys: Sequence[bytes]) -> None:
-        """These keys are outside from now on."""
-        for number, queue, entries in self._due_entries(columns, keys):
-            if entries:
-                self._cold.note_timers(number, entries)
-                queue.expect(min(time for time, _ in entries))
+    def _forget_due(self, numbers: Slots) -> None:
+        """These keys have no row any more."""
+        for outside in [due.outside for due in self._due.values()] + [
+            queue.outside for queue in self._queues().values()
+        ]:
+            outside.forget(numbers)
 
-    def _forget_due(self, rows: RowColumns, keys: Sequence[bytes]) -> None:
-        """These rows count no more."""
-        for number, _, entries in self._due_entries(rows.columns, keys):
-            if entries:
-                self._cold.forget_timers(number, entries)
-
-    def _load_due(self, number: int, queue: _Queue, timestamp: int, limit: int) -> None:
+    def _load_due(self, outside: DueOutside, timestamp: int, limit: int) -> None:
         """Load the keys that are due first, so many or all."""
         self._make_room()
         loaded = 0
-        while queue.earliest_outside is not None and queue.earliest_outside <= timestamp and loaded < limit:
-            entries = self._cold.timers(number, queue.earliest_outside, limit + 1)
-            due = [entry for entry in entries[:limit] if entry[0] <= timestamp]
-            queue.earliest_outside = entries[len(due)][0] if len(entries) > len(due) else None
-            if due:
-                self._cold.forget_timers(number, due)
-                self._load_keys([key for _, key in due])
-                loaded += len(due)
+        while loaded < limit and (earliest := outside.earliest) is not None and earliest <= timestamp:
+            numbers = self._cold.still(outside.take(timestamp, limit - loaded))
+            if len(numbers):
+                self._load_keys(numbers)
+                loaded += len(numbers)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot_parts(self) -> tuple[EncodablePart, ...]:
-        if not self._stored_keys:
+        if not len(self._cold):
             return (self.snapshot(),)
         self.end_batch()
-        return (*self._cold_parts(), self._frozen(self._hot.stored(self._index.high_water), is_delta=True))
-
-    def _cold_parts(self) -> Iterator[ColdSnapshot]:
-        """What lies outside, a file for every few key groups."""
-        schema, groups, as_now = self._schema(), self.key_group_range, self._conversion()
-        size_bytes = self._stored_keys * (self._row_bytes / _ROOM + _OVERHEAD_BYTES)
-        files = max(1, min(len(groups), int(size_bytes / PART_BYTES)))
-        bounds = [groups.start + len(groups) * number // files for number in range(files + 1)]
-        for first, end in pairwise(bounds):
-            part = KeyGroupRange(first, end - 1)
-            rows = self._cold.scan(part.start, part.end)
-            yield ColdSnapshot(self._cold, rows, schema, len(self.key_fields), part, self.max_parallelism, as_now)
+        file_of_rows = self._format()
+        outside = [ColdSnapshot(self._cold, segment, file_of_rows) for segment in self._cold.freeze()]
+        return (*outside, self._frozen(self._hot.stored(self._index.high_water), is_delta=True))
 
     def incremental_snapshots(self, owner: str) -> IncrementalSnapshots:
         self._changes = _LoggedChanges(self._capacity, self._epoch_ended, self._epoch_confirmed)
@@ -348,14 +325,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         here = self._delta(touched)
         if not self._have_left:
             return (here,)
-        changes, find = self._cold.changes(), self._cold.lookup()
-        entries = ((key, find(key)) for key in sorted(set(changes)))
-        schema, as_now = self._schema(), self._conversion()
-        outside = ColdSnapshot(
-            self._cold, entries, schema, len(self.key_fields), self.key_group_range, self.max_parallelism, as_now,
-            is_delta=True,
-        )  # fmt: skip
-        return (outside, here)
+        return (ColdSnapshot(self._cold, self._cold.changes(), self._format()), here)
 
     def _epoch_ended(self) -> int:
         self._epoch += 1
@@ -364,12 +334,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _epoch_confirmed(self, epoch: int) -> None:
         self._cold.forget_changes(epoch)
 
-    def _schema(self) -> pa.Schema:
+    def _format(self) -> FileOfRows:
         fields = [with_role(field, KEY_COLUMN) for field in self.key_fields]
         fields += [with_role(state.descriptor.to_field(), STATE_COLUMN) for state in self._states.values()]
         for timers in self._timers.values():
             fields += [timers_field(timers.name, domain) for domain, _ in timers.queues()]
-        return pa.schema(fields)
+        return FileOfRows(
+            pa.schema(fields), len(self.key_fields), self.key_group_range, self.max_parallelism, self._conversion()
+        )
 
     def restore(self, inputs: Iterable[StateFile]) -> None:
         """Into memory if it fits, else to where it lies when memory is full."""
@@ -390,12 +362,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             for batch in batches:
                 for first in range(0, batch.num_rows, _CHUNK_ROWS):
                     self._restore_outside(header, batch.slice(first, _CHUNK_ROWS))
-        outside: list[tuple[int, _Queue]] = [*self._queues().values()]
-        outside += [(due.number, due) for due in self._due.values()]
-        for number, queue in outside:
-            if queue.earliest_outside is not None:  # what was due first may have been replaced
-                first_due = self._cold.timers(number, queue.earliest_outside, 1)
-                queue.earliest_outside = first_due[0][0] if first_due else None
 
     def _needed_bytes(self, header: KeyedStateHeader) -> int:
         first, end = header.key_group_offsets.rows_of(self.key_group_range)
@@ -405,35 +371,22 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _restore_outside(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> None:
         """Rows of a file go where keys lie that are not used; what comes later replaces what came before."""
         width = len(header.key_fields)
-        keys = self._cold.keys_of(batch.columns[:width])
-        fields = [*header.state_fields, *header.timer_fields]
-        columns = list(zip(fields, batch.columns[width:], strict=True))
-        empty = np.ones(len(keys), np.bool_)
-        timer_names = {field.name for field in header.timer_fields}
-        for field, column in columns:
-            is_timers = field.name in timer_names
-            empty &= np.diff(np.asarray(column.offsets)) == 0 if is_timers else np.asarray(column.is_null())
-        rows = self._cold.encode(columns)
-        puts, gone = np.flatnonzero(~empty).tolist(), np.flatnonzero(empty).tolist()
-        if header.is_delta:
-            replaced = self._cold.read(keys)
-            known = np.array([row is not None for row in replaced], np.bool_)
-            numbers = np.flatnonzero(known)
-            for group in self._cold.decode([row for row in replaced if row is not None]):
-                self._forget_due(group, [keys[at] for at in numbers[group.rows].tolist()])
-            self._stored_keys += int((~known & ~empty).sum()) - int((known & empty).sum())
-        else:
-            self._stored_keys += len(puts)
-        self._note_due(columns, keys)
-        self._cold.write(((keys[at], rows[at]) for at in puts), [keys[at] for at in gone])
+        keys = batch.columns[:width]
+        columns = list(zip([*header.state_fields, *header.timer_fields], batch.columns[width:], strict=True))
+        empty = self._are_empty(columns, batch.num_rows)
+        numbers = self._cold.find(keys)
+        gone = numbers[empty & (numbers >= 0)]
+        self._forget_due(gone)
+        self._cold.forget(gone)
+        if empty.any():
+            rows = pa.array(np.flatnonzero(~empty))
+            keys, columns = [key.take(rows) for key in keys], [(field, column.take(rows)) for field, column in columns]
+        self._note_due(columns, self._cold.put(numbers[~empty], keys, columns))
 
     # -- housekeeping -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._cold.close()
-
-    def _scan(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._cold.scan(self.key_group_range.start, self.key_group_range.end)
 
     def _sweep(self) -> None:
         live = self._index.live_slots()
@@ -473,35 +426,15 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return super()._make_state(descriptor)
 
 
-class _Queue(Protocol):
-    """What is known of keys outside that are due sometime."""
-
-    earliest_outside: int | None
-
-    def expect(self, timestamp: int) -> None: ...
-
-
 class _DueOutside:
     """When keys outside are due, by an adopted state."""
 
-    __slots__ = ("_due_times", "earliest_outside", "number")
+    __slots__ = ("outside", "times")
 
-    def __init__(self, number: int, due_times: Callable[[pa.Array], Int64Array]) -> None:
-        self.number = number
-        self._due_times = due_times
-        self.earliest_outside: int | None = None
-        """No key outside is due before; None: none is due ever."""
-
-    def expect(self, timestamp: int) -> None:
-        """A key with this time has left."""
-        known = self.earliest_outside
-        self.earliest_outside = timestamp if known is None else min(timestamp, known)
-
-    def entries(self, values: pa.Array, keys: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """(time, key) of the keys with these values that are due sometime."""
-        times = self._due_times(values)
-        rows = np.flatnonzero(times != NEVER_DUE)
-        return [(time, keys[row]) for time, row in zip(times[rows].tolist(), rows.tolist(), strict=True)]
+    def __init__(self, times: Callable[[pa.Array], Int64Array]) -> None:
+        """`times`: of values of the state."""
+        self.times = times
+        self.outside = DueOutside()
 
 
 class _LoggedChanges(KeyedChanges):
@@ -531,9 +464,10 @@ class _LoggedChanges(KeyedChanges):
         self._confirmed(self._end_epoch())
 
 
-def _earliest(timers: pa.Array, keys: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """(time, key) of the first timer of each key that has any; timers of a key are in order."""
+def _earliest(timers: pa.Array) -> Int64Array:
+    """When the first timer of each key is due; timers of a key are in order."""
     offsets = np.asarray(timers.offsets)
     rows = np.flatnonzero(np.diff(offsets))
-    times = np.asarray(timers.values.field(0))[offsets[rows]]
-    return [(time, keys[row]) for time, row in zip(times.tolist(), rows.tolist(), strict=True)]
+    times = np.full(len(timers), NEVER_DUE)
+    times[rows] = np.asarray(timers.values.field(0))[offsets[rows]]
+    return times

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,8 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_backend import RocksDBKeyedStateBackend
-from snapline.taskmanager.state.rocksdb.rocksdb_store import RocksDBStore
+from snapline.taskmanager.state.outside.segment_files import SegmentFiles
+from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 from tests.unit.taskmanager.state.test_keyed_backend import written
 
@@ -30,24 +31,23 @@ LAST = ValueStateDescriptor("last", pa.string())
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[RocksDBKeyedStateBackend]:
-    """Over RocksDB, with room for about a thousand small keys."""
+def backend(tmp_path: Path) -> Iterator[SpillingKeyedStateBackend]:
+    """Over files, with room for about a thousand small keys."""
     made = open_backend(tmp_path)
     yield made
     made.close()
     assert not list(tmp_path.iterdir())
 
 
-def open_backend(directory: Path, memory_bytes: int = 128 << 10) -> RocksDBKeyedStateBackend:
-    store = RocksDBStore(str(directory), "op", 1 << 20)
-    return RocksDBKeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM, store, memory_bytes)
+def open_backend(directory: Path, memory_bytes: int = 128 << 10) -> SpillingKeyedStateBackend:
+    return SpillingKeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM, SegmentFiles(str(directory)), memory_bytes)
 
 
 def in_memory(backend: KeyedStateBackend) -> int:
     return len(backend._index)
 
 
-def test_keys_in_memory_are_bounded_and_none_is_lost(backend: RocksDBKeyedStateBackend) -> None:
+def test_keys_in_memory_are_bounded_and_none_is_lost(backend: SpillingKeyedStateBackend) -> None:
     """Twenty times as many keys as there is room for, in random order, twice; each batch adds one to all of its
     keys."""
     total = backend.get_running_aggregate(SUM)
@@ -65,7 +65,7 @@ def test_keys_in_memory_are_bounded_and_none_is_lost(backend: RocksDBKeyedStateB
         assert sums.to_pylist() == (2 * (keys + 1)).tolist()
 
 
-def test_keys_that_are_used_again_and_again_stay(backend: RocksDBKeyedStateBackend) -> None:
+def test_keys_that_are_used_again_and_again_stay(backend: SpillingKeyedStateBackend) -> None:
     """A hundred of them, while others pass."""
     last = backend.get_state(LAST)
     often = np.arange(100)
@@ -77,7 +77,7 @@ def test_keys_that_are_used_again_and_again_stay(backend: RocksDBKeyedStateBacke
     assert backend._index.lookup([pa.array(often)]).min() >= 0
 
 
-def test_rows_grow_and_fewer_keys_stay(backend: RocksDBKeyedStateBackend) -> None:
+def test_rows_grow_and_fewer_keys_stay(backend: SpillingKeyedStateBackend) -> None:
     """The limit is memory, not a number of keys."""
     lists = backend.get_list_state(ListStateDescriptor("texts", pa.string()))
     keys = np.arange(2_000)
@@ -90,7 +90,7 @@ def test_rows_grow_and_fewer_keys_stay(backend: RocksDBKeyedStateBackend) -> Non
     assert [30] * 2_000 == [len(texts) for texts in lists.get_batch(backend.slots([pa.array(keys)])).to_pylist()]
 
 
-def test_timers_of_keys_outside_fire_in_their_order(backend: RocksDBKeyedStateBackend) -> None:
+def test_timers_of_keys_outside_fire_in_their_order(backend: SpillingKeyedStateBackend) -> None:
     """By time, a slice at a time, whether their keys are in memory or not; deleted ones do not."""
     last, timers = backend.get_state(LAST), backend.get_timers()
     random = np.random.default_rng(2)
@@ -115,7 +115,7 @@ def test_timers_of_keys_outside_fire_in_their_order(backend: RocksDBKeyedStateBa
     assert 100_000 <= (timers.event.next_timestamp() or 0) <= 100_001
 
 
-def test_every_key_is_updated_wherever_it_is(backend: RocksDBKeyedStateBackend) -> None:
+def test_every_key_is_updated_wherever_it_is(backend: SpillingKeyedStateBackend) -> None:
     """Also those outside."""
     total = backend.get_running_aggregate(SUM)
     for keys in np.array_split(np.arange(10_000), 20):
@@ -133,7 +133,7 @@ def test_every_key_is_updated_wherever_it_is(backend: RocksDBKeyedStateBackend) 
     assert counts.to_pylist() == [7] * 10_000
 
 
-def test_what_has_expired_goes_from_outside_too(backend: RocksDBKeyedStateBackend) -> None:
+def test_what_has_expired_goes_from_outside_too(backend: SpillingKeyedStateBackend) -> None:
     """While other keys are used."""
     clock = [0]
     backend.scope.now_ms = lambda: clock[0]
@@ -180,7 +180,7 @@ def test_restored_into_less_memory(tmp_path: Path) -> None:
     restored.close()
 
 
-def test_a_delta_holds_what_was_changed_wherever_it_is(backend: RocksDBKeyedStateBackend) -> None:
+def test_a_delta_holds_what_was_changed_wherever_it_is(backend: SpillingKeyedStateBackend) -> None:
     """One in a hundred of many keys, most of which have left memory again: a small part of a full snapshot's bytes."""
     from tests.unit.taskmanager.state.test_incremental import files_of, write
 
@@ -204,8 +204,49 @@ def test_a_delta_holds_what_was_changed_wherever_it_is(backend: RocksDBKeyedStat
     assert sums.field("sum").to_pylist() == [1, 101, 101]
 
 
-def test_a_state_that_cannot_be_kept_outside_is_refused_by_name(backend: RocksDBKeyedStateBackend) -> None:
+def test_a_state_that_cannot_be_kept_outside_is_refused_by_name(backend: SpillingKeyedStateBackend) -> None:
     """When it is asked for."""
     odd = ValueStateDescriptor("odd", pa.run_end_encoded(pa.int32(), pa.string()))
     with pytest.raises(StateError, match="state 'odd'"):
         backend.get_state(odd)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_snapshot_is_of_its_moment_however_late_it_is_encoded(
+    backend: SpillingKeyedStateBackend, incremental: bool
+) -> None:
+    """While keys come, change, leave and are gone, and worn segments are written anew."""
+    total = backend.get_running_aggregate(SUM)
+    chain = backend.incremental_snapshots("op") if incremental else None
+    random = np.random.default_rng(3)
+    expected: dict[int, int] = {}
+
+    def change() -> None:
+        for keys in np.array_split(random.permutation(20_000)[:10_000], 10):
+            total.fold_batch(backend.slots([pa.array(keys)]), keys + 1)
+            for key in keys.tolist():
+                expected[key] = expected.get(key, 0) + key + 1
+        gone = random.permutation(20_000)[:500]
+        total.clear_batch(backend.slots([pa.array(gone)]))
+        for key in gone.tolist():
+            expected.pop(key, None)
+
+    for number in range(1, 5):
+        change()
+        parts: Any = chain.snapshot(number) if chain else backend.snapshot_parts()
+        then = dict(expected)
+        for _ in range(3):
+            change()
+        if chain:
+            from tests.unit.taskmanager.state.test_incremental import files_of, write
+
+            files = files_of(write(parts))
+            chain.completed(number)
+        else:
+            files = written(parts)
+        restored = KeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM)
+        restored.restore(files)
+        slots = restored._index.live_slots()
+        sums = restored.get_running_aggregate(SUM).get_batch(slots).field("sum")
+        held = dict(zip(restored.keys(slots)[0].to_pylist(), sums.to_pylist(), strict=True))
+        assert {key: value for key, value in held.items() if value is not None} == then
