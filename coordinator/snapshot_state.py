@@ -22,7 +22,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
-from snapline.dataflow.wire.reflection_codec import enum_tables
+from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.signing import Signer
 from snapline.runtime.storage.state_storages import StateStorages

@@ -29,15 +29,12 @@ from snapline.dataflow.config import (
     ConfigurationError,
 )
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
-from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
+from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.external_commands import submit_external
-from snapline.local.local_execution import LOCAL_VARIABLE
 from snapline.pack_command import pack
 from snapline.printing import console, echo
 from snapline.process_table import PROCESS_COLUMNS, process_row, words_of_process
-from snapline.program import run_script, translate_script
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
@@ -177,6 +174,9 @@ def run(
 ) -> None:
     """Run a job script against a coordinator, or with --local in this process: `snapline run job.py -- --its-own
     options`."""
+    from snapline.local.local_execution import LOCAL_VARIABLE
+    from snapline.program import run_script
+
     if local and detached:
         raise click.UsageError("--detached: a local run ends with its process, so there is nothing to return from")
     if threads and not local:
@@ -233,6 +233,7 @@ def plan(
     """
     from snapline.plan import plan_job, snapshot_at_hand
     from snapline.plan_table import print_plan
+    from snapline.program import translate_script
 
     if drop_state_columns:
         hand_on(os.environ, DROP_STATE_COLUMNS.key, "true", "--drop-state-columns")
@@ -273,6 +274,7 @@ def update(
     """Let another version of a job take its place: savepoint, plan, start; back to the old one when the new one does
     not get to its first checkpoint. `snapline update JOB job.py -- --its-own options`."""
     from snapline.job_update import update_job
+    from snapline.program import translate_script
 
     translation = translate_script(script, arguments)
     with target.client() as client:
@@ -495,6 +497,8 @@ def submit_programs(
 ) -> None:
     """Submit a job of external tasks, for which programs then register: `snapline external submit fleet --task
     orders=2`."""
+    from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
+
     savepoint = SavepointRestoreSettings(_absolute(from_savepoint), allow_non_restored_state, claim)
     submit_external(target, name, tasks, programs, settings, savepoint)
 

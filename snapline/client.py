@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import SerializedFailure
-from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.wire.codec import decode, decode_job_status, encode_job_graph
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.statuses import JobStatus, decode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.protos import declared_pb2
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     import grpc
 
     from snapline.dataflow.config import Configuration
+    from snapline.dataflow.graph.jobgraph import JobGraph
     from snapline.runtime.rpc.security import Security
 
 __all__ = ["ClusterClient", "CoordinatorUnreachable", "JobDetails", "JobFailed", "RequestRefused", "job_status"]
@@ -179,6 +178,8 @@ class ClusterClient:
 
     def submit(self, job_graph: JobGraph) -> str:
         """Submit; returns the job id once the coordinator has accepted the job."""
+        from snapline.dataflow.wire.codec import encode_job_graph  # loads all messages
+
         request = pb.SubmitJobRequest(job_graph=encode_job_graph(job_graph))
         return self._call(self._stub.SubmitJob, request).job_id
 
@@ -563,6 +564,8 @@ def raise_unless_finished(details: pb.JobDetails, cause: BaseException | None = 
         return
     if status is JobStatus.CANCELED:
         raise JobFailed(f"job {overview.name!r} ({overview.job_id}) was cancelled", None)
+    from snapline.dataflow.wire.codec import decode  # loads all messages
+
     failure = decode(SerializedFailure, overview.failure) if overview.HasField("failure") else None
     raise JobFailed(describe_failure(overview.name, failure), failure) from cause
 

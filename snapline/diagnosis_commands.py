@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
-from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.message_json import message_as_dict
+from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.flame_graph import flame_graph
 from snapline.printing import echo
 from snapline.protos import client_pb2 as pb

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from snapline.dataflow.config import OPTIONS, ConfigurationError
-from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.printing import echo
 
 if TYPE_CHECKING:
     from snapline.cli import Target
+    from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 
 ONLY_TASK = "task"
 """Name of the external task where only a number is given."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,6 +69,8 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
 
 def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[Path]:
     """Return the settings files of coordinator, relay, TaskManager and client. Raises SnaplineError."""
+    import shutil
+
     if shutil.which("openssl") is None:
         raise SnaplineError("openssl is not installed: certificates are made with it")
     directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -115,6 +114,8 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
 
 def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: int) -> None:
     """Make a key, and a certificate of the authority for it; both are there at once."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         here = Path(scratch)
         (here / "names").write_text(f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n")
@@ -133,6 +134,8 @@ def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: i
 
 
 def _run_openssl(directory: Path, arguments: list[str]) -> None:
+    import subprocess
+
     try:
         subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, umask=0o077)
     except subprocess.CalledProcessError as error:

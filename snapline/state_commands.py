@@ -16,7 +16,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.printing import echo
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
@@ -178,7 +177,11 @@ def _for_people(value: Any, name: str = "") -> Any:
         return {inner: _for_people(each, inner) for inner, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_for_people(each, name) for each in value]
-    return None if name == FIRED and value == MIN_WATERMARK_MS else value
+    if name != FIRED:
+        return value
+    from snapline.dataflow.elements import MIN_WATERMARK_MS
+
+    return None if value == MIN_WATERMARK_MS else value
 
 
 def _described(table: KeyedTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from snapline.dataflow.wire.codec import decode_job_status
+from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.printing import echo
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
-from snapline.dataflow.wire.reflection_codec import enum_tables
+from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.dataflow.wire.state_codec import decode_operator_subtask_state, encode_operator_subtask_state
 from snapline.protos import metadata_pb2 as pb
 

@@ -25,7 +25,7 @@ from snapline.dataflow.failures import CheckpointFailureReason, SerializedFailur
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID
 from snapline.dataflow.wire.codec import encode_into, encode_job_status, encode_state
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.dataflow.wire.reflection_codec import enum_tables
+from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.protos import checkpoint_pb2
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import REDACTED

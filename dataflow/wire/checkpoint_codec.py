@@ -20,7 +20,8 @@ from snapline.dataflow.wire.messages import (
     TriggerCheckpoint,
 )
 from snapline.dataflow.wire.number_bounds import check_number
-from snapline.dataflow.wire.reflection_codec import Codec, enum_tables, refuse_enum
+from snapline.dataflow.wire.protobuf_fields import enum_tables, refuse_enum
+from snapline.dataflow.wire.reflection_codec import Codec
 from snapline.dataflow.wire.state_codec import decode_task_state, encode_task_state
 from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2 as pb

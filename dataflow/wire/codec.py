@@ -23,15 +23,16 @@ from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.snapshot.handles import OperatorSubtaskState, TaskStateSnapshot
 from snapline.dataflow.wire import messages as m
 from snapline.dataflow.wire.checkpoint_codec import CHECKPOINT_CODECS
-from snapline.dataflow.wire.reflection_codec import Codec, Compiler, Decode, Encode, enum_tables, refuse_enum
+from snapline.dataflow.wire.reflection_codec import Codec, Compiler, Decode, Encode
 from snapline.dataflow.wire.state_codec import (
     decode_operator_subtask_state,
     decode_task_state,
     encode_operator_subtask_state,
     encode_task_state,
 )
+from snapline.dataflow.wire.statuses import decode_job_status, decode_state, encode_job_status, encode_state
 from snapline.dataflow.wire.wire_errors import WireError
-from snapline.protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
+from snapline.protos import checkpoint_pb2, cluster_pb2, job_pb2
 
 __all__ = [
     "CONTROL_MESSAGES",
@@ -222,35 +223,3 @@ def decode_job_graph(message: job_pb2.JobGraph) -> JobGraph:
         return decode(JobGraph, message)
     except (ValueError, TypeError, KeyError) as error:
         raise WireError(f"JobGraph makes no sense: {error}") from error
-
-
-_STATUS = client_pb2.JobOverview.DESCRIPTOR.fields_by_name["status"]
-_STATUS_TO_NUMBER, _STATUS_FROM_NUMBER = enum_tables(m.JobStatus, _STATUS)
-_STATE = client_pb2.SubtaskDetails.DESCRIPTOR.fields_by_name["state"]
-_STATE_TO_NUMBER, _STATE_FROM_NUMBER = enum_tables(m.ExecutionState, _STATE)
-
-
-def encode_job_status(value: m.JobStatus) -> Any:
-    """The number of a job status."""
-    return _STATUS_TO_NUMBER[value]
-
-
-def decode_job_status(number: int) -> m.JobStatus:
-    """The job status of a number. Raises WireError for one that this version does not know."""
-    status: Any = _STATUS_FROM_NUMBER.get(number)
-    if status is None:
-        raise refuse_enum("JobOverview.status", number)
-    return status
-
-
-def encode_state(value: m.ExecutionState) -> Any:
-    """The number of an execution state."""
-    return _STATE_TO_NUMBER[value]
-
-
-def decode_state(number: int) -> m.ExecutionState:
-    """The execution state of a number. Raises WireError for one that this version does not know."""
-    state: Any = _STATE_FROM_NUMBER.get(number)
-    if state is None:
-        raise refuse_enum("SubtaskDetails.state", number)
-    return state

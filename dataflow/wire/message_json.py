@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from snapline.dataflow.wire.reflection_codec import is_repeated
+from snapline.dataflow.wire.protobuf_fields import is_repeated
 
 
 def message_as_dict(message: Message) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Generic, TypeVar
 
 from snapline.dataflow.api.accumulators import AccumulatorValue
@@ -27,6 +26,8 @@ from snapline.dataflow.ids import (
 )
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.wire.statuses import ExecutionState as ExecutionState  # noqa: PLC0414 - they are of the messages
+from snapline.dataflow.wire.statuses import JobStatus as JobStatus  # noqa: PLC0414
 
 MessageT = TypeVar("MessageT")
 
@@ -494,28 +495,6 @@ class FreeSlot:
     reason: str
 
 
-_TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
-
-
-class ExecutionState(Enum):
-    """Life of one attempt (Flink: ExecutionState)."""
-
-    CREATED = "CREATED"
-    SCHEDULED = "SCHEDULED"
-    DEPLOYING = "DEPLOYING"
-    INITIALIZING = "INITIALIZING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    CANCELING = "CANCELING"
-    CANCELED = "CANCELED"
-    FAILED = "FAILED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the attempt is over."""
-        return self._value_ in _TERMINAL
-
-
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
     """Where one input channel gets its data: subpartition `subpartition_index` of the producer's edge `edge_id`."""
@@ -731,26 +710,6 @@ class ReportExecutions:
 
 
 # --- job control ------------------------------------------------------------------------------------------------------
-
-
-class JobStatus(Enum):
-    """Life of a job (Flink: JobStatus)."""
-
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    RESTARTING = "RESTARTING"
-    FAILING = "FAILING"
-    FAILED = "FAILED"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FINISHED = "FINISHED"
-    SUSPENDED = "SUSPENDED"
-    RECONCILING = "RECONCILING"
-
-    @property
-    def is_globally_terminal(self) -> bool:
-        """No coordinator will ever run this job again."""
-        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)

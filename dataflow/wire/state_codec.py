@@ -26,7 +26,7 @@ from snapline.dataflow.snapshot.handles import (
     TaskStateSnapshot,
 )
 from snapline.dataflow.wire.number_bounds import check_number
-from snapline.dataflow.wire.reflection_codec import enum_tables, refuse_enum
+from snapline.dataflow.wire.protobuf_fields import enum_tables, refuse_enum
 from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2 as pb
 

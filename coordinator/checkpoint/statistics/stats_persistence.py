@@ -22,7 +22,7 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.ids import CheckpointID, JobVertexID
 from snapline.dataflow.wire.messages import CheckpointMetrics
-from snapline.dataflow.wire.reflection_codec import enum_tables
+from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.protos import checkpoint_pb2
 from snapline.protos import metadata_pb2 as pb
 

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.wire import codec as wire
-from snapline.dataflow.wire.reflection_codec import is_repeated
+from snapline.dataflow.wire.protobuf_fields import is_repeated
 from snapline.protos import cluster_pb2, job_pb2
 
 COMPUTED = {"AcknowledgeCheckpoint.state_size_bytes": 28, "SegmentStateHandle.digests": bytes(range(32))}
