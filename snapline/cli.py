@@ -497,9 +497,7 @@ def submit_programs(
 ) -> None:
     """Submit a job of external tasks, for which programs then register: `snapline external submit fleet --task
     orders=2`."""
-    from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
-
-    savepoint = SavepointRestoreSettings(_absolute(from_savepoint), allow_non_restored_state, claim)
+    savepoint = (_absolute(from_savepoint), allow_non_restored_state, claim)
     submit_external(target, name, tasks, programs, settings, savepoint)
 
 

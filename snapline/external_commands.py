@@ -14,7 +14,6 @@ from snapline.printing import echo
 
 if TYPE_CHECKING:
     from snapline.cli import Target
-    from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 
 ONLY_TASK = "task"
 """Name of the external task where only a number is given."""
@@ -26,10 +25,12 @@ def submit_external(
     tasks: Sequence[str],
     programs: int | None,
     settings: Sequence[str],
-    savepoint: SavepointRestoreSettings,
+    savepoint: tuple[str, bool, bool],
 ) -> None:
-    """Submit the job, and print its id. Raises SnaplineError for what cannot be."""
+    """Submit the job, and print its id. `savepoint`: where it lies, whether state may be left out, whether it is
+    claimed. Raises SnaplineError for what cannot be."""
     from snapline.dataflow.graph.external_tasks import external_job  # loads Arrow
+    from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 
     wanted = {ONLY_TASK: programs} if programs else {}
     for given in tasks:
@@ -49,6 +50,6 @@ def submit_external(
         if key not in OPTIONS and not key.startswith("external."):
             raise ConfigurationError(f"-D {key}: there is no such setting; those for the programs begin with external.")
         configuration[key] = value
-    graph = external_job(JobID(uuid.uuid4().hex), name, wanted, configuration, savepoint)
+    graph = external_job(JobID(uuid.uuid4().hex), name, wanted, configuration, SavepointRestoreSettings(*savepoint))
     with target.client() as client:
         echo(client.submit(graph))

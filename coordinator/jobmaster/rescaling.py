@@ -24,7 +24,7 @@ from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.dataflow.ids import JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer
+from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, check
 
 OWN_PREFIX = "reactive-"
 """What the ids of checkpoints that nobody asked for begin with."""
@@ -87,8 +87,9 @@ class Rescaling:
         leave: tuple[ResourceID, ...] = (),
     ) -> list[RescalingEffect]:
         """A client wants another parallelism, which the job can run with, or that it leaves TaskManagers: as many slots
-        elsewhere are waited for as it has there. A request that still waits for slots gives way."""
-        if self._scheduler.reactive is not None:
+        elsewhere are waited for as it has there, but in reactive mode, where it leaves with those that are there. A
+        request that still waits for slots gives way."""
+        if self._scheduler.reactive is not None and not leave:
             summary = "the job follows its slots (scheduler-mode is reactive): start or stop TaskManagers instead"
             return [refused(request_id, summary)]
         if self._phase is RescalePhase.CHECKPOINTING:
@@ -101,12 +102,32 @@ class Rescaling:
         if has == {**has, **parallelism} and not to_leave:
             self._out.append(Reply(request_id, Acknowledged()))
             return self._out.take()
+        if self._scheduler.reactive is not None:
+            return self._leave_for_what_is_there(request_id, leave, to_leave)
         wanted = with_parallelism(self._scheduler.graph.job_graph, parallelism)
         self._slots, self._programs = required_slots(wanted) + to_leave, required_programs(wanted)
         self._phase, self._request_id, self.leave = RescalePhase.WAITING_FOR_SLOTS, request_id, leave
         self.parallelism = {**has, **parallelism} if leave else parallelism
         self._scheduler.require_slots(self._slots, self._programs)
         self._start_timer(now_ms + self._settings.slot_request_timeout_ms)
+        return self._out.take()
+
+    def _leave_for_what_is_there(
+        self, request_id: RequestID, leave: tuple[ResourceID, ...], to_leave: int
+    ) -> list[RescalingEffect]:
+        """In reactive mode: the job gets the parallelism that its slots elsewhere allow, and nothing is waited for."""
+        scheduler = self._scheduler
+        if scheduler.status is not JobStatus.RUNNING:
+            return [refused(request_id, f"the job is {scheduler.status.value}; it was not rescaled", retryable=True)]
+        elsewhere = len(scheduler.pool) - to_leave
+        wanted = check(scheduler.reactive, "only a job in reactive mode takes what there is").of(elsewhere)
+        if wanted is None:
+            summary = f"its {elsewhere} slots elsewhere are too few for anything to run: start more TaskManagers"
+            return [refused(request_id, summary, retryable=True)]
+        self._stop_timer()
+        self._phase, self._request_id, self.leave = RescalePhase.CHECKPOINTING, request_id, leave
+        self.parallelism, self._slots, self._programs = wanted, 0, {}
+        self._out.append(TakeRescaleCheckpoint(request_id, wanted))
         return self._out.take()
 
     @property

@@ -634,7 +634,8 @@ class Scheduler:
         """Whether the round can go on. In reactive mode the whole job is given the parallelism that the slots allow."""
         if self.reactive is None or len(current.vertices) < len(self.graph):
             return True
-        parallelism = self.reactive.of(len(self.pool))
+        leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
+        parallelism = self.reactive.of(len(self.pool) - leaving)
         if parallelism is None:
             return False
         if parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:

@@ -3,9 +3,9 @@ rescale and not by a failure.
 
 A thread of the driver. Each of them gets another one in its stead at once, which begins when Spark has a core for it;
 then the coordinator is asked to drain it, which waits for slots elsewhere; then its Spark job ends, so that the
-executor has nothing left to wait for. What cannot be drained in time (no free core, a job in reactive mode, no
-coordinator) is lost with its executor, and its tasks go on from the latest checkpoint, as after any loss. It does not
-know how Spark says which executors go; that is the host's to know.
+executor has nothing left to wait for. What cannot be drained in time (no free core, no coordinator) is lost with its
+executor, and its tasks go on from the latest checkpoint, as after any loss. It does not know how Spark says which
+executors go; that is the host's to know.
 """
 
 from __future__ import annotations

@@ -257,3 +257,30 @@ def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
     assert {task.parallelism for task in submitted.tasks} == {1}
     refusal = answer(story.operate(RescaleJob({JobVertexID("source"): 2}))).failure.summary
     assert "only a running job" in refusal
+
+
+def test_a_reactive_job_leaves_a_task_manager_for_the_slots_that_it_has_elsewhere() -> None:
+    """By a checkpoint and a rescale down; it was refused, and lost its tasks with the executor. Where it has nothing
+    else it stays."""
+    story = Story(**REACTIVE).start()
+    story.task_manager(A, 0)
+    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
+    first = submitted.tasks[0].attempt_id
+    story.enters("a", first, ExecutionState.RUNNING)
+    refusal = answer(story.operate(RescaleJob({}, leave=(A,)))).failure
+    assert (refusal.summary, refusal.retryable) == (
+        "its 0 slots elsewhere are too few for anything to run: start more TaskManagers",
+        True,
+    )
+
+    story.task_manager(B, 0)
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    assert statuses(story.operate(RescaleJob({}, leave=(A,)))) == [JobStatus.RESTARTING]
+    effects = story.enters("a", first, ExecutionState.CANCELED)
+    assert [freed.reason for freed in messages(effects, FreeSlot)] == ["the job has left this TaskManager"]
+    (submitted,) = messages(effects, SubmitTasks)
+    (moved,) = (task.attempt_id for task in submitted.tasks)
+    assert story.core.scheduler.deployed_on(B).keys() == {moved}
+    assert answer(story.enters("b", moved, ExecutionState.RUNNING)) == Acknowledged()
+    assert story.core.scheduler.restarts == 0 and not story.core.scheduler.exceptions
