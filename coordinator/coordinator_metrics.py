@@ -192,7 +192,8 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
     labels = {"job_id": overview.job_id, "job_name": overview.name}
     yield from _statuses(decode_job_status(overview.status), labels)
     yield sample("jobmanager_job", "numRestarts", overview.restarts, labels)
-    for uid, failures in details.operator_failures.items():
+    for uid in (uid for vertex in details.vertices for uid in vertex.operator_uids):
+        failures = details.operator_failures.get(uid, 0)
         yield sample("jobmanager_job", "numOperatorFailures", failures, {**labels, "operator_uid": uid})
     yield sample("jobmanager_job", "totalNumberOfCheckpoints", counts.triggered, labels)
     yield sample("jobmanager_job", "numberOfCompletedCheckpoints", counts.completed, labels)

@@ -2,7 +2,7 @@
 
 An entry is a time and the number of a key. Entries lie in sorted runs, each more than twice as long as the next, so
 that adding costs a logarithm and taking what is due first looks at a few of them. A key has one time; an entry with
-another one is of the past and is left out when runs are merged, or when its time comes. That a key is in memory, or
+another one is of the past and is left out when runs are merged, or when it would be the first. That a key is in memory, or
 gone, is no reason to look for its entry: whoever takes it finds that out. Takes the place of the timers' column family
 of Flink's RocksDBPriorityQueueSetFactory.
 """
@@ -34,8 +34,22 @@ class DueOutside:
 
     @property
     def earliest(self) -> int | None:
-        """No key outside is due before; None: none is due ever."""
+        """When the first key is due of those that have a time; None: none is due ever."""
+        if any(self._times[keys[0]] != times[0] for times, keys in self._runs):
+            self._runs = [run for run in map(self._without_past, self._runs) if len(run[0])]
         return min((int(times[0]) for times, _ in self._runs), default=None)
+
+    def _without_past(self, run: Run) -> Run:
+        """The run from its first entry on that still counts."""
+        times, keys = run
+        first, step = 0, 16
+        while first < len(times):
+            counts = self._times[keys[first : first + step]] == times[first : first + step]
+            if counts.any():
+                first += int(counts.argmax())
+                break
+            first, step = first + step, 2 * step
+        return times[first:], keys[first:]
 
     def note(self, keys: Slots, times: Int64Array) -> None:
         """These are outside from now on, and due then; NEVER_DUE: never."""

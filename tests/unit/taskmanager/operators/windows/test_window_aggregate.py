@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import StateError
@@ -125,6 +125,7 @@ STEPS = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
+@example([[{"k": "a", "g": 0, "t": 0, "v": None}] * 2, "restore", 0, "restore", []], 1, 0, 0)
 @given(STEPS, st.sampled_from([1, 7, 10, 50]), st.integers(-20, 20), st.sampled_from([0, 0, 15]))
 def test_windows_equal_the_reference_whatever_the_cuts(steps: list, size: int, offset: int, lateness: int) -> None:
     """Any batches, any watermarks, snapshots and rescales in between: same results, same late rows."""
