@@ -2,9 +2,9 @@
 
 An entry is a time and the number of a key. Entries lie in sorted runs, each more than twice as long as the next, so
 that adding costs a logarithm and taking what is due first looks at a few of them. A key has one time; an entry with
-another one is of the past and is left out when runs are merged, or when it would be the first. That a key is in memory, or
-gone, is no reason to look for its entry: whoever takes it finds that out. Takes the place of the timers' column family
-of Flink's RocksDBPriorityQueueSetFactory.
+another one is of the past and is left out when runs are merged, or when it would be the first. That a key is in memory,
+or gone, is no reason to look for its entry: whoever takes it finds that out. Takes the place of the timers' column
+family of Flink's RocksDBPriorityQueueSetFactory.
 """
 
 from __future__ import annotations
