@@ -83,7 +83,7 @@ class KafkaReader(SourceReader):
                 self._finished.add(place)
                 continue
             if topic_id := split.description.get("topic_id"):
-                self._topic_ids[place[0]] = str(topic_id)
+                self._topic_ids.setdefault(place[0], str(topic_id))  # a partition that is found later has no say
                 self._is_restored = self._is_restored or bool(split.position)
             assigned.append(partition(*place, offset))
         self._published.update({self._splits[place].split_id: self._offsets[place] for place in added})

@@ -1,1 +1,1 @@
-"""Keyed state on local disk: the RocksDB backend."""
+"""Keyed state that memory has no room for, on the local disk: the `rocksdb` backend."""

@@ -405,8 +405,10 @@ def test_a_topic_that_is_created_again_while_it_is_read(kafka):
     send_numbers(kafka, topic, 5)
     reader = open_reader(source_of(kafka, topic, format=NUMBERS))
     polls(reader, until=at_least(5), now_ms=0)
-    kafka.broker.call(lambda: kafka.broker.cluster.record("topic", topic, uuid.uuid4(), 1, {}))
+    kafka.broker.call(lambda: kafka.broker.cluster.record("topic", topic, uuid.uuid4(), 2, {}))
     send_numbers(kafka, topic, 20)
+    first, _ = source_of(kafka, topic, format=NUMBERS).enumerate_splits()
+    reader.add_splits([type(first)(f"{topic}#1", {**first.description, "partition": 1}, {})])  # found by discovery
     polls(reader, until=at_least(1), now_ms=0)
     with pytest.raises(ConnectorError, match=f"topic '{topic}' was deleted and created again"):
         polls(reader, until=lambda _: False, now_ms=TOPIC_CHECK_MS)
