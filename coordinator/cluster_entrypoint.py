@@ -2,13 +2,14 @@
 
 Knows all shells and no rule. Order up: settings and storage are checked, the server listens, then ResourceManager and
 Dispatcher start (which recovers jobs), then leaders are published. Order down: JobMasters are suspended (nothing
-durable is touched: the next coordinator goes on), then the server, the rest after. The ResourceManager that jobs get
-their slots from may be another coordinator's (`resourcemanager.rpc.address`): its leaders are followed then, and
-published with our own. Mirrors Flink's ClusterEntrypoint.
+durable is touched: the next coordinator goes on), slow work ends, then the server, the rest after. The ResourceManager
+that jobs get their slots from may be another coordinator's (`resourcemanager.rpc.address`): its leaders are followed
+then, and published with our own. Mirrors Flink's ClusterEntrypoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable
@@ -84,7 +85,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc, relay_pb2_grpc
-from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, tell_if_alive
+from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, Query, tell_if_alive
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.cores.connections import ResourceManagerLeaderChanged
 from snapline.runtime.cores.credentials import Identity, Role
@@ -266,8 +267,10 @@ class ClusterEntrypoint:
 
     def stop(self) -> None:
         """Stop everything; jobs are suspended, not cancelled. Idempotent, and possible after a failed start."""
-        if self._runners:
+        if self._actors:
             tell_if_alive(self._dispatcher, DispatcherSuspended("the coordinator stops"))
+            with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # it may be starting JobMasters just now
+                self._dispatcher.ask(Query(lambda _: None), timeout=SUSPEND_TIMEOUT_SECONDS)
             self._no_runners.wait(SUSPEND_TIMEOUT_SECONDS)
         for runner in list(self._runners.values()):
             runner.stop()
@@ -277,12 +280,12 @@ class ClusterEntrypoint:
             self._metrics.stop()
         if self._table_writer is not None:
             self._table_writer.stop()
+        self._io.close()  # its answers go to the server's loop
         self._server.stop()
         for actor in self._actors:
             if actor.is_alive():
                 actor.stop()
         self._dialer.shutdown()
-        self._io.close()
         self._timers.close()
         if self._traces is not None:
             self._traces.close()

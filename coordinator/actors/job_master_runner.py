@@ -182,6 +182,8 @@ class JobMasterRunner:
             self._logger.error("JobMaster cannot be built", exc_info=error)
             failure = SerializedFailure(str(error), Blame.USER, retryable=False, error_type=type(error).__name__)
             self._end(JobStatus.CREATED, failure)
+        if self._ended:  # meanwhile, and what was built after that is still there
+            self._take_down()
         if self._recovered:
             job_id, marks = self._job_graph.job_id, self._services.start_marks
             self._io.submit(

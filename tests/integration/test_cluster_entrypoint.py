@@ -6,13 +6,16 @@ import io
 import json
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.coordinator import cluster_entrypoint
 from snapline.coordinator.__main__ import EXIT_REPLACED
+from snapline.coordinator.actors.job_master_runner import JobMasterRunner
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_process import CoordinatorProcess
@@ -24,6 +27,7 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.security import Security
+from tests.services.cluster import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,6 +179,50 @@ def test_a_stopped_coordinator_leaves_nothing(tmp_path):
         cluster.client.submit(waiting_job())
         cluster.stop()
         assert cluster.entrypoint.fatal_error == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "step", "patience_s"),
+    [(ClusterEntrypoint, "_start_job_master", 60.0), (JobMasterRunner, "_build", 0.05)],
+    ids=["starts", "builds"],
+)
+def test_a_coordinator_that_is_stopped_while_it_takes_its_jobs_over_breaks_nothing(
+    tmp_path, monkeypatch, where, step, patience_s
+):
+    """Whether it has just begun with a job's JobMaster, or builds it and takes longer than the stop waits: no error is
+    logged, and the next coordinator has the job."""
+    monkeypatch.setattr(cluster_entrypoint, "SUSPEND_TIMEOUT_SECONDS", patience_s)
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+    first = entrypoint(io.StringIO(), settings)
+    with ClusterClient(first.start(), Security()) as client:
+        job_id = client.submit(waiting_job())
+    first.stop()
+
+    began, goes_on, held = threading.Event(), threading.Event(), getattr(where, step)
+
+    def hold(self, argument):
+        began.set()
+        goes_on.wait()
+        held(self, argument)
+
+    monkeypatch.setattr(where, step, hold)
+    log = io.StringIO()
+    second = entrypoint(log, settings)
+    second.start()
+    began.wait()
+    stopping = threading.Thread(target=second.stop)
+    stopping.start()
+    inbox, loop = second._dispatcher.actor_inbox, second._server.loop
+    wait_until(lambda: inbox.qsize() > 1 or second._io._closed or loop.is_closed(), "the stop to wait, or to go on")
+    goes_on.set()
+    stopping.join()
+    monkeypatch.undo()
+    assert [line["msg"] for line in map(json.loads, log.getvalue().splitlines()) if line["level"] == "ERROR"] == []
+
+    third = entrypoint(io.StringIO(), settings)
+    with ClusterClient(third.start(), Security()) as client:
+        assert [job.job_id for job in client.list_jobs()] == [job_id]
+    third.stop()
 
 
 def test_the_resource_manager_of_another_coordinator_is_not_our_own(tmp_path):
