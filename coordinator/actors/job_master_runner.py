@@ -182,8 +182,6 @@ class JobMasterRunner:
             self._logger.error("JobMaster cannot be built", exc_info=error)
             failure = SerializedFailure(str(error), Blame.USER, retryable=False, error_type=type(error).__name__)
             self._end(JobStatus.CREATED, failure)
-        if self._ended:  # meanwhile, and what was built after that is still there
-            self._take_down()
         if self._recovered:
             job_id, marks = self._job_graph.job_id, self._services.start_marks
             self._io.submit(
@@ -302,6 +300,8 @@ class JobMasterRunner:
             self._actor = actor
             early, self._early = self._early or [], None
             actor.tell(Events((*first, *early)))
+        if self._ended:  # meanwhile, when there was nothing to take down yet
+            self._take_down()
 
     def _restored_statistics(self, stores: JobStores, history_size: int) -> Any:
         try:
