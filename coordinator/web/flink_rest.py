@@ -20,7 +20,7 @@ from starlette.routing import Route
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_jobs
 from snapline.coordinator.web.flink_cluster import BadParameter, Figures
-from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
+from snapline.coordinator.web.request_bodies import BodyTooLarge, flag_in, read_json, text_in
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.version import VERSION
 
@@ -310,9 +310,10 @@ class FlinkRest:
 
     async def _trigger_savepoint(self, request: Request) -> Answer:
         body = await read_json(request)
-        directory, trigger = _text(body, "target-directory"), _text(body, "triggerId")
+        directory, trigger = text_in(body, "target-directory"), text_in(body, "triggerId")
+        cancels = flag_in(body, "cancel-job")
         await self._running(request)
-        if body.get("cancel-job"):
+        if cancels:
             return await self._begin_stop(request, directory, trigger, drain=False)
         message = pb.TriggerSavepointRequest(
             job_id=_id(request, "jobid"), target_directory=directory, trigger_id=trigger, detached=True
@@ -321,9 +322,10 @@ class FlinkRest:
 
     async def _stop(self, request: Request) -> Answer:
         body = await read_json(request)
+        directory, trigger = text_in(body, "targetDirectory"), text_in(body, "triggerId")
+        drain = flag_in(body, "drain")
         await self._running(request)
-        directory, trigger = _text(body, "targetDirectory"), _text(body, "triggerId")
-        return await self._begin_stop(request, directory, trigger, drain=bool(body.get("drain")))
+        return await self._begin_stop(request, directory, trigger, drain=drain)
 
     async def _begin_stop(self, request: Request, directory: str, trigger: str, *, drain: bool) -> Answer:
         message = pb.StopWithSavepointRequest(
@@ -356,13 +358,6 @@ def _id(request: Request, parameter: str) -> str:
     if FLINKS_ID.fullmatch(given) is None:
         raise FlinkError(400, f"Bad request: {parameter} = {given!r} does not have 32 hexadecimal digits")
     return given
-
-
-def _text(body: Mapping[str, Any], key: str) -> str:
-    value = body.get(key)
-    if value is not None and not isinstance(value, str):
-        raise BadParameter(f"{key} has to be a text")
-    return value or ""
 
 
 def _now_ms() -> int:

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
 from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, UNSEEN_PERIOD_SECONDS, RecentFigures
-from snapline.coordinator.web.request_bodies import BodyTooLarge, read_json
+from snapline.coordinator.web.request_bodies import BodyTooLarge, number_in, read_json, text_in
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
@@ -251,18 +251,18 @@ class PageApp:
 
     async def _savepoint(self, request: Request) -> Answer:
         body = await read_json(request)
-        message = pb.TriggerSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
+        message = pb.TriggerSavepointRequest(job_id=_job_id(request), trigger_id=text_in(body, "trigger_id"))
         answer: Answer = await self._ask(request, "TriggerSavepoint", message, LONG_CALL_SECONDS)
         return answer
 
     async def _stop(self, request: Request) -> Answer:
         body = await read_json(request)
-        message = pb.StopWithSavepointRequest(job_id=_job_id(request), trigger_id=str(body.get("trigger_id", "")))
+        message = pb.StopWithSavepointRequest(job_id=_job_id(request), trigger_id=text_in(body, "trigger_id"))
         answer: Answer = await self._ask(request, "StopWithSavepoint", message, LONG_CALL_SECONDS)
         return answer
 
     async def _rescale(self, request: Request) -> Answer:
-        parallelism = int((await read_json(request))["parallelism"])
+        parallelism = number_in(await read_json(request), "parallelism")
         message = pb.RescaleRequest(job_id=_job_id(request), parallelism=parallelism)
         answer: Answer = await self._ask(request, "Rescale", message, LONG_CALL_SECONDS)
         return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -29,3 +30,28 @@ async def read_json(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("the body of a request has to be a JSON object")  # noqa: TRY004 - the client's mistake, not ours
     return found
+
+
+def text_in(body: Mapping[str, Any], key: str) -> str:
+    """A text; empty where there is none. Raises ValueError for anything else."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key} has to be a text")
+    return value or ""
+
+
+def flag_in(body: Mapping[str, Any], key: str) -> bool:
+    """True or false, and false where there is none. Raises ValueError for anything else: the text "false" is not
+    false."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{key} has to be true or false")
+    return bool(value)
+
+
+def number_in(body: Mapping[str, Any], key: str) -> int:
+    """A whole number, which has to be there. Raises ValueError for anything else."""
+    value = body.get(key)
+    if type(value) is not int:
+        raise ValueError(f"{key} has to be a whole number")
+    return value

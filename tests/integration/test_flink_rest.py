@@ -257,6 +257,9 @@ def test_errors_are_a_list_with_flinks_codes(running: Running) -> None:
     for body, code in ((b"{", 400), (b"[]", 400), (b"[" * 9_000, 400), (b" " * (MAX_BODY_BYTES + 1), 413)):
         assert running.ask(savepoints, "POST", body)[0] == code, body[:20]
     assert running.ask(savepoints, "POST", {"target-directory": 7})[0] == 400
+    for path, key in ((savepoints, "cancel-job"), (f"{job}/stop", "drain")):  # the text "false" ends no job
+        refused = {"errors": [f"Bad request: {key} has to be true or false"]}
+        assert running.ask(path, "POST", {key: "false"}) == (400, refused)
     assert running.ask(savepoints, "POST", {}, Origin="http://evil.example")[0] == 403
     assert running.ask("/v1/jobs", Host="evil.example")[0] == 403
     assert running.get(f"/jobs/{running.job_id}")["state"] == "RUNNING"

@@ -109,7 +109,14 @@ def test_what_cannot_be_answered_is_one_line(served):
     )
     assert served.ask(f"jobs/{served.job_id}/checkpoints/7")[0] == 404
     assert served.ask(f"jobs/{served.job_id}/checkpoints/7/state")[0] == 404
+    wrong: list[object] = [None, [1], {}, "2", 2.7, True, float("inf")]
+    for parallelism in wrong:
+        assert served.ask(f"jobs/{served.job_id}/rescale", {"parallelism": parallelism}, X_Snapline="page") == (
+            400,
+            {"error": "the request makes no sense: parallelism has to be a whole number"},
+        )
     assert served.ask(f"jobs/{served.job_id}/rescale", {}, X_Snapline="page")[0] == 400
+    assert served.ask(f"jobs/{served.job_id}/stop", {"trigger_id": {}}, X_Snapline="page")[0] == 400
     status, answer = served.ask(f"jobs/{served.job_id}/rescale", {"parallelism": 2}, X_Snapline="page")
     assert (status, answer["error"]) == (409, "only a running job can be rescaled; it is CREATED")
     served.entrypoint.stop()

@@ -40,7 +40,7 @@ def _missing() -> str:
     return ""
 
 
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
+pytestmark = [pytest.mark.skipif(bool(_missing()), reason=_missing()), pytest.mark.timeout(600)]
 
 
 class Score(sl.KeyedProcessFunction):
@@ -175,3 +175,9 @@ def test_a_job_is_cancelled_with_the_keyboard_alone_after_a_question(found: dict
     keyboard = found["keyboard"]
     assert keyboard["first"] == "Skip to the content"
     assert (keyboard["after_no"], keyboard["after_yes"]) == ("RUNNING", "CANCELED")
+
+
+def test_whoever_presses_a_button_second_reads_what_has_become_of_it(found: dict[str, Any]) -> None:
+    """The line stays while the view goes on; a server that is gone is one line as well, until it is back."""
+    assert (found["second"].startswith("cancel was not done: "), "CANCELED" in found["second"]) == (True, True)
+    assert found["gone"] == "The server of this page does not answer; the page goes on when it does."

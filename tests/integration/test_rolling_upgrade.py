@@ -20,7 +20,7 @@ from tests.services.relay import RelayProcess
 from tests.services.released_wheel import BEFORE, ReleasedWheel, build_wheel, why_not
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.rare]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.rare, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("savepoint_job.py")
 
 

@@ -15,11 +15,12 @@ async function ask(path, body) {
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body) headers["Content-Type"] = "application/json";
-  const answer = await fetch(`/api/${path}`, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
-  const said = await answer.json();
-  if (answer.ok) return said;
+  const away = () => { throw new Error("The server of this page does not answer; the page goes on when it does."); };
+  const answer = await fetch(`/api/${path}`, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) }).catch(away);
+  const said = await answer.json().catch(() => null); // what stands between may answer with a page of its own
+  if (answer.ok && said) return said;
   if (answer.status === 401 && (await askForToken())) return ask(path, body);
-  throw new Error(said.error || `the server answered ${answer.status}`);
+  throw new Error(said?.error || `the server answered ${answer.status}`);
 }
 async function askForToken() {
   const given = await dialog("This cluster has a token", "Give the value of security.auth.token; it is kept until this tab is closed.", "token", "password");
@@ -46,7 +47,7 @@ async function change(job, what, title, text, field, value) {
     const answer = await ask(`jobs/${job.overview.job_id}/${what}`, body);
     if (answer.failure) throw new Error(answer.failure.message);
     say(answer.path ? `savepoint: ${answer.path}` : `${what}: done`);
-  } catch (error) { complain(error); }
+  } catch (error) { say(`${what} was not done: ${error.message}`); }
   refresh(true);
 }
 const say = (text) => { const line = document.getElementById("said"); if (line) line.textContent = text; };
@@ -88,7 +89,7 @@ async function askForKeys(id, vertexId) {
   try {
     const { keys } = await ask(`jobs/${id}/vertices/${vertexId}/keys`);
     leading.set(place, keys.length ? `Of the rows at ${time(Date.now())}: ${keys.join(", ")}` : "No rows flow now, or a function makes the key of them.");
-  } catch (error) { leading.delete(place); complain(error); }
+  } catch (error) { leading.set(place, error.message); }
   if (line()) line().textContent = leading.get(place) || "";
 }
 const keysButton = (id, vertexId) => [el("button", { type: "button", onclick: () => askForKeys(id, vertexId) }, "Which keys lead?"), el("p", { id: `keys-${vertexId}`, role: "status" }, leading.get(`${id}/${vertexId}`) || "")];
