@@ -21,6 +21,7 @@ from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, Leader
 from snapline.coordinator.ha.zookeeper_high_availability import FencedNodes
 from snapline.coordinator.jobmaster.reconciliation import AdoptionRefused, Reconciliation
 from snapline.coordinator.jobmaster.rescaling import Rescaling
+from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
@@ -425,6 +426,28 @@ def _never_use_more_slots() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _stay_where_it_is() -> Iterator[None]:
+    """A job that is to leave a TaskManager is restarted, and keeps its slots there."""
+    original = Scheduler.rescale
+
+    def rescale(self: Any, parallelism: Any, now_ms: int, leave: Any = ()) -> Any:
+        return original(self, parallelism, now_ms)
+
+    with patch.object(Scheduler, "rescale", rescale):
+        yield
+
+
+def _leaves(options: Options) -> Options:
+    chosen = _follows_its_slots(options)
+    return replace(
+        chosen,
+        task_managers=3,
+        faults=replace(chosen.faults, mean_pause_ms=60_000),
+        operations=((900, "leave"), (2_000, "leave")),
+    )
+
+
 def _follows_its_slots(options: Options) -> Options:
     settings = {
         **options.job_settings,
@@ -696,6 +719,7 @@ CANARIES: dict[str, Canary] = {
     "never use more slots": Canary(
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),
+    "stay where it is": Canary("a job keeps slots of a TaskManager that is drained", _stay_where_it_is, _leaves),
     "new rows before restored ones": Canary(
         "rows that inputs restored go on as if they were new",
         _new_rows_before_restored_ones,

@@ -217,6 +217,10 @@ def draw_theme(seed: int, options: Options, *, faults: bool) -> Options:
     reactive = random.Random(f"{seed}/reactive")
     if reactive.random() < 0.15 and faults:
         options = _reactive(options, reactive)
+    leave = random.Random(f"{seed}/leave")
+    if faults and leave.random() < (0.6 if options.is_reactive else 0.1):
+        leaves = tuple((600 + leave.randint(0, 2500), "leave") for _ in range(leave.randint(1, 3)))
+        options = replace(options, operations=(*options.operations, *leaves))
     return options
 
 

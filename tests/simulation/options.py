@@ -76,8 +76,9 @@ class Options:
     rescale_forks: bool = False
     """At another parallelism."""
     operations: tuple[tuple[int, str], ...] = ()
-    """What the user does, and when: savepoint, checkpoint, rescale, stop (with a savepoint, and go on from it), drain
-    (stop for good: all windows and timers fire), cancel (and go on from the last checkpoint, if it is retained)."""
+    """What the user does, and when: savepoint, checkpoint, rescale, leave (a TaskManager, which ends then), stop (with
+    a savepoint, and go on from it), drain (stop for good: all windows and timers fire), cancel (and go on from the
+    last checkpoint, if it is retained)."""
     stalls: tuple[str, int] = ("", 0)
     """Tasks with this in their name wait up to so long between two pieces of work, faults or not."""
     another_job: JobPlan | None = None

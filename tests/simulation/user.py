@@ -1,4 +1,5 @@
-"""What the user of a simulated job does while it runs: checkpoints and savepoints on demand, rescaling, stop and go on.
+"""What the user of a simulated job does while it runs: checkpoints and savepoints on demand, rescaling, stop and go on,
+TaskManagers that are drained and then ended.
 
 Decides when to ask and what to do with the answer. An operation that is refused or fails is the user's bad luck, and
 nothing more: the job has to go on as if nobody had asked. A job that was stopped with a savepoint is submitted again
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     Answer,
@@ -24,13 +26,15 @@ from snapline.coordinator.jobmaster.operations import (
     TakeCheckpoint,
     TakeSavepoint,
 )
+from snapline.coordinator.resource.events import DrainRequested
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
-from snapline.dataflow.ids import JobID
+from snapline.dataflow.ids import JobID, ResourceID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.testing.simulated.coordinator_process import SimulatedCoordinator
 from snapline.testing.simulated.rescaling import draw_rescaled
-from snapline.testing.simulated.world import World
+from snapline.testing.simulated.task_manager_process import SimulatedTaskManager
+from snapline.testing.simulated.world import Violation, World
 from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.options import Options
 
@@ -69,6 +73,8 @@ class User:
         """The job was to stop, and whoever was asked died before the answer, or did not lead any more when it gave
         it."""
         self._waiting: list[tuple[SimulatedCoordinator, str, RequestID]] = []
+        self._drained: dict[RequestID, SimulatedTaskManager] = {}
+        """TaskManagers that the job is asked to leave."""
         self._may_rescale = all(stage.partitioning is not Partitioning.BROADCAST for stage in options.job.stages)
 
     def start(self) -> None:
@@ -129,10 +135,45 @@ class User:
         if self._is_stopping and self._answers_may_be_lost:
             self._world.story.say("user", f"does not ask for {kind}: the job is being stopped")
             return
-        request_id = coordinator.operate(self.graph.job_id, self._operation(kind))
-        self._world.story.say("user", f"wants {kind}")
+        if kind == "leave":
+            request_id = self._drain_a_task_manager(coordinator)
+            if request_id is None:
+                return
+        else:
+            request_id = coordinator.operate(self.graph.job_id, self._operation(kind))
+            self._world.story.say("user", f"wants {kind}")
         self._waiting.append((coordinator, kind, request_id))
         self._world.clock.after(ASK_AGAIN_MS, self._look_again)
+
+    def _drain_a_task_manager(self, coordinator: SimulatedCoordinator) -> RequestID | None:
+        """One that the job has slots of gets no new tasks, and the job is to leave it; None: there is none."""
+        core = coordinator.runners[self.graph.job_id].core
+        alive = self._cluster.alive()
+        there = [] if core is None else [each for each in alive if _slots_of(core, each)]
+        if not there:
+            self._world.story.say("user", "finds no TaskManager of the job to drain")
+            return None
+        chosen = self._rng.choice(there)
+        self._world.story.say("user", f"drains {chosen.name}")
+        coordinator.resource_manager.tell(DrainRequested(ResourceID(chosen.name), True))
+        request_id = coordinator.operate(self.graph.job_id, RescaleJob({}, (ResourceID(chosen.name),)))
+        self._drained[request_id] = chosen
+        return request_id
+
+    def _drained_or_not(self, coordinator: SimulatedCoordinator, request_id: RequestID, answer: Answer | None) -> None:
+        """What the job has left is ended, for another one to come; where it cannot, there are tasks again."""
+        drained = self._drained.pop(request_id, None)
+        if drained is None:
+            return
+        if not isinstance(answer, Acknowledged):
+            if coordinator.alive:
+                coordinator.resource_manager.tell(DrainRequested(ResourceID(drained.name), False))
+            return
+        runner = coordinator.runners.get(self.graph.job_id)
+        leads = coordinator.alive and coordinator is self._cluster.coordinator
+        if leads and runner is not None and runner.core is not None and _slots_of(runner.core, drained):
+            raise Violation(f"the job was to leave {drained.name}, which was said to be done, and has slots of it")
+        drained.kill()
 
     @property
     def _is_stopping(self) -> bool:
@@ -168,6 +209,7 @@ class User:
         for coordinator, kind, request_id in waiting:
             answer = coordinator.answers.get(request_id)
             if answer is not None:
+                self._drained_or_not(coordinator, request_id, answer)
                 self._answered(kind, answer)
                 is_refusal = isinstance(answer, OperationFailed) and kind in ENDS_WITH_SAVEPOINT
                 if is_refusal and coordinator is not self._cluster.coordinator:
@@ -176,6 +218,8 @@ class User:
                 self._waiting.append((coordinator, kind, request_id))
             elif kind in ENDS_WITH_SAVEPOINT:
                 self._stop_is_unclear = True
+            else:
+                self._drained_or_not(coordinator, request_id, None)
         return not self._waiting
 
     def finds_job_finished(self, latest_checkpoint: int) -> None:
@@ -218,3 +262,8 @@ class User:
 
 def _shape(graph: JobGraph) -> str:
     return "/".join(str(vertex.parallelism) for vertex in graph.vertices)
+
+
+def _slots_of(job: JobMaster, process: SimulatedTaskManager) -> bool:
+    """Whether the job has slots of this TaskManager."""
+    return bool(job.scheduler.pool.allocations_of(ResourceID(process.name)))
