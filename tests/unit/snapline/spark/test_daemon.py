@@ -21,6 +21,8 @@ for _ in range(2):
     if os.fork():
         os.wait()
         continue
+    from importlib.util import find_spec
+    assert "pandas" in sys.modules or find_spec("pandas") is None, "the first array of a task loads pandas"
     from concurrent.futures import ThreadPoolExecutor
     import grpc, numpy as np, pyarrow as pa, pyarrow.compute as pc
     from pyarrow import flight
