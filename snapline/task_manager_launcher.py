@@ -7,7 +7,7 @@ import signal
 import threading
 
 from snapline.client import ClusterClient
-from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, Configuration
+from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, HA_ZOOKEEPER_QUORUM, LOG_LEVEL, Configuration
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token
 from snapline.session import open_spark, stop_spark
@@ -46,6 +46,8 @@ def bring_task_managers(
     pool.start()
     reports = WorkerReports(pool, lambda: ClusterClient.from_configuration(configuration), logger)
     reports.start()
+    if configuration.get_option(HA_TYPE) == "zookeeper":
+        address = f"whoever leads, as {configuration.get_option(HA_ZOOKEEPER_QUORUM)} says"
     logger.info("TaskManagers started", coordinator=address, instances=instances, slots=slots)
     try:
         while not stopping.wait(CHECK_INTERVAL_S):

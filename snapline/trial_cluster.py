@@ -100,7 +100,7 @@ class TrialCluster:
             self._wait(lambda: _task_managers(settings) is not None, "a coordinator that leads")
             say("a coordinator leads, another one stands by")
             self._start_spark(master, spark_page, task_managers * slots)
-            say("Spark's master and worker run")
+            say("Spark's master and worker run; TaskManagers are on their way")
             command = [sys.executable, "-m", "snapline.cli", "taskmanagers"]
             command += ["--instances", str(task_managers), "--slots", str(slots)]
             self._start("taskmanagers", command, "", MASTER=f"spark://{HOST}:{master}")
