@@ -99,9 +99,16 @@ def test_a_cluster_is_upgraded_under_a_running_job(
 
 
 def goes_on(cluster: HighAvailabilityCluster, job_id: str) -> None:
-    """Whoever leads now completes a checkpoint that nobody has seen yet."""
+    """Whoever leads now completes a checkpoint that nobody has seen yet; what the version before compiles at first, it
+    compiles for as long as that takes."""
+
+    def processor_time() -> list[str]:
+        running = (Path(f"/proc/{each.pid}/stat") for each in cluster.task_managers if each.poll() is None)
+        return [ticks for stat in running for ticks in stat.read_text().rpartition(")")[2].split()[11:13]]
+
     with cluster.client() as client:
-        wait_until(completed_after(client, job_id, newest_checkpoint(client, job_id)), "a checkpoint")
+        reached = completed_after(client, job_id, newest_checkpoint(client, job_id))
+        wait_until(reached, "a checkpoint", progress=processor_time)
 
 
 def submitted_by(before: ReleasedWheel, cluster: HighAvailabilityCluster, output: Path) -> str:
