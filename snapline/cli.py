@@ -276,12 +276,12 @@ def update(
     from snapline.job_update import update_job
     from snapline.program import translate_script
 
-    translation = translate_script(script, arguments)
     with target.client() as client:
+        job_id = client.resolve_job(job)  # before the script runs, which may take long
         done = update_job(
             client,
-            client.resolve_job(job),
-            translation,
+            job_id,
+            translate_script(script, arguments),
             directory=_absolute(directory),
             timeout_s=timeout,
             allow_non_restored_state=allow_non_restored_state,
@@ -679,14 +679,9 @@ def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bo
 def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
     """Move the tasks of a TaskManager to others before it is stopped: by a rescale, not by a failure. It gets no new
     ones."""
-    with target.client() as client:
-        moved = client.drain_task_manager(taskmanager, undo=undo)
-    if target.as_json:
-        echo(json.dumps({"taskmanager": taskmanager, "draining": not undo, "jobs": moved}))
-    elif undo:
-        echo(f"{taskmanager} gets tasks again")
-    else:
-        echo(f"nothing runs on {taskmanager} any more, it can be stopped; jobs that were moved: {len(moved)}")
+    from snapline.drain_command import drain_task_manager
+
+    drain_task_manager(target, taskmanager, undo=undo)
 
 
 def _job_row(job: pb.JobOverview) -> list[str]:

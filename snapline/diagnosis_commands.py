@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.flame_graph import flame_graph
@@ -153,10 +154,14 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
 def _dump(
     client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0, log_level: str = ""
 ) -> pb.ThreadDumps:
-    """Ask a TaskManager of this name, else those of a job."""
+    """Ask a TaskManager of this name, else those of a job. Raises SnaplineError for a job without tasks."""
     is_one = any(what == each.resource_id for each in client.list_task_managers())
     job_id, resource_id = ("", what) if is_one else (client.resolve_job(what), "")
-    return client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines, log_level=log_level)
+    found = client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines, log_level=log_level)
+    if job_id and not found.dumps and not found.silent:
+        status = decode_job_status(client.get_job(job_id).overview.status)
+        raise SnaplineError(f"no TaskManager runs a task of job {what}: it is {status.value}")
+    return found
 
 
 def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:

@@ -11,6 +11,8 @@ import pytest
 
 from snapline import cli
 from snapline.client import RequestRefused
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.protos.checkpoint_pb2 import CheckpointMetrics
 
@@ -55,6 +57,20 @@ class Recording:
     def rescale(self, job_id: str, parallelism: int) -> None:
         raise KeyboardInterrupt
 
+    def drain_task_manager(self, resource_id: str, *, undo: bool) -> list[str]:
+        if undo:
+            return []
+        raise KeyboardInterrupt
+
+    def list_task_managers(self) -> list[object]:
+        return []
+
+    def dump_threads(self, *_asked: object, **_more: object) -> pb.ThreadDumps:
+        return pb.ThreadDumps()
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        return pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(JobStatus.CANCELED)))
+
     def list_jobs(self) -> list[object]:
         raise KeyboardInterrupt("job 'a' was cancelled")
 
@@ -96,6 +112,24 @@ def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, caps
     """Ctrl-C ends the command; the JobMaster goes on waiting for slots."""
     assert run("rescale", "a", "-p", "3") == 130
     assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
+
+
+def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys):
+    """It waits for slots elsewhere, and says so before."""
+    assert run("taskmanagers", "drain", "tm-1") == 130
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "tm-1 gets no new tasks; its jobs leave it once there are slots elsewhere"
+    assert "its jobs still leave it; `snapline taskmanagers drain --undo tm-1`" in last
+    assert (run("taskmanagers", "drain", "--undo", "tm-1"), capsys.readouterr().err) == (0, "")
+
+
+@pytest.mark.parametrize("asked", [("stack",), ("logs",), ("profile", "--seconds", "1"), ("profile", "--heap")])
+def test_a_job_that_has_ended_has_no_threads_to_look_at(client: Recording, capsys, tmp_path, monkeypatch, asked):
+    """One line says so; no profile of nothing takes the place of a file."""
+    monkeypatch.chdir(tmp_path)
+    assert run(*asked, "a") == 1
+    assert capsys.readouterr().err == "snapline: no TaskManager runs a task of job a: it is CANCELED\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_checkpoint_is_shown_task_by_task(client: Recording, capsys):
