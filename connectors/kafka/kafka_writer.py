@@ -3,13 +3,16 @@
 Decides how columns become keys, times and headers; that a transaction's producer exists before it is needed (to begin
 one takes half a second in librdkafka, so the next one is made while the current one is filled); that a pre-commit waits
 for every row to be acknowledged; and what an error of a row means. The producer of a pre-committed transaction is
-dropped, not closed: closing aborts.
+dropped, not closed: closing aborts. What librdkafka has to say is taken in with every batch of rows, and by a thread
+where none come.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,6 +35,8 @@ FLUSH_SECONDS = 120.0
 CHUNK_ROWS = 20_000
 QUEUED_ROWS_MAX = 200_000
 STATISTICS_MS = 100
+SERVE_SECONDS = 1.0
+"""So often a producer without rows is asked what it has to say: statistics of 100 kB a second would pile up in it."""
 IDENTITY = re.compile(r'"eos":\s*\{[^}]*"producer_id":\s*(\d+),\s*"producer_epoch":\s*(\d+)')
 
 
@@ -276,9 +281,15 @@ class KafkaWriter(SinkWriter):
         self._current: OneTransaction | None = None
         self._next: Future[OneTransaction] | None = None
         self._maker: ThreadPoolExecutor | None = None
+        self._closed = threading.Event()
+        self._server: threading.Thread | None = None
         if sink.two_phase:
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="kafka-transaction")
             self._prepare_next()
+            self._server = threading.Thread(
+                target=_serve, args=(weakref.ref(self), self._closed), name="kafka-serve", daemon=True
+            )
+            self._server.start()
         else:
             self._plain = RowProducer(sink, {}, metrics)
 
@@ -312,7 +323,18 @@ class KafkaWriter(SinkWriter):
     def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
         return [{"jobs": self._jobs}] if self._plain is None else ()
 
+    def serve(self) -> None:
+        """Take in what librdkafka has to say of transactions that may have no rows for long."""
+        current, coming = self._current, self._next
+        if current is not None:
+            current.out.producer.poll(0)
+        if coming is not None and coming.done() and not coming.cancelled() and coming.exception() is None:
+            coming.result().out.producer.poll(0)
+
     def close(self) -> None:
+        self._closed.set()
+        if self._server is not None:
+            self._server.join()
         current, self._current = self._current, None
         coming, self._next = self._next, None
         plain, self._plain = self._plain, None
@@ -331,3 +353,13 @@ class KafkaWriter(SinkWriter):
         self._name = replace(self._name, number=self._name.number + 1)
         if self._maker is not None:
             self._next = self._maker.submit(made.ready)
+
+
+def _serve(writer: weakref.ref[KafkaWriter], closed: threading.Event) -> None:
+    """Until the writer is closed, or nobody has it any more."""
+    while not closed.wait(SERVE_SECONDS):
+        mine = writer()
+        if mine is None:
+            return
+        mine.serve()
+        del mine

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import threading
 import uuid
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.connectors.formats import JsonFormat
-from snapline.connectors.kafka import KafkaSink
+from snapline.connectors.kafka import KafkaSink, kafka_writer
 from snapline.connectors.kafka.transactions import TransactionName
 from snapline.dataflow.errors import ConnectorError
 from tests.services.kafka import needs_faults
@@ -294,6 +295,33 @@ def test_at_least_once_writes_without_transactions(kafka):
 
     assert ([], False, None) == (list(committables), sink.two_phase, sink.create_committer(Place()))
     assert list(range(50_000)) == found
+
+
+def test_a_transaction_that_waits_for_rows_piles_nothing_up(kafka, monkeypatch):
+    """Librdkafka's statistics are taken in, although nothing is written and nothing is committed."""
+    heard = threading.Semaphore(0)
+    monkeypatch.setattr(kafka_writer, "SERVE_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_writer.OneTransaction, "_on_statistics", note_identity(heard))
+    writer = sink_of(kafka, kafka.topic(), format=JsonFormat(SCHEMA)).create_writer(Place(), [])
+    try:
+        writer._next.result()
+        assert all(heard.acquire(timeout=30) for _ in range(10))
+        writer.write(pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA))
+        writer._next.result()
+        assert all(heard.acquire(timeout=30) for _ in range(20)), "of the one that has a row, and of the next one"
+    finally:
+        writer.close()
+
+
+def note_identity(heard):
+    """The method, and a note that it was called."""
+    method = kafka_writer.OneTransaction._on_statistics
+
+    def noting(self, text):
+        method(self, text)
+        heard.release()
+
+    return noting
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
