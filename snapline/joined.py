@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.connected import add_two_input, check_same_keys
 from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
@@ -116,7 +117,7 @@ class JoinedStreams:
                 raise JobDefinitionError(
                     f"{name!r}: the {which} stream has no event time: call assign_timestamps_and_watermarks(...) on it"
                 )
-            sides.append(JoinSide(keyed.key_columns, stream.event_time_column, _plain(stream.schema)))
+            sides.append(JoinSide(keyed.key_columns, stream.event_time_column, kept_schema(stream.schema)))
         left, right = sides
         fields = list(left.schema)
         for field in right.schema:
@@ -130,15 +131,6 @@ class JoinedStreams:
     def _add(self, spec: OperatorSpec, schema: pa.Schema, uid: str, name: str) -> DataStream:
         added = add_two_input(self.left, self.right, name, spec, uid, schema)
         return replace(added, event_time_column=self.left.stream.event_time_column)
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-            for field in schema
-        ]
-    )
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.aggregates import AggregateToDo, with_computed
-from snapline.dataflow.api.aggregate_types import plain_type, result_type
+from snapline.dataflow.api.aggregate_types import result_type
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.row_hints import schema_by_hints
@@ -125,7 +126,7 @@ class KeyedStream:
             )
         if not callable(function):
             raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
-        schema = pa.schema([pa.field(field.name, plain_type(field.type)) for field in known])
+        schema = kept_schema(known)
         spec = KeyedProcessSpec(
             self.key_columns, RunningReduce(function, schema), schema, self.stream.event_time_column
         )

@@ -26,6 +26,7 @@ from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
+from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.external_tasks import external_spec
 from snapline.dataflow.graph.operator_specs import (
@@ -691,6 +692,10 @@ class DataStream(StreamResults):
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
         """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        if schema is not None and (plain := workable_schema(schema)) is not schema:
+            schema = plain
+            if getattr(spec, "output_schema", None) is not None:
+                spec = replace(spec, output_schema=plain)
         if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
             name = describe_windows(assigner)
         function = getattr(spec, "function", None) or getattr(spec, "predicate", None)

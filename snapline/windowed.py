@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from snapline.aggregates import AggregateToDo, with_computed
-from snapline.dataflow.api.aggregate_types import WINDOW_TIME, has_order, plain_type, result_type, window_time_of
+from snapline.dataflow.api.aggregate_types import WINDOW_TIME, has_order, result_type, window_time_of
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction
 from snapline.dataflow.api.triggers import EARLY_TRIGGERS, EarlyTrigger, PurgingTrigger
@@ -27,6 +27,7 @@ from snapline.dataflow.api.windows import (
     TimeWindow,
     WindowAssigner,
 )
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.keyed import KeyedStream, key_fields_of
@@ -149,7 +150,7 @@ class WindowedStream:
         schema = self.keyed.stream.schema
         if schema is None:
             return None
-        fields = [pa.field(field.name, plain_type(field.type)) for field in schema]
+        fields = kept_schema(schema)
         return pa.schema([*fields, *(field for field in self._window_fields() if field.name not in schema.names)])
 
     def process(

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.windows import Aggregate
+from snapline.dataflow.columnar.column_types import kept_type
 
 WINDOW_TIME = pa.timestamp("ms")
 """The type of window times where no event-time column gives another."""
@@ -60,8 +61,8 @@ def result_type(aggregate: AnyAggregate, schema: pa.Schema) -> pa.DataType:
             case "quantile" | "approx_quantile":
                 return pa.float64()
             case "collect_list" | "top_n":
-                return pa.list_(plain_type(types[0]))
-        return plain_type(types[0])
+                return pa.list_(kept_type(types[0]))
+        return kept_type(types[0])
     if not aggregate.column:
         return pa.int64()
     check_aggregate_type(aggregate, types[0])
@@ -87,11 +88,6 @@ def _own_type(aggregate: OwnAggregate, types: Sequence[pa.DataType]) -> pa.DataT
     if not isinstance(found, pa.DataType):
         raise TypeError(f"{name}.result_type() returns an Arrow type such as pyarrow.int64(), not {found!r}")
     return found
-
-
-def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type in which state keeps a column: dictionaries are kept as their values."""
-    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
 def is_number(data_type: pa.DataType) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
 from snapline.dataflow.columnar.arrow_columns import plain_type
+from snapline.dataflow.columnar.column_types import kept_type
 from snapline.dataflow.errors import SnaplineError
 
 KIND_METADATA = b"snapline.state.kind"
@@ -187,11 +188,9 @@ def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -
         raise StateError(
             f"state {name!r}: {declared!r} is no Arrow type: use pa.int64(), pa.string(), a pa.schema, ..."
         )
-    if pa.types.is_dictionary(declared):
-        return declared.value_type
     if pa.types.is_null(declared):
         raise StateError(f"state {name!r}: a {what} of type null cannot hold anything")
-    return declared
+    return kept_type(declared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import cloudpickle
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
+from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import SnaplineError
@@ -330,10 +331,10 @@ class OperatorHarness:
         schema = self._schemas[self._input(number)]
         try:
             if isinstance(rows, pa.RecordBatch):
-                return rows.select(schema.names).cast(schema)
+                return workable(rows.select(schema.names).cast(schema))
             table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows], schema)
             whole = table.select(schema.names).cast(schema).combine_chunks()
-            return next(iter(whole.to_batches()), pa.RecordBatch.from_pylist([], schema))
+            return workable(next(iter(whole.to_batches()), pa.RecordBatch.from_pylist([], schema)))
         except (pa.ArrowException, KeyError, TypeError, AttributeError) as error:
             reason = str(error).splitlines()[0]
             raise HarnessError(f"the rows do not fit the schema of input {number} ({reason})") from None

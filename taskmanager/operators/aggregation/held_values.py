@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import HeldAggregate
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of, numpy_values
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn
-from snapline.taskmanager.operators.base.row_store import RowStore, rows_type, stored_schema
+from snapline.taskmanager.operators.base.row_store import RowStore, rows_type
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.key_index import KeyIndex
@@ -53,12 +54,12 @@ class HeldValues(HeldColumn):
         super().__init__(aggregate, schema)
         self._column, self._by = aggregate.column, aggregate.by
         self._decides = aggregate.by or aggregate.column
-        self._schema = stored_schema(self.inputs)
+        self._schema = kept_schema(self.inputs)
         self._store = RowStore(self.inputs)
 
     @property
     def storage_type(self) -> pa.DataType:
-        return rows_type(stored_schema(self.inputs))
+        return rows_type(kept_schema(self.inputs))
 
     def fold(self, entries: Slots, batch: pa.RecordBatch) -> None:
         batch = conform(batch, self._schema)

@@ -13,20 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.columns import FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
-
-
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Columns as they are kept: dictionaries as their values, nothing but names and types."""
-    return pa.schema(
-        [
-            pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-            for field in schema
-        ]
-    )
 
 
 def rows_type(schema: pa.Schema) -> pa.DataType:
@@ -38,7 +29,7 @@ class RowStore:
     """Rows of one schema in columns, each chained to its owner."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self.schema = stored_schema(schema)
+        self.schema = kept_schema(schema)
         self.type = rows_type(self.schema)
         self._columns = [make_column(field.type) for field in self.schema]
         self._held = [column for column in self._columns if not isinstance(column, NumpyColumn)]

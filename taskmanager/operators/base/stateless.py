@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import SideOutput
+from snapline.dataflow.columnar.column_types import converted, workable
 from snapline.dataflow.graph.operator_specs import (
     FilterRowsSpec,
     FilterSpec,
@@ -29,8 +30,11 @@ from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
-    """The batch in the declared schema: columns picked by name, cast where that loses nothing. Raises TypeError."""
-    if schema is None or batch.schema.equals(schema):
+    """The batch in the declared schema: columns picked by name, cast where that loses nothing. Without one it is free
+    of views and runs. Raises TypeError."""
+    if schema is None:
+        return workable(batch)
+    if batch.schema.equals(schema):
         return batch
     missing = [name for name in schema.names if batch.schema.get_field_index(name) < 0]
     if missing:
@@ -42,7 +46,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
     for field in schema:
         column = batch.column(field.name)
         try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(converted(column, field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise TypeError(
                 f"the function returned column {field.name!r} as {column.type}, but schema= declares {field.type}: {error}"
@@ -73,7 +77,7 @@ class MapBatchesOperator(FunctionOperator):
                     raise _no_batch(part)
                 self._emit(part)
         elif isinstance(result, SideOutput):
-            self.output.emit_side(result.tag, result.batch)
+            self.output.emit_side(result.tag, workable(result.batch))
         elif result is not None:
             raise _no_batch(result)
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.columnar.validated import DAMAGE, read_batches
 from snapline.dataflow.config import CHECKPOINTING_TIMEOUT
 from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
@@ -222,7 +223,7 @@ class ProgramBridge:
                         f"{self._name} put out rows with columns {_shown(batch.schema)}, and the job says {_shown(schema)}"
                     )
                 batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # noqa: PLW2901 - its own metadata are gone
-            self._output.emit_batch(batch)
+            self._output.emit_batch(workable(batch))
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.columnar.column_types import workable, workable_schema
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import TableLookupSpec
@@ -36,7 +37,8 @@ class TableLookupOperator(StreamOperator):
             raise JobDefinitionError(
                 f"operator {uid!r}: the table to look up in has no column {missing[0]!r}: it has {', '.join(table.column_names)}"
             )
-        table = table.combine_chunks()
+        batches = [workable(batch) for batch in table.combine_chunks().to_batches()]
+        table = pa.Table.from_batches(batches, workable_schema(table.schema))
         self._index = KeyIndex([table.schema.field(name) for name in spec.table_columns])
         keys = [_one_chunk(table.column(name)) for name in spec.table_columns]
         slots = self._index.lookup_or_insert(keys)

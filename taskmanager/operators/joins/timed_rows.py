@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from snapline.dataflow.api.state import ListStateDescriptor
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.taskmanager.operators.base.deadline_buckets import Calendar
-from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
+from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.state.adopted_state import AdoptedState, elements_of
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots, grown
@@ -33,7 +34,7 @@ class TimedRows(AdoptedState):
     ) -> None:
         """`due_of`: when keys are due, from their lists and the times of all elements; not given: never."""
         self._due_of = due_of
-        self.schema = stored_schema(schema)
+        self.schema = kept_schema(schema)
         self._store = RowStore(pa.schema([*self.schema, pa.field(TIME, pa.int64())]))
         self.descriptor: ListStateDescriptor = ListStateDescriptor(name, pa.struct(list(self._store.schema)))
         self.times: Int64Array = np.zeros(64, np.int64)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.function_contexts import Row, SourceContext
+from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
 from snapline.dataflow.ids import CheckpointID
@@ -294,10 +295,10 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
                 self._said_idle = False
                 self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
             if self._generator is None or self._cadence is None:
-                self.output.emit_batch(element)
+                self.output.emit_batch(workable(element))
                 return
             self._cadence.before_batch(self.output)
-            self.output.emit_batch(element)
+            self.output.emit_batch(workable(element))
             self._generator.on_batch(element)
             self._cadence.after_batch(self.output)
         elif isinstance(element, Watermark):

@@ -15,6 +15,7 @@ from typing import Any
 
 from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG, bad_rows_batch
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
+from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
@@ -145,10 +146,10 @@ class SourceOperator(WatermarkedSource):
         generator, cadence = self._generator, self._cadence
         if polled.batch is not None and polled.batch.num_rows:
             if generator is None or cadence is None:
-                self.output.emit_batch(polled.batch)
+                self.output.emit_batch(workable(polled.batch))
             else:
                 cadence.before_batch(self.output)
-                self.output.emit_batch(polled.batch)
+                self.output.emit_batch(workable(polled.batch))
                 generator.on_batch(polled.batch, polled.split_id, self.context.processing_time.activity_ms())
                 self._finish_splits(polled.finished_splits)
                 cadence.after_batch(self.output)

@@ -18,9 +18,10 @@ from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TimeWindow
 from snapline.dataflow.columnar.arrow_columns import narrow_type
+from snapline.dataflow.columnar.column_types import kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.taskmanager.operators.base.operator_contract import Output
-from snapline.taskmanager.operators.base.row_store import RowStore, stored_schema
+from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.windows.window_contents import (
@@ -41,7 +42,7 @@ def check_same_columns(stored: pa.Schema, schema: pa.Schema, operator_uid: str) 
     """StateError that names the first column that is not what the state holds."""
     for field in stored:
         position = schema.get_field_index(field.name)
-        found = stored_schema(pa.schema([schema.field(position)])).field(0).type if position >= 0 else None
+        found = kept_type(schema.field(position).type) if position >= 0 else None
         if found is None or narrow_type(found) != narrow_type(field.type):
             raise StateError(
                 f"operator {operator_uid!r}: its state holds rows with a column {field.name!r} of {field.type}, and this batch "
@@ -174,9 +175,9 @@ class BatchWindowCall:
     def _batches_of(self, produced: Any, output: Output) -> Iterator[pa.RecordBatch]:
         """The batches that a call of the user's function has produced; what is for a side output is emitted at once."""
         if isinstance(produced, pa.RecordBatch):
-            yield conform(produced, self._schema)
+            yield produced if self._schema is None else conform(produced, self._schema)
         elif isinstance(produced, SideOutput):
-            output.emit_side(produced.tag, produced.batch)
+            output.emit_side(produced.tag, workable(produced.batch))
         elif isinstance(produced, (list, tuple)) or hasattr(produced, "__next__"):
             for part in produced:
                 yield from self._batches_of(part, output)
@@ -193,7 +194,7 @@ def emit_together(results: list[pa.RecordBatch], output: Output) -> None:
         combined = pa.Table.from_batches(results).combine_chunks().to_batches()
         results = combined
     for result in results:
-        output.emit_batch(result)
+        output.emit_batch(workable(result))
 
 
 def keys_of(fired: FiredWindows) -> list[Any]:

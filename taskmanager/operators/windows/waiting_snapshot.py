@@ -8,6 +8,7 @@ come into a state of windows, and how they leave one to wait; not when that is w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -22,16 +23,19 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 def take_in(
     windows: WindowState, backend: KeyedStateBackend, key_columns: Sequence[Sequence[str]], waited: WaitedRows
 ) -> None:
-    """Rows of these windows come into the state, those of an input together. `key_columns`: their names in each."""
+    """Rows of these windows come into the state, those of an input and a schema together: rows that a state let out are
+    plain, where those that came may be dictionaries. `key_columns`: their names in each."""
     for input_index, names in enumerate(key_columns):
         found = [(start, batch) for start, parts in waited for number, batch in parts if number == input_index]
-        if not found:
-            continue
-        batch = one_batch([batch for _, batch in found])
-        counts = [batch.num_rows for _, batch in found]
-        numbers = np.repeat(np.array([windows.window_number(start) for start, _ in found], np.int32), counts)
-        slots = backend.slots([batch.column(name) for name in names])
-        windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)
+        for _, run in groupby(found, lambda each: each[1].schema):
+            starts, batches = zip(*run, strict=True)
+            batch = one_batch(batches)
+            numbers = np.repeat(
+                np.array([windows.window_number(start) for start in starts], np.int32),
+                [each.num_rows for each in batches],
+            )
+            slots = backend.slots([batch.column(name) for name in names])
+            windows.contents.fold(windows.entries_of_rows(slots, numbers), batch, input_index)
 
 
 def let_out(
