@@ -16,7 +16,6 @@ from itertools import pairwise
 
 from snapline.coordinator.io import IoLane
 from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
-from snapline.dataflow.api.state import descriptor_of
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
@@ -208,7 +207,8 @@ def _read_header(storages: StateStorages, part: KeyedStateHandle, snapshot: Snap
 
 
 def _states(header: KeyedStateHeader) -> Mapping[str, tuple[str, str]]:
-    known = {each.name: (descriptor_of(each).kind.value, str(each.type)) for each in header.state_fields}
+    kinds = [each.kind.value for each in header.state_descriptors]
+    known = {each.name: (kind, str(each.type)) for each, kind in zip(header.state_fields, kinds, strict=True)}
     return {**known, **{each.name: ("timers", str(each.type)) for each in header.timer_fields}}
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.api.state import StateDescriptor, StateError, StateKind, descriptor_of
 from snapline.dataflow.columnar.large_arrays import joined
 from snapline.dataflow.columnar.validated import DAMAGE, check_names, validated
 from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
@@ -51,6 +52,9 @@ _PREFIX = struct.Struct("<8sIIQ")
 _FIXED = struct.Struct("<IiiII")
 _BLOCK = struct.Struct("<QQQQQ")
 _ALIGNMENT = 64
+_MOST = 1 << 60
+"""Rows or bytes of a file: more is nonsense."""
+_ROLES = (KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN)
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, size) -> the bytes of the file."""
@@ -59,6 +63,17 @@ Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 
 class StateFormatError(StateError):
     """A file of keyed state is damaged, or not one, or of a format that this version does not read."""
+
+
+@contextmanager
+def refusing_unfit() -> Iterator[None]:
+    """Raise StateFormatError in place of what values raise that are not what their file promises."""
+    try:
+        yield
+    except (pa.ArrowException, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise StateFormatError(
+            f"the keyed state is damaged, or not one of ours ({type(error).__name__}: {error}): restore an older checkpoint"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +130,12 @@ class KeyedStateHeader:
         return self._fields(STATE_COLUMN)
 
     @property
+    def state_descriptors(self) -> list[StateDescriptor]:
+        """What each state column says of itself. Raises StateError where that is no state."""
+        with refusing_unfit():
+            return [_described(field) for field in self.state_fields]
+
+    @property
     def timer_fields(self) -> list[pa.Field]:
         """A column per timer queue: lists of timestamp and namespace."""
         return self._fields(TIMERS_COLUMN)
@@ -131,6 +152,15 @@ class KeyedStateHeader:
 
     def _fields(self, role: bytes) -> list[pa.Field]:
         return [field for field in self.schema if column_role(field) == role]
+
+
+def _described(field: pa.Field) -> StateDescriptor:
+    descriptor = descriptor_of(field)
+    found, expected = field.type, descriptor.storage_type
+    is_running = descriptor.kind is StateKind.RUNNING_AGGREGATE
+    if found.id != expected.id or (is_running and found != expected):
+        raise ValueError(f"the {descriptor.kind.value} state {field.name!r} is of type {found}")
+    return descriptor
 
 
 def column_role(field: pa.Field) -> bytes:
@@ -229,7 +259,36 @@ def _parse_header(header: bytes) -> KeyedStateHeader:
     position += block_count * _BLOCK.size
     schema = pa.ipc.read_schema(pa.py_buffer(header[position : position + schema_length]))
     check_names(schema)
+    _check_columns(schema)
+    _check_rows(offsets, blocks, _PREFIX.size + len(header))
     return KeyedStateHeader(schema, max_parallelism, KeyGroupRangeOffsets(groups, tuple(offsets.tolist())), blocks)
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """ValueError unless the key comes first, then states, then timers, each under a name of its own."""
+    roles = [column_role(field) for field in schema]
+    order = [_ROLES.index(role) for role in roles if role in _ROLES]
+    if len(order) < len(roles) or order != sorted(order) or order[:1] != [0]:
+        raise ValueError("its columns are not a key, states and timers")
+    if len(set(schema.names)) < len(schema.names):
+        raise ValueError("two of its columns have one name")
+
+
+def _check_rows(offsets: Int64Array, blocks: Sequence[_Block], header_end: int) -> None:
+    """ValueError unless the rows of key groups follow each other, and so do the blocks, which have all of them."""
+    if offsets[0] or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError("its key groups do not follow each other")
+    row, position = 0, header_end
+    for block in blocks:
+        if (
+            block.first_row != row
+            or block.position < position
+            or max(block.rows, block.position + block.length) > _MOST
+        ):
+            raise ValueError("its blocks do not follow each other")
+        row, position = row + block.rows, block.position + block.length
+    if row != offsets[-1]:
+        raise ValueError(f"its blocks have {row} rows, and its key groups {offsets[-1]}")
 
 
 def decode_keyed_state(
@@ -266,9 +325,29 @@ def _read_rows(read_range: ReadRange, header: KeyedStateHeader, first: int, end:
 
 def _read_block(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     try:
-        return validated(pa.ipc.read_record_batch(body, schema))
+        batch = validated(pa.ipc.read_record_batch(body, schema))
+        for field, column in zip(schema, batch.columns, strict=True):
+            _check_lists(field, column)
     except DAMAGE as error:
         raise StateFormatError(f"the keyed state is damaged ({error}): restore an older checkpoint") from error
+    return batch
+
+
+def _check_lists(field: pa.Field, column: pa.Array) -> None:
+    """ValueError for a list that is absent and has elements all the same, which Arrow allows: whoever restores counts
+    elements by the bounds of lists."""
+    if column.null_count and _is_list(column.type):
+        lengths = np.diff(np.asarray(column.offsets))
+        if lengths[np.asarray(column.is_null())].any():
+            raise ValueError(f"column {field.name} has elements in a list that is not there")
+    if column_role(field) == TIMERS_COLUMN and _is_list(column.type):
+        times = column.flatten()
+        if times.null_count or any(part.null_count for part in (times.flatten() if times.type.num_fields else ())):
+            raise ValueError(f"column {field.name} has timers without a time")
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_map(data_type))
 
 
 def _runs(blocks: Iterable[_Block]) -> Iterator[list[_Block]]:

@@ -36,6 +36,7 @@ from snapline.dataflow.snapshot.state_format import (
     KeyedStateHeader,
     decode_keyed_state,
     read_header,
+    refusing_unfit,
     with_role,
 )
 from snapline.runtime.cores.machine import check
@@ -55,7 +56,7 @@ from snapline.taskmanager.state.keyed_state import (
     KeyedValueState,
     RunningAggregateState,
 )
-from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
 from snapline.taskmanager.state.timer_queue import TIMERS_TYPE
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
@@ -63,6 +64,7 @@ FIRST_SWEEP_KEYS = 1 << 16
 """Below this many keys, empty ones are not worth looking for."""
 _EVOLVED_AT_ONCE = 1 << 16
 """Keys whose state is turned into another type in one step."""
+_TIME_DOMAINS = (("/", EVENT_TIME), ("/", PROCESSING_TIME))
 StateT = TypeVar("StateT", bound=KeyedState)
 
 
@@ -324,9 +326,15 @@ class KeyedStateBackend:
     def restore(self, inputs: Iterable[StateFile]) -> None:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before
         the first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build
-        on."""
-        sources = [(source, read_header(source.read_range)) for source in inputs]
-        self._expect_all([header for _, header in sources])
+        on. StateError for files that say what no state can be."""
+        files = list(inputs)
+        with refusing_unfit():
+            headers = [read_header(file.read_range) for file in files]
+            self._expect_all(headers)
+            self._take_over(files, headers)
+
+    def _take_over(self, files: Sequence[StateFile], headers: Sequence[KeyedStateHeader]) -> None:
+        sources = list(zip(files, headers, strict=True))
         has_deltas = any(header.is_delta for _, header in sources)
         for source, header in reversed(sources) if has_deltas else sources:
             _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
@@ -338,8 +346,9 @@ class KeyedStateBackend:
         written: dict[str, list[StateDescriptor]] = {}
         for header in headers:
             self._check_same_key(header)
-            for field in header.state_fields:
-                written.setdefault(field.name, []).append(descriptor_of(field))
+            self._check_timers(header)
+            for descriptor in header.state_descriptors:
+                written.setdefault(descriptor.name, []).append(descriptor)
         for name, descriptors in written.items():
             self._expect(name, descriptors)
 
@@ -396,6 +405,11 @@ class KeyedStateBackend:
         problem = key_problem(header.key_fields, self.key_fields)
         if problem:
             raise StateError(problem)
+
+    def _check_timers(self, header: KeyedStateHeader) -> None:
+        for field in header.timer_fields:
+            if field.type != TIMERS_TYPE or field.name.rpartition("/")[1:] not in _TIME_DOMAINS:
+                raise StateError(f"the timers {field.name!r} are of the type {field.type}, which no timers have")
 
     def _expire_some(self) -> None:
         """Look at some keys, and remove what of their state has expired."""

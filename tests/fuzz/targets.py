@@ -27,13 +27,13 @@ from snapline.coordinator.checkpoint.metadata import MetadataError, build_metada
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.external.external_program import ExternalProgram, JobFound, ProgramIdentity, ProgramSaid
 from snapline.dataflow.api.connector_api import InputStatus
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.api.state import StateError, ValueStateDescriptor
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import ConnectorError, SnaplineError
 from snapline.dataflow.ids import AllocationID, CheckpointID, JobID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
+from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, read_header, with_role
 from snapline.dataflow.snapshot.state_format import MAGIC as STATE_MAGIC
-from snapline.dataflow.snapshot.state_format import read_header
 from snapline.dataflow.wire.codec import WireError, decode_envelope, decode_job_graph, encode_job_graph
 from snapline.protos import cluster_pb2, external_pb2, job_pb2, metadata_pb2
 from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role, identify, sign_credential
@@ -42,6 +42,7 @@ from snapline.runtime.settings import from_toml
 from snapline.runtime.signing import NotSigned, Signer
 from snapline.taskmanager.network.flight.frames import ProtocolError, decode_downstream, decode_upstream
 from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
+from tests.fuzz.state_files import forge, restore_states, restore_windows, states_of_functions, states_of_windows
 from tests.unit.connectors.parquet.places import Place
 
 OURS = Signer((b"ours",))
@@ -55,6 +56,8 @@ class Target:
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...]
     """What it may raise."""
+    inputs: int = 150
+    """So many in `make test`."""
 
 
 def _envelope(data: bytes) -> object:
@@ -98,7 +101,9 @@ def _metadata_bytes(rng: random.Random) -> bytes:
 
 def _state_header(rng: random.Random) -> bytes:
     """A header of keyed state whose checksum is right: numbers at random, and a schema that is changed."""
-    schema = pa.schema([("k", pa.int64()), ("v", pa.string())]).serialize().to_pybytes()
+    key = with_role(pa.field("k", pa.int64()), KEY_COLUMN)
+    state = with_role(ValueStateDescriptor("v", pa.string()).to_field(), STATE_COLUMN)
+    schema = pa.schema([key, state]).serialize().to_pybytes()
     fixed = struct.pack("<5I", *(rng.choice((0, 1, 2, 128, 1 << 15, (1 << 32) - 1)) for _ in range(5)))
     header = mutate(rng, fixed + rng.randbytes(rng.choice((0, 8, 16, 64))) + schema)
     prefix = struct.Struct("<8sIIQ")
@@ -167,6 +172,7 @@ TARGETS: dict[str, Target] = {
     "envelope": Target(of_message(cluster_pb2.Envelope), _envelope, (WireError, DecodeError)),
     "job_graph": Target(of_message(job_pb2.JobGraph), _job_graph, (WireError, DecodeError)),
     "external_program": Target(_conversation, _program, (DecodeError,)),
+    "keyed_state": Target(forge(states_of_functions()), restore_states, (StateError,), 25),
     "leader_table": Target(
         of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, OURS), (NotSigned, DecodeError)
     ),
@@ -188,5 +194,6 @@ TARGETS: dict[str, Target] = {
     "downstream_frame": Target(_frame, lambda data: decode_downstream(data, None), (ProtocolError,)),
     "upstream_frame": Target(_frame, decode_upstream, (ProtocolError,)),
     "settings": Target(of_examples([_SETTINGS]), _toml, (SnaplineError, tomllib.TOMLDecodeError)),
+    "windows": Target(states_of_windows, restore_windows, (StateError, TypeError), 25),
     "credential": Target(of_examples([_CREDENTIAL, b"secret"]), _credential, (CredentialRefused,)),
 }

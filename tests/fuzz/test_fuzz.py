@@ -9,14 +9,12 @@ import pytest
 from tests.fuzz.__main__ import FINDINGS, try_one
 from tests.fuzz.targets import TARGETS, Target
 
-INPUTS = 150
-
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_whatever_comes_is_read_or_refused_in_one_way(name: str) -> None:
     """The reader raises its own error and no other."""
     rng = random.Random(name)
-    for _ in range(INPUTS):
+    for _ in range(TARGETS[name].inputs):
         data = TARGETS[name].draw(rng)
         assert "" == try_one(TARGETS[name], data), data.hex()
 

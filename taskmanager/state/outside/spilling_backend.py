@@ -11,7 +11,7 @@ operators, barriers or storage. Mirrors Flink's RocksDBKeyedStateBackend, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from snapline.dataflow.snapshot.state_format import (
     STATE_COLUMN,
     KeyedStateHeader,
     decode_keyed_state,
-    read_header,
     with_role,
 )
 from snapline.taskmanager.state.adopted_state import NEVER_DUE, NOTHING_DUE, AdoptedState
@@ -343,17 +342,14 @@ class SpillingKeyedStateBackend(KeyedStateBackend):
             pa.schema(fields), len(self.key_fields), self.key_group_range, self.max_parallelism, self._conversion()
         )
 
-    def restore(self, inputs: Iterable[StateFile]) -> None:
+    def _take_over(self, files: Sequence[StateFile], headers: Sequence[KeyedStateHeader]) -> None:
         """Into memory if it fits, else to where it lies when memory is full."""
-        files = list(inputs)
-        headers = [read_header(file.read_range) for file in files]
         needed = sum(map(self._needed_bytes, headers))
         if needed <= self._memory_bytes:
-            super().restore(files)
+            super()._take_over(files, headers)
             live = self._index.live_slots()
             self._hot.add(live, LOADED | CHANGED)
             return
-        self._expect_all(headers)
         for header in headers:
             for field in header.timer_fields:
                 self.get_timers(field.name.rsplit("/", 1)[0])
