@@ -1,10 +1,12 @@
 """A log of rows in segments: rows are appended, read by their position, and declared dead; a segment of which half is
 dead is written anew.
 
-A row is a multiple of eight bytes long and begins with its length (4 bytes) and a number that its owner chooses (4). A
-position says the segment, the row's number in it, and where it begins, so that a row can be declared dead without a
-look at it. What is written never changes, so all that has to be kept of a frozen log is which rows were dead, a bit for
-each. It does not know what rows hold. Mirrors the log of FASTER (Chandramouli et al., 2018); Flink has nothing like it.
+A row is a multiple of eight bytes long and begins with its length (4 bytes), a number that its owner chooses (4), and
+a checksum over all of it (4), because a disk may return other bytes than it was given: whoever reads such a row gets a
+StateError, and the job goes on from its latest checkpoint. A position says the segment, the row's number in it, and
+where it begins, so that a row can be declared dead without a look at it. What is written never changes, so all that
+has to be kept of a frozen log is which rows were dead, a bit for each. It does not know what rows hold. Mirrors the
+log of FASTER (Chandramouli et al., 2018); Flink has nothing like it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BytesArray, Int64Array
 from snapline.dataflow.columnar.kernel import (
     I64,
@@ -25,6 +28,7 @@ from snapline.dataflow.columnar.kernel import (
     RO_U64s,
     U8s,
     U64s,
+    inlined,
     kernel,
     load_u64,
     load_u64_at,
@@ -35,7 +39,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.index.slots import Slots, grown
 from snapline.taskmanager.state.outside.segment_space import Segment, SegmentSpace
 
-HEADER_BYTES = 8
+HEADER_BYTES = 12
 _ROW_BITS, _PLACE_BITS = 22, 22
 _SEGMENT_SHIFT = _ROW_BITS + _PLACE_BITS
 _LEAST_ROW_BYTES = 16
@@ -44,34 +48,61 @@ _MAX_BYTES = 8 << _PLACE_BITS
 _AHEAD = 12
 
 
+@inlined
+def _mixed(sum_so_far: Any, word: Any) -> Any:
+    """The checksum with eight bytes more."""
+    mixed = (sum_so_far ^ word) * np.uint64(0x9E3779B97F4A7C15)
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+@inlined
+def _checksum_of(data: Any, begin: Any, end: Any) -> Any:
+    """That of the row between these bytes, in the low half; the place where it stands counts as nought."""
+    total = _mixed(np.uint64(0), load_u64(data, begin))
+    total = _mixed(total, load_u64(data, begin + 8) >> np.uint64(32))
+    for place in range(begin + 16, end, 8):
+        total = _mixed(total, load_u64(data, place))
+    return (total ^ (total >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+
+
 @kernel(VOID(RO_I64s, RO_I32s, U8s))
 def _frame(offsets: Any, numbers: Any, data: Any) -> None:
     """Write the headers of the rows."""
     for row in range(numbers.shape[0]):
-        length = np.uint64(offsets[row + 1] - offsets[row])
-        store_u64(data, offsets[row], length | (np.uint64(np.uint32(numbers[row])) << np.uint64(32)))
+        begin, end = offsets[row], offsets[row + 1]
+        store_u64(data, begin, np.uint64(end - begin) | (np.uint64(np.uint32(numbers[row])) << np.uint64(32)))
+        rest = (load_u64(data, begin + 8) >> np.uint64(32)) << np.uint64(32)
+        store_u64(data, begin + 8, rest | _checksum_of(data, begin, end))
 
 
-@kernel(VOID(RO_I64s, RO_I64s, I64s))
-def _measure(positions: Any, addresses: Any, offsets: Any) -> None:
-    """Where the rows begin when they lie one behind the other."""
+@kernel(I64(RO_I64s, RO_I64s, RO_I64s, I64s))
+def _measure(positions: Any, addresses: Any, ends: Any, offsets: Any) -> int:
+    """Where the rows begin when they lie one behind the other. Returns the first that says what cannot be, else -1."""
     last = positions.shape[0] - 1
     offsets[0] = 0
     for row in range(positions.shape[0]):
         ahead = positions[min(row + _AHEAD, last)]
         prefetch_at(addresses[ahead >> _SEGMENT_SHIFT] + ((ahead & ((1 << _PLACE_BITS) - 1)) << 3))
-        position = positions[row]
-        header = load_u64_at(addresses[position >> _SEGMENT_SHIFT] + ((position & ((1 << _PLACE_BITS) - 1)) << 3))
-        offsets[row + 1] = offsets[row] + np.int64(header & np.uint64(0xFFFFFFFF))
+        segment, place = positions[row] >> _SEGMENT_SHIFT, (positions[row] & ((1 << _PLACE_BITS) - 1)) << 3
+        length = np.int64(load_u64_at(addresses[segment] + place) & np.uint64(0xFFFFFFFF))
+        if length < _LEAST_ROW_BYTES or length & 7 or place + length > ends[segment]:
+            return row
+        offsets[row + 1] = offsets[row] + length
+    return -1
 
 
-@kernel(VOID(RO_I64s, RO_I64s, RO_I64s, U8s))
-def _copy(positions: Any, addresses: Any, offsets: Any, target: Any) -> None:
+@kernel(I64(RO_I64s, RO_I64s, RO_I64s, U8s))
+def _copy(positions: Any, addresses: Any, offsets: Any, target: Any) -> int:
+    """Returns the first row whose checksum is another, else -1."""
     for row in range(positions.shape[0]):
         position = positions[row]
         source = addresses[position >> _SEGMENT_SHIFT] + ((position & ((1 << _PLACE_BITS) - 1)) << 3)
-        for place in range(0, offsets[row + 1] - offsets[row], 8):
-            store_u64(target, offsets[row] + place, load_u64_at(source + place))
+        begin, end = offsets[row], offsets[row + 1]
+        for place in range(0, end - begin, 8):
+            store_u64(target, begin + place, load_u64_at(source + place))
+        if load_u64(target, begin + 8) & np.uint64(0xFFFFFFFF) != _checksum_of(target, begin, end):
+            return row
+    return -1
 
 
 @kernel(VOID(RO_I64s, I64, U64s, I64s))
@@ -85,19 +116,32 @@ def _kill(positions: Any, words: int, dead: Any, dead_rows: Any) -> None:
 
 @kernel(I64(RO_U8s, I64, RO_U64s, I64s, I32s))
 def _walk(data: Any, end: int, dead: Any, places: Any, numbers: Any) -> int:
-    """Where the rows begin that are not dead, and the numbers of their owner."""
+    """Where the rows begin that are not dead, and the numbers of their owner. Returns how many, -1 where a row says
+    what cannot be."""
     count: Any = 0
     row: Any = 0
     place: Any = 0
     while place < end:
         header = load_u64(data, place)
+        length = np.int64(header & np.uint64(0xFFFFFFFF))
+        if length < _LEAST_ROW_BYTES or length & 7 or place + length > end or row >= places.shape[0]:
+            return -1
         if (dead[row >> 6] >> np.uint64(row & 63)) & np.uint64(1) == 0:
             places[count] = place
             numbers[count] = np.int32(np.int64(header >> np.uint64(32)))
             count += 1
-        place += np.int64(header & np.uint64(0xFFFFFFFF))
+        place += length
         row += 1
-    return count
+    return count if row == places.shape[0] else -1
+
+
+def _check(strange_row: int) -> None:
+    """StateError unless it is -1."""
+    if strange_row >= 0:
+        raise StateError(
+            "state that lies outside of memory is damaged: a row has other bytes than were written; look after the disk of "
+            "state.backend.rocksdb.localdir"
+        )
 
 
 class RowsAt(NamedTuple):
@@ -105,16 +149,18 @@ class RowsAt(NamedTuple):
 
     positions: Int64Array
     addresses: Int64Array
+    ends: Int64Array
+    """How many bytes of each segment hold rows."""
     segments: tuple[Segment | None, ...]
     """What keeps the addresses good."""
 
     def read(self, chosen: Slots | None = None) -> tuple[Int64Array, BytesArray]:
-        """Offsets and bytes of these rows, or of all, with their headers."""
+        """Offsets and bytes of these rows, or of all, with their headers. StateError for a damaged one."""
         positions = self.positions if chosen is None else self.positions[chosen]
         offsets = np.empty(len(positions) + 1, np.int64)
-        _measure(positions, self.addresses, offsets)
+        _check(_measure(positions, self.addresses, self.ends, offsets))
         target = np.empty(int(offsets[-1]), np.uint8)
-        _copy(positions, self.addresses, offsets, target)
+        _check(_copy(positions, self.addresses, offsets, target))
         return offsets, target
 
 
@@ -131,7 +177,9 @@ class FrozenSegment(NamedTuple):
         places, numbers = np.empty(self.rows, np.int64), np.empty(self.rows, np.int32)
         data = self.segment.data
         count = _walk(data, self.end, self.dead, places, numbers)
-        return RowsAt(places[:count] >> 3, np.array([data.ctypes.data]), (self.segment,)), numbers[:count]
+        _check(0 if count < 0 else -1)
+        rows = RowsAt(places[:count] >> 3, np.array([data.ctypes.data]), np.array([self.end]), (self.segment,))
+        return rows, numbers[:count]
 
 
 class RowLog:
@@ -175,11 +223,11 @@ class RowLog:
 
     def at(self, positions: Int64Array) -> RowsAt:
         """The rows at these positions."""
-        return RowsAt(positions, self._addresses.copy(), tuple(self._segments))
+        return RowsAt(positions, self._addresses.copy(), self._ends.copy(), tuple(self._segments))
 
     def read(self, positions: Int64Array) -> tuple[Int64Array, BytesArray]:
         """Offsets and bytes of the rows at these positions."""
-        return RowsAt(positions, self._addresses, ()).read()
+        return RowsAt(positions, self._addresses, self._ends, ()).read()
 
     def kill(self, positions: Int64Array) -> None:
         """These rows, each of which was alive, count no more."""

@@ -8,10 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from snapline.dataflow.api.state import StateError
 from snapline.taskmanager.state.outside.row_log import HEADER_BYTES, RowLog, RowsAt
 from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 
 SEGMENT_BYTES = MemorySegmentSpace.segment_bytes
+_PLACES = (1 << 22) - 1
+ODD = -HEADER_BYTES % 8
+"""What makes the length of a row a multiple of eight, with its header."""
 
 
 @dataclass(slots=True)
@@ -39,7 +43,9 @@ class Owner:
 
     def check(self) -> None:
         numbers = list(self.rows)
-        rows = RowsAt(np.array([self.positions[number] for number in numbers], np.int64), self.log._addresses, ())
+        rows = RowsAt(
+            np.array([self.positions[number] for number in numbers], np.int64), self.log._addresses, self.log._ends, ()
+        )
         assert split(*rows.read()) == [self.rows[number] for number in numbers]
         assert frozen(self.log.freeze()) == self.rows
 
@@ -67,7 +73,7 @@ def test_rows_are_what_was_written_last(seed: int) -> None:
     views: list[tuple[list, dict[int, bytes]]] = []
     for step in range(60):
         numbers = np.unique(random.integers(0, 600, random.integers(1, 200)))
-        lengths = 8 * random.integers(1, 40, len(numbers))
+        lengths = 8 * random.integers(1, 40, len(numbers)) + ODD
         owner.put({int(number): random.bytes(int(length)) for number, length in zip(numbers, lengths, strict=True)})
         if step % 10 == 0:
             views.append((owner.log.freeze(), dict(owner.rows)))
@@ -83,22 +89,56 @@ def test_rows_are_what_was_written_last(seed: int) -> None:
 def test_a_row_larger_than_a_segment_has_one_of_its_own() -> None:
     """Between small ones, replaced by a small one and by a larger one."""
     owner = Owner()
-    owner.put({1: b"x" * 16, 2: b"y" * (3 * SEGMENT_BYTES), 3: b"z" * 16})
+    owner.put({1: b"x" * (16 + ODD), 2: b"y" * (3 * SEGMENT_BYTES + ODD), 3: b"z" * (16 + ODD)})
     owner.check()
-    owner.put({1: b"a" * (2 * SEGMENT_BYTES), 2: b"b" * 8})
+    owner.put({1: b"a" * (2 * SEGMENT_BYTES + ODD), 2: b"b" * (8 + ODD)})
     owner.check()
 
 
 def test_rows_that_are_gone_give_their_room_back() -> None:
     """A segment without rows goes without being written."""
     owner = Owner()
-    owner.put({number: bytes(512) for number in range(100)})
+    owner.put({number: bytes(512 + ODD) for number in range(100)})
     segments = len(owner.log._segments)
     owner.log.kill(np.array(list(owner.positions.values()), np.int64))
     assert owner.log.freeze() == []
     owner.rows.clear()
     owner.positions.clear()
     for _ in range(5):
-        owner.put({number: bytes(512) for number in range(100)})
+        owner.put({number: bytes(512 + ODD) for number in range(100)})
     owner.check()
     assert len(owner.log._segments) <= 2 * segments
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_row_that_comes_back_otherwise_is_refused(seed: int) -> None:
+    """The disk has changed a byte, or a row's worth: whoever reads it, snapshots and tidying included, says so, and
+    what was not changed is read as before."""
+    random = np.random.default_rng(seed)
+    owner = Owner()
+    owner.put({number: random.bytes(8 * int(random.integers(1, 9)) + ODD) for number in range(60)})
+    (segment,) = owner.log.freeze()
+    at, size = int(random.integers(0, segment.end)), int(random.choice([1, 1, 8, 100]))
+    data = segment.segment.data
+    changed = data[at : min(at + size, segment.end)]
+    changed ^= np.uint8(random.choice([1, 0x80, 0xFF]))
+    position = next(place for place in sorted(owner.positions.values(), reverse=True) if (place & _PLACES) << 3 <= at)
+    with pytest.raises(StateError, match="other bytes than were written"):
+        owner.log.read(np.array([position], np.int64))
+    with pytest.raises(StateError, match="other bytes than were written"):
+        rows, _ = segment.live()
+        rows.read()
+    with pytest.raises(StateError, match="other bytes than were written"):
+        owner.log.live(0)
+    before = np.array([place for place in owner.positions.values() if place < position], np.int64)
+    owner.log.read(before)
+
+
+def test_a_segment_of_nothing_but_zeros_has_an_end() -> None:
+    """As a disk gives back what it never wrote."""
+    owner = Owner()
+    owner.put({1: bytes(8 + ODD), 2: bytes(16 + ODD)})
+    (segment,) = owner.log.freeze()
+    segment.segment.data[:] = 0
+    with pytest.raises(StateError, match=r"state\.backend\.rocksdb\.localdir"):
+        segment.live()
