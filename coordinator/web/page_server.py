@@ -5,6 +5,7 @@ TLS is on when the cluster has it: then browsers show a certificate of the clust
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -19,6 +20,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.sender_limits import ConnectionLimits, RefusalLog
 
 if TYPE_CHECKING:
     import uvicorn
@@ -50,19 +52,24 @@ class _CurrentContext(ssl.SSLContext):
 class PageServer:
     """One server; `start` it, and `stop` it."""
 
-    def __init__(self, configuration: Configuration, find_leader: Callable[[], str]) -> None:
-        """`find_leader`: host:port of the coordinator that leads. Raises SnaplineError for files that cannot be read,
+    def __init__(
+        self, configuration: Configuration, find_leader: Callable[[], str], logger: Logger | None = None
+    ) -> None:
+        """`find_leader`: host:port of the coordinator that leads. `logger`: hears of what is refused. Raises SnaplineError for files that cannot be read,
         and where the libraries are missing."""
         try:
             import uvicorn
 
             from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
             from snapline.coordinator.web.page_app import PageApp
+            from snapline.coordinator.web.page_connections import MAX_CONNECTIONS, timed_protocol
         except ImportError as error:
             raise SnaplineError(f"the page needs the extra web ({error}): pip install 'snapline[web]'") from None
         security = Security.from_configuration(configuration)
         app = PageApp(CoordinatorStub(find_leader, security), security, configuration)
-        config = uvicorn.Config(app.application, log_config=None, access_log=False, lifespan="on", ws="none")
+        http = timed_protocol(RefusalLog(logger) if logger else None)
+        config = uvicorn.Config(app.application, http=http, log_config=None, access_log=False, lifespan="on", ws="none")
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it names no sender, and knows no measure
         config.timeout_graceful_shutdown = 1
         if security.tls:
             config.load()
@@ -71,6 +78,8 @@ class PageServer:
         self._server: uvicorn.Server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
+        self._logger, self._most = logger, MAX_CONNECTIONS
+        self._limits: ConnectionLimits | None = None
 
     def start(self, host: str, port: int) -> str:
         """Listen, and return the address of the page. Raises SnaplineError when the port is taken."""
@@ -87,11 +96,18 @@ class PageServer:
         self._socket = listening
         self._thread = threading.Thread(target=self._server.run, args=([listening],), name="snapline-page", daemon=True)
         self._thread.start()
-        return f"{self._scheme}://{host}:{listening.getsockname()[1]}"
+        taken = listening.getsockname()[1]
+        if self._logger is not None:
+            self._limits = ConnectionLimits(taken, self._logger, self._most)
+            self._limits.start()
+        return f"{self._scheme}://{host}:{taken}"
 
     def stop(self) -> None:
         """Stop the server and its thread. Idempotent."""
         self._server.should_exit = True
+        if self._limits is not None:
+            self._limits.stop()
+            self._limits = None
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
         if self._socket is not None:
@@ -106,7 +122,7 @@ def start_page(configuration: Configuration, find_leader: Callable[[], str], log
         return None
     check_exposure(configuration, host)
     try:
-        server = PageServer(configuration, find_leader)
+        server = PageServer(configuration, find_leader, logger)
         address = server.start(host, port)
     except SnaplineError as error:
         if WEB_PORT.key in configuration:

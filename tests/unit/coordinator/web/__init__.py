@@ -1,0 +1,1 @@
+"""Unit tests of the page and the REST API of a coordinator."""
