@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyspark
@@ -40,6 +40,10 @@ class Standalone:
     directory: Path
     master: str = ""
     """spark://host:port."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More of the environment of both."""
+    inside: Sequence[str] = ()
+    """A command that runs both."""
 
     @contextmanager
     def started(
@@ -47,9 +51,17 @@ class Standalone:
     ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         """A process of Spark's, and what it has said of itself."""
         spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-        command = [str(spark_class), f"org.apache.spark.deploy.{program}", "--host", host, "--webui-port", "0"]
+        command = [
+            *self.inside,
+            str(spark_class),
+            f"org.apache.spark.deploy.{program}",
+            "--host",
+            host,
+            "--webui-port",
+            "0",
+        ]
         paths = {"SPARK_LOCAL_DIRS": str(self.directory), "PYTHONPATH": os.pathsep.join(sys.path)}
-        settings = environment(self.mark, SPARK_LOCAL_IP="127.0.0.1", **paths)
+        settings = environment(self.mark, SPARK_LOCAL_IP="127.0.0.1", **paths, **self.settings)
         written = self.directory / f"{name}.log"
         with written.open("wb") as log:
             process = subprocess.Popen([*command, *arguments], env=settings, stdout=log, stderr=log, cwd=self.directory)
