@@ -28,7 +28,7 @@ def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECON
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._answered: object = None
+            self._answered: Any = None
             self._look = self.loop.call_later(request_s, self._close_if_silent)
 
         def connection_lost(self, exc: Exception | None) -> None:
