@@ -14,7 +14,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from snapline.runtime.rpc.sender_limits import RefusalLog
 
 MAX_CONNECTIONS = 256
-"""Of one host."""
+"""How many connections one host may have to the page."""
 REQUEST_SECONDS = 10.0
 """Within which the head of a request has to be there."""
 
@@ -24,7 +24,7 @@ def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECON
     base: Any = AutoHTTPProtocol
 
     class TimedProtocol(base):  # type: ignore[misc]
-        """One connection."""
+        """A connection of which something has to come in time."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)

@@ -55,8 +55,8 @@ class PageServer:
     def __init__(
         self, configuration: Configuration, find_leader: Callable[[], str], logger: Logger | None = None
     ) -> None:
-        """`find_leader`: host:port of the coordinator that leads. `logger`: hears of what is refused. Raises SnaplineError for files that cannot be read,
-        and where the libraries are missing."""
+        """`find_leader`: host:port of the coordinator that leads. `logger`: hears of what is refused. Raises
+        SnaplineError for files that cannot be read, and where the libraries are missing."""
         try:
             import uvicorn
 

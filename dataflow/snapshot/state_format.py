@@ -155,10 +155,13 @@ class KeyedStateHeader:
 
 
 def _described(field: pa.Field) -> StateDescriptor:
-    descriptor = descriptor_of(field)
-    found, expected = field.type, descriptor.storage_type
-    is_running = descriptor.kind is StateKind.RUNNING_AGGREGATE
-    if found.id != expected.id or (is_running and found != expected):
+    descriptor, found = descriptor_of(field), field.type
+    fits = {
+        StateKind.MAP: pa.types.is_map(found),
+        StateKind.LIST: pa.types.is_large_list(found),
+        StateKind.RUNNING_AGGREGATE: found == descriptor.storage_type,
+    }
+    if not fits.get(descriptor.kind, not descriptor.serializer or pa.types.is_large_binary(found)):
         raise ValueError(f"the {descriptor.kind.value} state {field.name!r} is of type {found}")
     return descriptor
 
