@@ -161,7 +161,7 @@ def _described(field: pa.Field) -> StateDescriptor:
         StateKind.LIST: pa.types.is_large_list(found),
         StateKind.RUNNING_AGGREGATE: found == descriptor.storage_type,
     }
-    if not fits.get(descriptor.kind, not descriptor.serializer or pa.types.is_large_binary(found)):
+    if not fits.get(descriptor.kind, not descriptor.serializer or found == descriptor.storage_type):
         raise ValueError(f"the {descriptor.kind.value} state {field.name!r} is of type {found}")
     return descriptor
 

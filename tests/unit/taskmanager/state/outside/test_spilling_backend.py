@@ -206,7 +206,7 @@ def test_a_delta_holds_what_was_changed_wherever_it_is(backend: SpillingKeyedSta
 
 def test_a_state_that_cannot_be_kept_outside_is_refused_by_name(backend: SpillingKeyedStateBackend) -> None:
     """When it is asked for."""
-    odd = ValueStateDescriptor("odd", pa.run_end_encoded(pa.int32(), pa.string()))
+    odd = ValueStateDescriptor("odd", pa.list_(pa.int64(), 2))
     with pytest.raises(StateError, match="state 'odd'"):
         backend.get_state(odd)
 
