@@ -92,10 +92,10 @@ class LocalOutputFiles(OutputFiles):
     def open(self, path: str) -> Any:
         with failures("write", path):
             for attempt in range(MAKE_DIRECTORY_ATTEMPTS):
-                _make_directory(Path(path).parent)
                 try:
+                    _make_directory(Path(path).parent)
                     return pa.OSFile(path, "wb")
-                except FileNotFoundError:
+                except FileNotFoundError:  # a committer that closes has removed a directory that was empty
                     if attempt + 1 == MAKE_DIRECTORY_ATTEMPTS:
                         raise
             return None

@@ -22,6 +22,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
+from snapline.connectors.files import output_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.staging import SinkPlace
@@ -394,3 +395,19 @@ def test_a_path_that_is_a_file_or_may_not_be_written_is_refused_at_submission(tm
     (tmp_path / "file").write_text("")
     with pytest.raises(ConnectorError, match="something on the way is a file, not a directory"):
         FileSink(tmp_path / "file").validate()
+
+
+def test_a_directory_that_goes_while_those_below_it_are_made_is_made_again(tmp_path, monkeypatch):
+    """The committer of another subtask, which has ended, removes what is empty."""
+    made = []
+
+    def make_after_another_has_removed_it(directory):
+        made.append(directory)
+        if len(made) == 1:
+            raise FileNotFoundError(2, "No such file or directory", str(directory))
+        directory.mkdir(parents=True)
+
+    monkeypatch.setattr(output_files, "_make_directory", make_after_another_has_removed_it)
+    with output_files.LocalOutputFiles().open(str(tmp_path / "_staging" / "job" / "part")) as file:
+        file.write(b"row")
+    assert (tmp_path / "_staging" / "job" / "part").read_bytes() == b"row" and len(made) == 2
