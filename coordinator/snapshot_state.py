@@ -207,8 +207,8 @@ def _read_header(storages: StateStorages, part: KeyedStateHandle, snapshot: Snap
 
 
 def _states(header: KeyedStateHeader) -> Mapping[str, tuple[str, str]]:
-    kinds = [each.kind.value for each in header.state_descriptors]
-    known = {each.name: (kind, str(each.type)) for each, kind in zip(header.state_fields, kinds, strict=True)}
+    described = zip(header.state_fields, header.state_descriptors, strict=True)
+    known = {field.name: (descriptor.kind.value, str(field.type)) for field, descriptor in described}
     return {**known, **{each.name: ("timers", str(each.type)) for each in header.timer_fields}}
 
 

@@ -21,7 +21,6 @@ from snapline.checkpointing import Checkpointing
 from snapline.dataflow.api.connector_api import Sink, Source
 from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
@@ -243,7 +242,6 @@ class StreamExecutionEnvironment:
         label = name or type(source).__name__
         splits = order_splits(source.enumerate_splits(), watermark_strategy)
         schema = source.schema()
-        schema = None if schema is None else workable_schema(schema)
         if source.create_enumerator(splits) is None:
             node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)
         else:

@@ -90,6 +90,11 @@ class DataStream(StreamResults):
     schema: pa.Schema | None = None
     event_time_column: str = ""
 
+    def __post_init__(self) -> None:
+        """The columns are known as they are inside."""
+        if self.schema is not None:
+            object.__setattr__(self, "schema", workable_schema(self.schema))
+
     # --- setting properties of the operator just added ----------------------------------------------------------------
 
     @property
@@ -692,10 +697,6 @@ class DataStream(StreamResults):
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
         """Append an operator that reads this stream. Event time is kept as long as its column is."""
-        if schema is not None and (plain := workable_schema(schema)) is not schema:
-            schema = plain
-            if getattr(spec, "output_schema", None) is not None:
-                spec = replace(spec, output_schema=plain)
         if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
             name = describe_windows(assigner)
         function = getattr(spec, "function", None) or getattr(spec, "predicate", None)

@@ -7,12 +7,13 @@ Decides nothing but consistency of what is added: names, uids, parallelism, inpu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import Source, SourceSplit
 from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import OperatorSpec, SourceSpec, SplitEnumeratorSpec
 from snapline.dataflow.partitioning import Partitioning
@@ -72,7 +73,11 @@ class StreamGraph:
         stateful: bool = False,
         commits: bool = False,
     ) -> StreamNode:
-        """Append a node. Raises JobDefinitionError when an input does not exist."""
+        """Append a node; the columns that it says are those of inside. Raises JobDefinitionError when an input does not
+        exist."""
+        declared = getattr(spec, "output_schema", None)
+        if declared is not None and (inside := workable_schema(declared)) is not declared:
+            spec = replace(spec, output_schema=inside)
         for edge in inputs:
             if not 0 <= edge.source < len(self.nodes):
                 raise JobDefinitionError(f"operator {name!r} reads from a stream of another environment")

@@ -215,7 +215,7 @@ class ProgramBridge:
             batches = list(read_batches(arrow))
         except DAMAGE as error:
             raise ExternalTaskFailed(f"{self._name} put out rows that are no Arrow IPC stream: {error}") from error
-        for batch in batches:
+        for batch in map(workable, batches):
             schema = self._spec.output_schema
             if schema is not None:
                 if (batch.schema.names, batch.schema.types) != (schema.names, schema.types):
@@ -223,7 +223,7 @@ class ProgramBridge:
                         f"{self._name} put out rows with columns {_shown(batch.schema)}, and the job says {_shown(schema)}"
                     )
                 batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # noqa: PLW2901 - its own metadata are gone
-            self._output.emit_batch(workable(batch))
+            self._output.emit_batch(batch)
 
 
 def _shown(schema: pa.Schema) -> str:

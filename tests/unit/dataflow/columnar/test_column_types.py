@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import snapline as sl
 from snapline.dataflow.columnar.column_types import converted, kept_type, workable, workable_schema, workable_type
 
 VIEWS = pa.array(["a", "b" * 40, None, "c"], pa.string_view())
@@ -76,3 +78,37 @@ def test_a_dictionary_goes_through_a_stream_and_state_keeps_its_values() -> None
     kind = pa.dictionary(pa.int8(), pa.string_view(), ordered=True)
     assert workable_type(kind) == pa.dictionary(pa.int8(), pa.large_string(), ordered=True)
     assert kept_type(kind) == pa.large_string()
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_, pa.large_list, lambda value: pa.map_(value, value), lambda value: pa.list_(value, 1)]
+)
+def test_a_slice_is_converted_without_the_elements_of_others(kind: Callable[[pa.DataType], pa.DataType]) -> None:
+    """Many slices of one batch would each convert all of it, and fail by values that are not theirs."""
+    one, other = ([(1, 1)], [(2**40, 2**40)]) if pa.types.is_map(kind(pa.int64())) else ([1], [2**40])
+    array = pa.array([other, one, None if pa.types.is_list(kind(pa.int64())) else one, other], kind(pa.int64()))
+    found = converted(array.slice(1, 2), kind(pa.int8()))
+    found.validate(full=True)
+    assert found.type == kind(pa.int8()) and found.to_pylist() == array.slice(1, 2).to_pylist()
+
+
+class Nothing(sl.KeyedCoProcessFunction):
+    """Says nothing."""
+
+    def process_element1(self, row: sl.Row, context: sl.ProcessContext) -> None:
+        """Of the first stream."""
+
+    def process_element2(self, row: sl.Row, context: sl.ProcessContext) -> None:
+        """Of the second stream."""
+
+
+def test_a_job_knows_the_columns_of_inside_whoever_declares_them() -> None:
+    """Behind one stream or two."""
+    views, inside = pa.schema([("shop", pa.string_view())]), pa.schema([("shop", pa.large_string())])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection([{"shop": "x"}], uid="rows")
+    mapped = rows.map_batches(lambda batch: batch, schema=views)
+    both = rows.connect(rows).key_by("shop", "shop").process(Nothing(), uid="both", schema=views)
+    for stream in (mapped, both):
+        assert stream.schema == inside
+    assert all(vars(stream.node.spec)["output_schema"] == inside for stream in (mapped, both))
