@@ -45,7 +45,8 @@ def count(column: str | Expr = "") -> Aggregate | AggregateOfExpression:
 
 
 def sum(column: str | Expr) -> Aggregate | AggregateOfExpression:  # noqa: A001 - the name that users know
-    """Sum of the values; int64 for integers, float64 for floats.
+    """Sum of the values; int64 for integers, float64 for floats, and exact for decimals: a decimal of 38 digits, null
+    for a sum with more.
 
     >>> sl.sum("cents")
     Aggregate(name='sum', function='sum', column='cents')
@@ -54,7 +55,8 @@ def sum(column: str | Expr) -> Aggregate | AggregateOfExpression:  # noqa: A001 
 
 
 def min(column: str | Expr) -> Aggregate | AggregateOfExpression:  # noqa: A001 - the name that users know
-    """Smallest value of a column of numbers, times or booleans, of the type of the column; nulls are skipped.
+    """Smallest value of a column of numbers, times, booleans, texts or bytes (in the order of their bytes), of the type
+    of the column; nulls are skipped.
 
     >>> _ = orders.key_by("shop").running_aggregate(cheapest=sl.min("cents"))
     """
@@ -62,7 +64,8 @@ def min(column: str | Expr) -> Aggregate | AggregateOfExpression:  # noqa: A001 
 
 
 def max(column: str | Expr) -> Aggregate | AggregateOfExpression:  # noqa: A001 - the name that users know
-    """Largest value of a column of numbers, times or booleans, of the type of the column; nulls are skipped.
+    """Largest value of a column of numbers, times, booleans, texts or bytes (in the order of their bytes), of the type
+    of the column; nulls are skipped.
 
     >>> _ = orders.key_by("shop").running_aggregate(dearest=sl.max("cents"))
     """
@@ -129,8 +132,8 @@ def approx_quantile(column: str | Expr, quantile: float) -> AggregateToDo:
 
 
 def first(column: str | Expr, by: str | Expr = "") -> AggregateToDo:
-    """The first value that is not null: in the order of arrival, or, with `by`, the one with the least number or time
-    there. With `by` it is the same in every run, however rows of several splits mix.
+    """The first value that is not null: in the order of arrival, or, with `by`, the one with the least value there.
+    With `by` it is the same in every run, however rows of several splits mix.
 
     >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
     >>> _ = minutes.aggregate(uid="opening", opening=sl.first("cents", by="at"))
@@ -139,8 +142,7 @@ def first(column: str | Expr, by: str | Expr = "") -> AggregateToDo:
 
 
 def last(column: str | Expr, by: str | Expr = "") -> AggregateToDo:
-    """The last value that is not null: in the order of arrival, or, with `by`, the one with the greatest number or time
-    there.
+    """The last value that is not null: in the order of arrival, or, with `by`, the one with the greatest value there.
 
     >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
     >>> _ = minutes.aggregate(uid="closing", closing=sl.last("cents", by="at"))
@@ -149,8 +151,8 @@ def last(column: str | Expr, by: str | Expr = "") -> AggregateToDo:
 
 
 def top_n(column: str | Expr, n: int, by: str | Expr = "") -> AggregateToDo:
-    """A list of the `n` greatest values, greatest first; with `by` the values of the rows with the greatest number or
-    time there. Of equal ones those that came first stay. Raises InvalidArgument for less than one.
+    """A list of the `n` greatest values, greatest first; with `by` the values of the rows with the greatest values
+    there. Of equal ones those that came first stay. Raises InvalidArgument for less than one.
 
     >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
     >>> _ = minutes.aggregate(uid="best", dearest=sl.top_n("cents", 3), buyers=sl.top_n("customer", 3, by="cents"))

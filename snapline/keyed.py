@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.aggregates import AggregateToDo, with_computed
-from snapline.dataflow.api.aggregate_types import result_type
+from snapline.dataflow.api.aggregate_types import over_columns, result_type
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
@@ -214,6 +214,7 @@ class KeyedStream:
             chosen.append(replace(aggregate, name=name))
         self.stream.check_columns([column for one in chosen for column in columns_of(one)], f"aggregate of {where!r}")
         if self.stream.schema is not None:
+            chosen = [over_columns(one, self.stream.schema) for one in chosen]
             for one in chosen:
                 try:
                     result_type(one, self.stream.schema)

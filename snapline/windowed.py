@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from snapline.aggregates import AggregateToDo, with_computed
-from snapline.dataflow.api.aggregate_types import WINDOW_TIME, has_order, result_type, window_time_of
+from snapline.dataflow.api.aggregate_types import WINDOW_TIME, has_order, is_compared, result_type, window_time_of
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction
 from snapline.dataflow.api.triggers import EARLY_TRIGGERS, EarlyTrigger, PurgingTrigger
@@ -206,11 +206,11 @@ class WindowedStream:
         """The row of each key and window with the greatest value of `column`, with window_start and window_end beside
         its columns.
 
-        Parameters: `column` holds numbers, booleans or times; `ties` says which of rows with equal values stay:
-        `"first"` or `"last"` (in the order of their arrival), or `"all"`. Rows whose value is null or NaN are left out.
-        Windows hold nothing but the rows that may still be in the result. The event time of the result is `window_end`.
-        Raises JobDefinitionError for a column that is not there or has no order. Mirrors Flink's
-        `WindowedStream.maxBy(field, first)`.
+        Parameters: `column` holds numbers, booleans, times, decimals, texts or bytes (by their bytes); `ties` says
+        which of rows with equal values stay: `"first"` or `"last"` (in the order of their arrival), or `"all"`. Rows
+        whose value is null or NaN are left out. Windows hold nothing but the rows that may still be in the result. The
+        event time of the result is `window_end`. Raises JobDefinitionError for a column that is not there or has no
+        order. Mirrors Flink's `WindowedStream.maxBy(field, first)`.
 
         >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).max_by("cents", uid="dearest")
         """
@@ -226,9 +226,10 @@ class WindowedStream:
     def _rows_by(self, by: RowsBy, uid: str, name: str) -> DataStream:
         schema = self.keyed.stream.schema
         self.keyed.stream.check_columns([by.column], f"column of {name!r}")
-        if schema is not None and not has_order(schema.field(by.column).type):
+        kind = None if schema is None else schema.field(by.column).type
+        if kind is not None and not has_order(kind) and not is_compared(kind):
             raise JobDefinitionError(
-                f"column {by.column!r} is {schema.field(by.column).type}, which has no greatest value here; cast it to a number before"
+                f"column {by.column!r} is {kind}, which has no greatest value here; order by another column"
             )
         time_column = "" if isinstance(self.assigner, GlobalWindows) else "window_end"
         added = self._process(by, "rows_by", uid, name, self._schema_of_rows(), "", declares=False)

@@ -20,10 +20,30 @@ def check_aggregate_type(aggregate: Aggregate, data_type: pa.DataType) -> None:
     by_order = aggregate.function in {"min", "max"}
     if aggregate.function == "count" or is_number(data_type) or (by_order and has_order(data_type)):
         return
+    where = f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, which"
+    if isinstance(_over(aggregate, data_type), HeldAggregate):
+        raise TypeError(
+            f"{where} has to be known before the first row: declare the columns of the operator before (schema=)"
+        )
     raise TypeError(
-        f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, which cannot be "
-        f"{'ordered' if by_order else 'added up'} here; cast it to an integer or a float before"
+        f"{where} cannot be {'ordered' if by_order else 'added up'} here; cast it to an integer or a float before"
     )
+
+
+def over_columns(aggregate: AnyAggregate, schema: pa.Schema) -> AnyAggregate:
+    """The aggregate as it is taken over columns of these types: counts and numbers have accumulators of numbers; the
+    least and greatest text, bytes or decimal, and the sum and mean of decimals, are held."""
+    if not isinstance(aggregate, Aggregate) or not aggregate.column:
+        return aggregate
+    return _over(aggregate, schema.field(aggregate.column).type)
+
+
+def _over(aggregate: Aggregate, data_type: pa.DataType) -> Aggregate | HeldAggregate:
+    by_order = aggregate.function in {"min", "max"} and is_compared(data_type)
+    added_up = aggregate.function in {"sum", "mean"} and pa.types.is_decimal(data_type) and data_type.scale >= 0
+    if by_order or added_up:
+        return HeldAggregate(aggregate.name, aggregate.function, aggregate.column)
+    return aggregate
 
 
 def _check_held_types(aggregate: HeldAggregate, data_type: pa.DataType, by: pa.DataType | None) -> None:
@@ -35,7 +55,7 @@ def _check_held_types(aggregate: HeldAggregate, data_type: pa.DataType, by: pa.D
                 f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, which is no number; cast "
                 "it to an integer or a float before"
             )
-    elif (by is not None or aggregate.function == "top_n") and not has_order(kind):
+    elif (by is not None or aggregate.function == "top_n") and not (has_order(kind) or is_compared(kind)):
         raise TypeError(
             f"{aggregate.function}() as {aggregate.name!r}: column {column!r} is {kind}, which cannot be ordered here; cast it to an "
             "integer or a float before, or order by another column with by="
@@ -62,6 +82,11 @@ def result_type(aggregate: AnyAggregate, schema: pa.Schema) -> pa.DataType:
                 return pa.float64()
             case "collect_list" | "top_n":
                 return pa.list_(kept_type(types[0]))
+            case "mean":
+                return pa.float64()
+            case "sum":
+                wide = types[0].bit_width == 256
+                return pa.decimal256(76, types[0].scale) if wide else pa.decimal128(38, types[0].scale)
         return kept_type(types[0])
     if not aggregate.column:
         return pa.int64()
@@ -100,6 +125,13 @@ def has_order(data_type: pa.DataType) -> bool:
     intervals."""
     temporal = pa.types.is_temporal(data_type) and not pa.types.is_interval(data_type)
     return bool(is_number(data_type) or temporal or pa.types.is_boolean(data_type))
+
+
+def is_compared(data_type: pa.DataType) -> bool:
+    """Whether values of this type have an order that is no number's: texts and bytes (by their bytes), and decimals."""
+    kept = kept_type(data_type)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_kind(kept) for is_kind in (*kinds, pa.types.is_fixed_size_binary, pa.types.is_decimal))
 
 
 def window_time_of(event_time: pa.DataType) -> pa.DataType:

@@ -19,8 +19,9 @@ from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.errors import InvalidArgument
 
-HELD_FUNCTIONS = ("collect_list", "count_distinct", "quantile", "first", "last", "top_n")
-"""Functions that keep values: all of them, the different ones, or the best."""
+HELD_FUNCTIONS = ("collect_list", "count_distinct", "quantile", "first", "last", "top_n", "min", "max", "sum", "mean")
+"""Functions that keep values: all of them, the different ones, or the best (`min` and `max` where no number can stand
+for them); `sum` and `mean` are those of decimals."""
 SKETCH_FUNCTIONS = ("approx_count_distinct", "approx_quantile")
 """Functions that keep a sketch of `datasketches`, whose size is bounded whatever comes."""
 

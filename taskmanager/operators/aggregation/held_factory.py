@@ -13,6 +13,7 @@ from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, 
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate
+from snapline.taskmanager.operators.aggregation.decimal_totals import DecimalTotal
 from snapline.taskmanager.operators.aggregation.held_columns import (
     HELD_PREFIX,
     HELD_TYPES_METADATA,
@@ -33,6 +34,8 @@ _VALUES: dict[str, type[HeldValues]] = {
     "first": BestValues,
     "last": BestValues,
     "top_n": BestValues,
+    "min": BestValues,
+    "max": BestValues,
 }
 
 
@@ -64,6 +67,10 @@ def _held_column(aggregate: HeldAggregate | OwnAggregate, schema: pa.Schema) -> 
     kind = _VALUES.get(aggregate.function)
     if kind is not None:
         return kind(aggregate, schema)
+    if aggregate.function in {"sum", "mean"}:
+        return AccumulatedColumn(
+            aggregate, DecimalTotal(aggregate.function, schema.field(aggregate.column).type), schema
+        )
     from snapline.taskmanager.operators.aggregation.sketches import sketch_of
 
     return AccumulatedColumn(aggregate, sketch_of(aggregate), schema)

@@ -1,9 +1,9 @@
 """Aggregates that keep values: lists, exact numbers of different values and quantiles, first, last and best ones.
 
 Values lie in a RowStore, so that a row costs itself and never what its key has already. Decides which values stay: all
-(`collect_list`, `quantile`), each different one once (`count_distinct`), or only the best (`first`, `last`, `top_n`),
-whose others go within the batch in which they are beaten. Nulls are left out, and so is what has no order where order
-decides (NaN). It does not know windows.
+(`collect_list`, `quantile`), each different one once (`count_distinct`), or only the best (`first`, `last`, `top_n`,
+`min`, `max`), whose others go within the batch in which they are beaten. Nulls are left out, and so is what has no
+order where order decides (NaN). It does not know windows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from snapline.dataflow.api.aggregate_types import is_compared
 from snapline.dataflow.api.batch_aggregates import HeldAggregate
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of, numpy_values
 from snapline.dataflow.columnar.column_types import kept_schema
@@ -28,11 +30,20 @@ _NONE = -1
 
 
 def ordered_numbers(column: pa.Array) -> Numbers:
-    """Values that have an order as int64 or float64, which have the same."""
+    """Values that have an order as int64 or float64, which have the same. Those of texts, bytes and decimals can be
+    compared with others of the same column only."""
+    if is_compared(column.type):
+        return np.asarray(pc.rank(_comparable(column), sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     kind = np.float64 if pa.types.is_floating(column.type) else np.int64
     return np.ascontiguousarray(numpy_values(column).astype(kind, copy=False))
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """The same values as a type that Arrow puts in order: small decimals are none."""
+    small = pa.types.is_decimal(column.type) and column.type.bit_width < 128
+    return column.cast(pa.decimal128(column.type.precision, column.type.scale)) if small else column
 
 
 def _owners(offsets: Int64Array) -> Int64Array:
@@ -132,13 +143,14 @@ class QuantileValues(HeldValues):
 
 
 class BestValues(HeldValues):
-    """The first, the last or the `n` greatest values; all others are let go as soon as they are beaten."""
+    """The first, the last, the least, the greatest or the `n` greatest values; all others are let go as soon as they
+    are beaten."""
 
     def __init__(self, aggregate: HeldAggregate, schema: pa.Schema) -> None:
         super().__init__(aggregate, schema)
         self._function = aggregate.function
         self._count = int(aggregate.parameter) if aggregate.function == "top_n" else 1
-        self._by_value = bool(aggregate.by) or aggregate.function == "top_n"
+        self._by_value = bool(aggregate.by) or aggregate.function in {"top_n", "min", "max"}
         self._kept = self._count if self._count == 1 else 2 * self._count
         """An entry with more is cut down, so that one with many rows is not looked at for each of them."""
 
@@ -171,13 +183,13 @@ class BestValues(HeldValues):
         owners, arrival = _owners(offsets), np.arange(len(rows))
         values = ordered_numbers(self._store.column(self._decides, rows)) if self._by_value else arrival
         # Of equal ones, the earliest is the best, except for the last one that is asked for.
-        ties = arrival if self._function in {"first", "last"} else -arrival
+        ties = -arrival if self._function == "top_n" else arrival
         order = np.lexsort((ties, values, owners))
         counts = np.diff(offsets)
         taken = np.minimum(counts, self._count)
         starts = np.cumsum(taken) - taken
         within = np.arange(int(taken.sum())) - np.repeat(starts, taken)
-        if self._function == "first":
+        if self._function in {"first", "min"}:
             positions = np.repeat(offsets[:-1] - offsets[0], taken) + within
         else:
             positions = np.repeat(offsets[1:] - offsets[0], taken) - 1 - within

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.api.aggregate_types import is_compared
 from snapline.dataflow.api.windows import RowsBy
-from snapline.dataflow.columnar.arrow_columns import BoolArray, numpy_values, validity
+from snapline.dataflow.columnar.arrow_columns import BoolArray, validity
 from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
+from snapline.taskmanager.operators.aggregation.held_values import ordered_numbers
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
+from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.windows.row_contents import ROWS, check_same_columns
 from snapline.taskmanager.operators.windows.window_contents import FiredWindows, WindowContents
 from snapline.taskmanager.state.columns import FrozenColumn
@@ -97,11 +100,8 @@ _ALL_VALID: BoolArray = np.zeros(0, np.bool_)
 
 def _ordered(column: pa.Array) -> tuple[Any, BoolArray]:
     """The values as int64 or float64, and which are there (empty: all)."""
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    kind = np.float64 if pa.types.is_floating(column.type) else np.int64
     valid = _ALL_VALID if column.null_count == 0 else validity(column)
-    return np.ascontiguousarray(numpy_values(column).astype(kind, copy=False)), _ALL_VALID if valid is None else valid
+    return ordered_numbers(column), _ALL_VALID if valid is None else valid
 
 
 class ExtremeRows(WindowContents):
@@ -112,20 +112,39 @@ class ExtremeRows(WindowContents):
     def __init__(self, schema: pa.Schema, by: RowsBy) -> None:
         self._store = RowStore(schema)
         self._by = by
-        kind = np.float64 if pa.types.is_floating(self._store.schema.field(by.column).type) else np.int64
-        self._best = _Best(kind)
-        self._kind = kind
+        decides = self._store.schema.field(by.column).type
+        self._kind = np.float64 if pa.types.is_floating(decides) else np.int64
+        self._best = _Best(self._kind)
+        self._compared = is_compared(decides)
 
     @property
     def fields(self) -> list[pa.Field]:
         return [pa.field(ROWS, self._store.type)]
 
     def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if self._compared:
+            self._fold_compared(entries, batch)
+            return
         keep, beaten = self._best.choose(entries, *_ordered(batch.column(self._by.column)), self._by)
         self._store.remove_owners(beaten)
         if keep.any():
             rows = np.flatnonzero(keep)
             self._store.add(entries[rows], batch.take(pa.array(rows)))
+
+    def _fold_compared(self, entries: Slots, batch: pa.RecordBatch) -> None:
+        """No number stands for a text, bytes or a decimal, so that new ones are compared with the rows that are
+        held."""
+        owners = np.unique(entries)
+        offsets, rows = self._store.rows_of(owners)
+        both = pa.concat_batches([self._store.take(rows), conform(batch, self._store.schema)])
+        owner_of = np.concatenate(
+            [np.repeat(np.arange(len(owners)), np.diff(offsets)), np.searchsorted(owners, entries)]
+        )
+        values = both.column(self._by.column)
+        keep, _ = _Best(self._kind, len(owners)).choose(owner_of.astype(np.int32), *_ordered(values), self._by)
+        if keep[len(rows) :].any():
+            self._store.remove_owners(owners)
+            self._store.add(owners[owner_of[keep]], both.filter(pa.array(keep)))
 
     def merge(self, into: Slots, others: Slots) -> None:
         offsets, rows = self._store.rows_of(others)
@@ -165,6 +184,8 @@ class ExtremeRows(WindowContents):
 
     def restore(self, entries: Slots, columns: Sequence[pa.Array]) -> None:
         rows = self._store.restore(entries, columns[0])
+        if self._compared:
+            return
         values = self._store.column(self._by.column, rows)
         self._best.choose(self._store.owner_of[rows], *_ordered(values), self._by)
 
