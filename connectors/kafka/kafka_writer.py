@@ -193,19 +193,31 @@ class RowProducer:
         return ConnectorError(f"KafkaSink {self._sink.topic}: a row was not written: {error.str()}")
 
 
+class _Identity:
+    """The producer id and epoch that librdkafka's statistics say. The producer calls it, and it does not know the
+    producer: so nothing but the transaction keeps the producer, with its threads, once it is dropped."""
+
+    def __init__(self) -> None:
+        self.known: tuple[int, int] | None = None
+
+    def on_statistics(self, text: str) -> None:
+        if self.known is None and (found := IDENTITY.search(text)):
+            self.known = (int(found[1]), int(found[2]))
+
+
 class OneTransaction:
     """A producer with a transactional id of its own, from its beginning to its pre-commit."""
 
     def __init__(self, sink: KafkaSink, transactional_id: str, metrics: MetricGroup) -> None:
         self.transactional_id = transactional_id
         self.rows = 0
-        self._identity: tuple[int, int] | None = None
+        self._identity = _Identity()
         timeout_ms = sink.transaction_timeout_ms
         self._sink = sink
         self.out = RowProducer(
             sink,
             {
-                "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "stats_cb": self._on_statistics,
+                "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "stats_cb": self._identity.on_statistics,
                 "statistics.interval.ms": STATISTICS_MS,
                 "message.timeout.ms": min(timeout_ms, int(sink.settings.get("message.timeout.ms", 120_000))),
             },
@@ -224,7 +236,7 @@ class OneTransaction:
         except library().KafkaException as error:
             raise self._not_ready(error.args[0]) from error
         deadline = time.monotonic() + INIT_SECONDS
-        while self._identity is None:
+        while self._identity.known is None:
             producer.poll(0.02)
             if time.monotonic() > deadline:
                 raise ConnectorError(
@@ -249,9 +261,9 @@ class OneTransaction:
     def pre_commit(self, checkpoint_id: int) -> Committable:
         """All rows are in Kafka and wait for the end of the transaction."""
         self.out.flush()
-        if self._identity is None:
+        if self._identity.known is None:
             raise ConnectorError("KafkaSink: a transaction that is not ready cannot be committed")
-        producer_id, epoch = self._identity
+        producer_id, epoch = self._identity.known
         return Committable(
             {
                 "transactional_id": self.transactional_id, "producer_id": producer_id, "producer_epoch": epoch, "rows": self.rows,
@@ -262,10 +274,6 @@ class OneTransaction:
     def abort(self) -> None:
         """Best effort; who cannot be reached aborts by the timeout."""
         self.out.producer.close()
-
-    def _on_statistics(self, text: str) -> None:
-        if self._identity is None and (found := IDENTITY.search(text)):
-            self._identity = (int(found[1]), int(found[2]))
 
 
 class KafkaWriter(SinkWriter):

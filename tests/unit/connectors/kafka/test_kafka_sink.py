@@ -4,9 +4,11 @@ outside."""
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import pickle
 import threading
 import uuid
+import weakref
 from typing import Any
 
 import pyarrow as pa
@@ -301,7 +303,7 @@ def test_a_transaction_that_waits_for_rows_piles_nothing_up(kafka, monkeypatch):
     """Librdkafka's statistics are taken in, although nothing is written and nothing is committed."""
     heard = threading.Semaphore(0)
     monkeypatch.setattr(kafka_writer, "SERVE_SECONDS", 0.01)
-    monkeypatch.setattr(kafka_writer.OneTransaction, "_on_statistics", note_identity(heard))
+    monkeypatch.setattr(kafka_writer._Identity, "on_statistics", note_identity(heard))
     writer = sink_of(kafka, kafka.topic(), format=JsonFormat(SCHEMA)).create_writer(Place(), [])
     try:
         writer._next.result()
@@ -313,9 +315,26 @@ def test_a_transaction_that_waits_for_rows_piles_nothing_up(kafka, monkeypatch):
         writer.close()
 
 
+def test_a_transaction_leaves_no_producer_behind(kafka):
+    """A producer has threads, connections and statistics that nobody asks for: it goes with its transaction, and does
+    not wait for Python to look for cycles, which may take hours."""
+    writer = sink_of(kafka, kafka.topic(), format=JsonFormat(SCHEMA)).create_writer(Place(), [])
+    gc.disable()
+    try:
+        writer.write(pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA))
+        current, coming = weakref.ref(writer._current), weakref.ref(writer._next.result())
+        writer.prepare_commit(1)
+        assert current() is None
+        writer.close()
+        assert coming() is None
+    finally:
+        gc.enable()
+        writer.close()
+
+
 def note_identity(heard):
     """The method, and a note that it was called."""
-    method = kafka_writer.OneTransaction._on_statistics
+    method = kafka_writer._Identity.on_statistics
 
     def noting(self, text):
         method(self, text)
