@@ -56,6 +56,6 @@ def test_savepoint_and_other_parallelism(tmp_path, backend):
     assert isinstance(stopped, SnapshotCompleted)
     assert sum(committed(output, "running").values()) < LEFT_ROWS
     other = "rocksdb" if backend == "hashmap" else "hashmap"
-    resumed = environment_of(output, tmp_path, other, RATE, 3, **ROOM).restore_from(stopped.path)
+    resumed = environment_of(output, tmp_path, other, parallelism=3, **ROOM).restore_from(stopped.path)
     assert resumed.execute("golden", local=True, threads=2).status == "FINISHED"
     check(output, SOME_LATE)
