@@ -20,7 +20,7 @@ from starlette.routing import Route
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_jobs
 from snapline.coordinator.web.flink_cluster import BadParameter, Figures
-from snapline.coordinator.web.request_bodies import BodyTooLarge, flag_in, read_json, text_in
+from snapline.coordinator.web.request_bodies import BodyRefused, flag_in, read_json, text_in
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.version import VERSION
 
@@ -53,7 +53,7 @@ class FlinkRest:
         self._settings = settings
         self._refusal = refusal
         job, vertex = "/jobs/{jobid}", "/jobs/{jobid}/vertices/{vertexid}"
-        checkpoint = job + "/checkpoints/details/{checkpointid:int}"
+        checkpoint = job + "/checkpoints/details/{checkpointid}"
         get: dict[str, Handler] = {
             "/overview": self._overview,
             "/config": self._config,
@@ -84,7 +84,7 @@ class FlinkRest:
             f"{vertex}/accumulators": self._of_vertex(lambda found, _: flink_jobs.vertex_accumulators(found)),
             f"{vertex}/subtasks/accumulators": self._of_vertex(lambda found, _: flink_jobs.subtask_accumulators(found)),
             f"{vertex}/subtasks/metrics": self._subtask_metrics,
-            vertex + "/subtasks/{subtaskindex:int}": self._subtask,
+            vertex + "/subtasks/{subtaskindex}": self._subtask,
             "/taskmanagers": self._task_managers,
             "/taskmanagers/metrics": self._task_managers_metrics,
             "/taskmanagers/{taskmanagerid}": self._task_manager,
@@ -116,8 +116,8 @@ class FlinkRest:
                 return _errors(error.status, str(error))
             except CoordinatorAnswer as error:
                 return _errors(error.status, str(error))
-            except BodyTooLarge as error:
-                return _errors(413, str(error))
+            except BodyRefused as error:
+                return _errors(error.status, str(error))
             except (BadParameter, ValueError) as error:
                 return _errors(400, f"Bad request: {error}")
 

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
 from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, UNSEEN_PERIOD_SECONDS, RecentFigures
-from snapline.coordinator.web.request_bodies import BodyTooLarge, number_in, read_json, text_in
+from snapline.coordinator.web.request_bodies import BodyRefused, number_in, read_json, text_in
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
@@ -70,8 +70,8 @@ class PageApp:
             ("/api/jobs", self._jobs),
             ("/api/jobs/{job_id}", self._job),
             ("/api/jobs/{job_id}/checkpoints", self._checkpoints),
-            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}", self._checkpoint),
-            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id:int}/state", self._snapshot_state),
+            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id}", self._checkpoint),
+            ("/api/jobs/{job_id}/checkpoints/{checkpoint_id}/state", self._snapshot_state),
             ("/api/jobs/{job_id}/figures", self._recent),
             ("/api/jobs/{job_id}/why", self._why),
             ("/api/jobs/{job_id}/vertices/{vertex_id}/keys", self._leading_keys),
@@ -117,8 +117,8 @@ class PageApp:
                 answer = await handler(request)
             except CoordinatorAnswer as error:
                 return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
-            except BodyTooLarge as error:
-                return JSONResponse({"error": str(error)}, 413, PAGE_HEADERS)
+            except BodyRefused as error:
+                return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
             except (ValueError, KeyError) as error:
                 return JSONResponse({"error": f"the request makes no sense: {error}"}, 400, PAGE_HEADERS)
             body = message_as_dict(answer) if isinstance(answer, Message) else answer

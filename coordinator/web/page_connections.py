@@ -1,27 +1,63 @@
-"""What one connection to the page may do: a request comes within some seconds, or the connection goes.
+"""What one connection to the page may do: a handshake and a request come within some seconds, or the connection goes.
 
 uvicorn waits for the rest of a request as long as the other side likes, so a few thousand half requests would take the
 coordinator's files, with all of its jobs. How many connections one host may have is the business of `sender_limits`.
+What the application breaks at is one line as well. Requests are read by h11, which holds 64 KiB of a head at most; the
+parser that uvicorn would take where it is installed holds all that comes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from snapline.runtime.rpc.sender_limits import RefusalLog
 
+REASON_LENGTH_MAX = 300
 MAX_CONNECTIONS = 256
 """How many connections one host may have to the page."""
 REQUEST_SECONDS = 10.0
-"""Within which the head of a request has to be there."""
+"""Within which the head of a request has to be there, and before that a handshake."""
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class PageLoop(asyncio.SelectorEventLoop):
+    """A loop whose servers wait for a handshake as long as for a request, where asyncio waits for a minute."""
+
+    handshake_s = REQUEST_SECONDS
+
+    async def create_server(self, *arguments: Any, **named: Any) -> Any:
+        """Listen, with that limit where there is TLS."""
+        if named.get("ssl") is not None:
+            named["ssl_handshake_timeout"] = self.handshake_s
+        return await super().create_server(*arguments, **named)
+
+
+def told_once(application: Application, refusals: RefusalLog | None) -> Application:
+    """Return the application with one line, about each sender once a second, for a request that breaks it; the answer
+    that says so, without a reason, has been sent by then. `refusals`: who is told; None: nobody."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await application(scope, receive, send)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            if refusals is not None:
+                client = scope.get("client") or ("",)
+                reason = f"the page breaks at it: {type(error).__name__}: {error}"
+                refusals.write(client[0], reason[:REASON_LENGTH_MAX], path=scope["path"][:REASON_LENGTH_MAX])
+
+    return answer
 
 
 def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECONDS) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with that limit. `refusals`: who is told of what is no HTTP; None: nobody."""
-    base: Any = AutoHTTPProtocol
+    base: Any = H11Protocol
 
     class TimedProtocol(base):  # type: ignore[misc]
         """A connection of which something has to come in time."""

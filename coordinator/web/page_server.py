@@ -5,6 +5,7 @@ TLS is on when the cluster has it: then browsers show a certificate of the clust
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -62,13 +63,14 @@ class PageServer:
 
             from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
             from snapline.coordinator.web.page_app import PageApp
-            from snapline.coordinator.web.page_connections import MAX_CONNECTIONS, timed_protocol
+            from snapline.coordinator.web.page_connections import MAX_CONNECTIONS, PageLoop, timed_protocol, told_once
         except ImportError as error:
             raise SnaplineError(f"the page needs the extra web ({error}): pip install 'snapline[web]'") from None
         security = Security.from_configuration(configuration)
         app = PageApp(CoordinatorStub(find_leader, security), security, configuration)
-        http = timed_protocol(RefusalLog(logger) if logger else None)
-        config = uvicorn.Config(app.application, http=http, log_config=None, access_log=False, lifespan="on", ws="none")
+        refusals = RefusalLog(logger) if logger else None
+        application, http = told_once(app.application, refusals), timed_protocol(refusals)
+        config = uvicorn.Config(application, http=http, log_config=None, access_log=False, lifespan="on", ws="none")
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it names no sender, and knows no measure
         config.timeout_graceful_shutdown = 1
         if security.tls:
@@ -76,6 +78,7 @@ class PageServer:
             config.ssl = _CurrentContext(security)
         self._scheme = "https" if security.tls else "http"
         self._server: uvicorn.Server = uvicorn.Server(config)
+        self._make_loop = PageLoop
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self._logger, self._most = logger, MAX_CONNECTIONS
@@ -94,13 +97,17 @@ class PageServer:
             reason = (error.strerror or str(error)).lower()
             raise SnaplineError(f"cannot serve the page on {host}:{port}: {reason}; choose another web.port") from None
         self._socket = listening
-        self._thread = threading.Thread(target=self._server.run, args=([listening],), name="snapline-page", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(listening,), name="snapline-page", daemon=True)
         self._thread.start()
         taken = listening.getsockname()[1]
         if self._logger is not None:
             self._limits = ConnectionLimits(taken, self._logger, self._most)
             self._limits.start()
         return f"{self._scheme}://{host}:{taken}"
+
+    def _run(self, listening: socket.socket) -> None:
+        with asyncio.Runner(loop_factory=self._make_loop) as runner:
+            runner.run(self._server.serve([listening]))
 
     def stop(self) -> None:
         """Stop the server and its thread. Idempotent."""

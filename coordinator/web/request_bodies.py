@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +13,29 @@ MAX_BODY_BYTES = 64 << 10
 """A request names a directory, an id or a number."""
 
 
-class BodyTooLarge(ValueError):
-    """The body of a request is larger than any that is understood; the rest of it is not read."""
+BODY_SECONDS = 10.0
+"""Within which all of it has to be there."""
+
+
+class BodyRefused(ValueError):
+    """The rest of a request's body is not read: `status` says whether it is too large or does not come."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The object in the body; empty for no body. Raises BodyTooLarge, and ValueError for anything but an object."""
+    """The object in the body; empty for no body. Raises BodyRefused, and ValueError for anything but an object."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLarge(f"the body of a request may have {MAX_BODY_BYTES:,} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise BodyRefused(413, f"the body of a request may have {MAX_BODY_BYTES:,} bytes")
+    except TimeoutError:
+        raise BodyRefused(408, f"the body of a request has to come within {BODY_SECONDS:g} s") from None
     try:
         found = json.loads(bytes(body)) if body.strip() else {}
     except RecursionError:

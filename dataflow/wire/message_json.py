@@ -1,12 +1,14 @@
 """Messages as JSON for people and programs: every field is there, zeros too, and 64-bit numbers are numbers.
 
 Differs from protobuf's own JSON form, which leaves zeros out and writes 64-bit numbers as texts. A message that is not
-set is `null`; enums are their names, bytes are hexadecimal, names of fields are those of the `.proto` files. Python
-and `jq` read the numbers exactly; JavaScript does up to 2^53, beyond which only "no watermark" lies.
+set is `null`; enums are their names, bytes are hexadecimal, what is no number (a mean of nothing) is `null` as well,
+because JSON has none; names of fields are those of the `.proto` files. Python and `jq` read the numbers exactly;
+JavaScript does up to 2^53, beyond which only "no watermark" lies.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from google.protobuf.message import Message
@@ -39,4 +41,6 @@ def _value(value: Any, field: Any) -> Any:
     if enum is not None:
         named = enum.values_by_number.get(value)
         return named.name if named is not None else int(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value.hex() if isinstance(value, bytes) else value

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snapline.coordinator.web import page_connections
+from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
+from snapline.coordinator.web import page_connections, request_bodies
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
+from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
+from tests.services.certificates import Authority, why_not
 from tests.services.cluster import wait_until
 
 
@@ -28,13 +34,17 @@ class Lines:
 
 
 @contextmanager
-def serving(monkeypatch: pytest.MonkeyPatch, request_s: float) -> Iterator[tuple[int, Lines]]:
+def serving(
+    monkeypatch: pytest.MonkeyPatch, request_s: float, settings: dict[str, str] | None = None
+) -> Iterator[tuple[int, Lines]]:
     """The port of a page that waits so long for a request and lets one host have eight connections, and its log."""
+    monkeypatch.setattr(page_connections.PageLoop, "handshake_s", request_s)
+    monkeypatch.setattr(request_bodies, "BODY_SECONDS", request_s)
     timed = functools.partial(page_connections.timed_protocol, request_s=request_s)
     monkeypatch.setattr(page_connections, "timed_protocol", timed)
     monkeypatch.setattr(page_connections, "MAX_CONNECTIONS", 8)
     lines = Lines()
-    server = PageServer(Configuration({}), lambda: "127.0.0.1:1", lines)  # type: ignore[arg-type]
+    server = PageServer(Configuration(settings or {}), lambda: "127.0.0.1:1", lines)  # type: ignore[arg-type]
     url = server.start("127.0.0.1", 0)
     try:
         yield int(url.rpartition(":")[2]), lines
@@ -92,3 +102,98 @@ def test_connections_of_one_host_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
             connection.close()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/config", timeout=60) as answer:
             assert 200 == answer.status
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"], ids=["none", "half"])
+def test_a_handshake_that_does_not_come_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: bytes
+) -> None:
+    """A connection that says nothing, or begins one, is closed as soon as one with half a request."""
+    with (
+        serving(monkeypatch, 0.2, Authority(tmp_path).settings) as (port, _),
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+    ):
+        connection.sendall(said)
+        assert b"" == received(connection)
+
+
+ID = b"a" * 32
+NUMBERS = [
+    b"/v1/jobs/" + ID + b"/checkpoints/details/" + b"9" * 5000,
+    b"/v1/jobs/" + ID + b"/vertices/" + ID + b"/subtasks/" + b"9" * 5000,
+    b"/api/jobs/" + ID + b"/checkpoints/" + b"9" * 5000 + b"/state",
+]
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=["checkpoint", "subtask", "state"])
+def test_a_number_of_thousands_of_digits_is_one_answer(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    """It is refused as any other number that there is not, and no traceback gets into the log."""
+    vertex = pb.VertexDetails(vertex_id=ID.decode())
+    answering(monkeypatch, GetJob=pb.JobDetails(vertices=[vertex]))
+    with serving(monkeypatch, 10) as (port, lines):
+        assert asked(port, b"GET " + path).startswith(b"HTTP/1.1 400 Bad Request")
+    assert [] == lines.written
+
+
+def test_what_the_page_breaks_at_is_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """With who asked, at most once a second, and no traceback for each."""
+
+    async def call(_stub: Any, method: str, *_arguments: Any) -> Any:
+        if method == "ListJobs":
+            return pb.ListJobsResponse()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(CoordinatorStub, "call", call)
+    with serving(monkeypatch, 10) as (port, lines):
+        for _ in range(3):
+            assert asked(port, b"GET /api/jobs/a").startswith(b"HTTP/1.1 500")
+    assert [] == caplog.records
+    message, context = lines.written[0]
+    assert ("refused", "127.0.0.1", "/api/jobs/a") == (message, context["who"], context["path"])
+    assert "the page breaks at it: RuntimeError: broken" == context["reason"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(page: tuple[int, Lines]) -> None:
+    """Neither are the rest of its bytes."""
+    said = b"POST /api/jobs/a/rescale HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Snapline: page\r\nContent-Length: 100\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", page[0]), timeout=30) as connection:
+        connection.sendall(said)
+        assert received(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_head_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many headers come in the seconds that it has, the connection ends at the bytes that one may have."""
+    with (
+        serving(monkeypatch, 30) as (port, _),
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        for _ in range(1 << 12):
+            connection.sendall(b"a: " + b"b" * 1000 + b"\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_what_is_no_number_is_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metric of a user's function may be the mean of nothing, which JSON cannot say."""
+    answering(monkeypatch, GetJob=pb.JobDetails(metrics=[job_pb2.MetricValue(name="mean", value=float("nan"))]))
+    with serving(monkeypatch, 10) as (port, _):
+        answer = asked(port, b"GET /api/jobs/a")
+    assert answer.startswith(b"HTTP/1.1 200") and b'"value":null' in answer
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
+    """Let the coordinator give these answers."""
+
+    async def call(_stub: Any, method: str, *_arguments: Any) -> Any:
+        return answers.get(method, pb.ListJobsResponse())
+
+    monkeypatch.setattr(CoordinatorStub, "call", call)
+
+
+def asked(port: int, line: bytes) -> bytes:
+    """The whole answer to a request."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        return received(connection)
