@@ -22,6 +22,10 @@ from snapline.dataflow.wire.messages import SlotReport, SlotsHeld, TaskManagerIn
 from snapline.runtime.cores.machine import check
 
 
+MAX_DRAINED_REMEMBERED = 1_000
+"""TaskManagers of which it is known that they are drained, whether they are registered or not."""
+
+
 class SlotState(Enum):
     """Whether a slot is free, promised to a job, or its own."""
 
@@ -85,6 +89,8 @@ class SlotManager:
         """Begin with no TaskManager registered and no job in need."""
         self._task_managers: dict[ResourceID, ManagedTaskManager] = {}
         self._jobs: dict[JobID, _JobNeeds] = {}
+        self._drained: dict[ResourceID, None] = {}
+        """Those that are drained stay so when they lose the connection and register again; the latest ones."""
         self._free_slots = 0
         self._registered_slots = 0
 
@@ -165,12 +171,20 @@ class SlotManager:
         """Add a TaskManager; its slots can be given away after its first report."""
         check(info.resource_id not in self._task_managers, f"{info.resource_id} is registered already")
         slots = {number: ManagedSlot(SlotID(info.resource_id, number)) for number in range(info.slots)}
-        self._task_managers[info.resource_id] = ManagedTaskManager(info, slots)
+        draining = info.resource_id in self._drained
+        self._task_managers[info.resource_id] = ManagedTaskManager(info, slots, draining=draining)
         self._registered_slots += info.slots
 
     def set_draining(self, resource_id: ResourceID, *, draining: bool) -> None:
-        """Give no slot of the TaskManager away from now on, or give them away again."""
+        """Give no slot of the TaskManager away from now on, or give them away again. One that is not registered, and
+        was not drained, is left as it is."""
         task_manager = self._task_managers.get(resource_id)
+        if not draining:
+            self._drained.pop(resource_id, None)
+        elif task_manager is not None:
+            self._drained[resource_id] = None
+            if len(self._drained) > MAX_DRAINED_REMEMBERED:
+                del self._drained[next(iter(self._drained))]
         if task_manager is not None:
             self._free_slots -= task_manager.free
             task_manager.draining = draining

@@ -174,6 +174,8 @@ class User:
         if leads and runner is not None and runner.core is not None and _slots_of(runner.core, drained):
             raise Violation(f"the job was to leave {drained.name}, which was said to be done, and has slots of it")
         drained.kill()
+        if leads:  # the one that comes has the same name here, where a real one has another
+            coordinator.resource_manager.tell(DrainRequested(ResourceID(drained.name), False))
 
     @property
     def _is_stopping(self) -> bool:

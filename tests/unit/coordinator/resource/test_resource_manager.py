@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from snapline.coordinator.resource import slot_manager
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import (
     DrainRequested,
@@ -552,3 +553,30 @@ def test_slots_of_a_task_manager_that_is_drained_are_given_to_nobody() -> None:
     asked = core.handle(DrainRequested(A, draining=False), 1_000)
     assert core.slot_manager.free_slots == 0  # both are promised at once
     assert [effect.envelope.message.slot_number for effect in asked if isinstance(effect, Send)] == [0, 1]
+
+
+def test_a_task_manager_that_is_drained_stays_so_when_it_registers_again() -> None:
+    """A relay that stands still for too long must not bring tasks back to what an operator is about to end."""
+    core = manager()
+    with_task_manager(core, A)
+    core.handle(DrainRequested(A, draining=True), 1)
+    core.handle(ConnectionLost(c("tm-a"), "reset"), 2)
+    with_task_manager(core, A)
+    assert [each.draining for each in core.task_managers] == [True] and core.slot_manager.free_slots == 0
+    core.handle(DrainRequested(A, draining=False), 3)
+    assert core.slot_manager.free_slots == 2
+
+
+def test_what_is_remembered_of_drained_task_managers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was drained longest ago is forgotten, and what is not registered is not noted."""
+    monkeypatch.setattr(slot_manager, "MAX_DRAINED_REMEMBERED", 1)
+    core = manager()
+    for each in (A, B):
+        with_task_manager(core, each)
+        core.handle(DrainRequested(each, draining=True), 1)
+    core.handle(DrainRequested(ResourceID("nobody"), draining=True), 1)
+    for each in ("tm-a", "tm-b"):
+        core.handle(ConnectionLost(c(each), "reset"), 2)
+    for each in (A, B):
+        with_task_manager(core, each)
+    assert [each.draining for each in core.task_managers] == [False, True]
