@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.formats.avro_bounds import check_schema
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
 
@@ -44,10 +45,10 @@ class AvroFormat(RowFormat):
         except ImportError as error:
             raise ConnectorError("AvroFormat needs fastavro: pip install 'snapline[avro]'") from error
         self.avro_schema: Mapping[str, Any] = json.loads(schema) if isinstance(schema, str) else schema
-        if self.avro_schema.get("type") != "record":
+        if not isinstance(self.avro_schema, Mapping) or self.avro_schema.get("type") != "record":
             raise ConnectorError("AvroFormat: the schema must be that of a record")
         try:
-            fastavro.parse_schema(dict(self.avro_schema))
+            check_schema(fastavro.parse_schema(dict(self.avro_schema)))
         except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
             raise ConnectorError(f"AvroFormat: not an Avro schema: {error}") from error
         self._schema = pa.schema([_field(field) for field in self.avro_schema["fields"]])

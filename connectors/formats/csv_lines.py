@@ -17,6 +17,9 @@ import pyarrow.csv as pacsv
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
 
+COLUMNS_MAX = 1 << 15
+"""A longer header is no header; each column takes kilobytes."""
+
 
 class CsvFormat(RowFormat):
     """Reads and writes CSV with one line for each row.
@@ -48,7 +51,12 @@ class CsvFormat(RowFormat):
         >>> csv.of_header(b"word,n").decode_all([b"a,1"]).to_pydict()
         {'word': ['a'], 'n': [1]}
         """
-        names = next(csv.reader([line.decode(errors="replace").rstrip("\r\n")], delimiter=self.delimiter), [])
+        try:
+            names = next(csv.reader([line.decode(errors="replace").rstrip("\r\n")], delimiter=self.delimiter), [])
+        except csv.Error as error:
+            raise ConnectorError(f"its header cannot be read: {error}") from error
+        if len(names) > COLUMNS_MAX:
+            raise ConnectorError(f"its header has {len(names)} columns; {COLUMNS_MAX} are the most that are read")
         twice = next((first for first, second in pairwise(sorted(names)) if first == second), None)
         if twice is not None:
             raise ConnectorError(f"its header has the column {twice!r} twice; give names that differ")

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
-from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.avro_bounds import BoundedContainer
+from snapline.connectors.formats.csv_lines import COLUMNS_MAX, CsvFormat
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
@@ -33,6 +36,12 @@ ROW_BYTES_MAX = 64 << 20
 """A longer line is taken for something that is no text."""
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NESTING_MAX = 100
+"""Columns that are found in JSON are nested so deep at most."""
+CELLS_MAX = 1 << 24
+"""Lines that are looked at for columns have so many different keys at most, times their number."""
+JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+JSON_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:', re.DOTALL)
 LINE_BREAK, CARRIAGE_RETURN, QUOTE = b"\n", b"\r", b'"'
 
 
@@ -111,18 +120,23 @@ def avro_rows(rows: AvroFormat, stream: Any, position: Mapping[str, int], batch_
     import fastavro
 
     done, passed = int(position.get("rows", 0)), 0
-    blocks = _told(lambda: fastavro.block_reader(stream, dict(rows.avro_schema)))
+    # fastavro needs no more of a file than read and tell
+    plain: Any = _told(lambda: BoundedContainer(stream))
+    blocks = _told(lambda: fastavro.block_reader(plain, dict(rows.avro_schema)))
     while (block := _told(lambda: next(blocks, None))) is not None:
         if passed + block.num_records <= done:
             passed += block.num_records
             continue
-        records: list[Any] = _told(lambda block=block: list(block))
-        for start in range(max(0, done - passed), len(records), batch_rows):
-            part = records[start : start + batch_rows]
+        records = iter(block)
+        ahead = max(0, done - passed)
+        passed += len(_told(lambda records=records, ahead=ahead: list(islice(records, ahead))))
+        while part := _told(lambda records=records: list(islice(records, batch_rows))):
             columns = [pa.array([record[field.name] for record in part], field.type) for field in rows.schema]
             batch = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-            yield FileRows(batch, {"rows": passed + start + len(part)})
-        passed += len(records)
+            passed += len(part)
+            yield FileRows(batch, {"rows": passed})
+        if block.bytes_.tell() != block.bytes_.getbuffer().nbytes:
+            raise ValueError("the rows of a block do not end where the block does")
 
 
 def _told(question: Any) -> Any:
@@ -406,8 +420,21 @@ def json_of(stream: Any) -> JsonFormat:
     sample = sample_of(stream)
     if not sample.strip():
         raise ValueError("it is empty")
+    _check_shape(sample)
     read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
     return JsonFormat(_usual(pj.read_json(io.BytesIO(sample), read_options).schema))
+
+
+def _check_shape(sample: bytes) -> None:
+    """Raises ValueError for lines of JSON whose columns would be nested without end, or as many as there are rows."""
+    letters = np.frombuffer(JSON_TEXT.sub(b"", sample), np.uint8)
+    opened = np.isin(letters, np.frombuffer(b"[{", np.uint8)).astype(np.int32)
+    depths = np.cumsum(opened - np.isin(letters, np.frombuffer(b"]}", np.uint8)))
+    if len(depths) and depths.max() > NESTING_MAX:
+        raise ValueError(f"its values are nested deeper than {NESTING_MAX}; say schema=")
+    keys, lines = len(set(JSON_KEY.findall(sample))), sample.count(LINE_BREAK)
+    if keys * lines > CELLS_MAX:
+        raise ValueError(f"its first {lines} lines have {keys} different keys; say schema=")
 
 
 def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
@@ -415,6 +442,9 @@ def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
     sample = sample_of(stream)
     if not sample.strip():
         raise ValueError("it is empty")
+    columns = sample.partition(LINE_BREAK)[0].count(delimiter.encode()) + 1
+    if columns > COLUMNS_MAX:
+        raise ValueError(f"its header has {columns} columns; {COLUMNS_MAX} are the most that are read")
     table = pacsv.read_csv(
         io.BytesIO(sample),
         pacsv.ReadOptions(use_threads=False, block_size=len(sample) + 1),

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.connectors.formats.avro import AvroFormat
+from snapline.connectors.formats.avro_bounds import check_schema
 from snapline.dataflow.errors import ConnectorError
 
 MAGIC = 0
@@ -113,7 +114,9 @@ class ConfluentAvroFormat(AvroFormat):
                 raise UnknownSchema(f"schema id {schema_id} is unknown to the registry at {self._registry}")
             if answer.get("schemaType", "AVRO") != "AVRO":
                 raise ValueError(f"schema id {schema_id} is of {answer['schemaType']}, not of Avro")
-            self._writers[schema_id] = fastavro.parse_schema(json.loads(answer["schema"]))
+            parsed = fastavro.parse_schema(json.loads(answer["schema"]))
+            check_schema(parsed)
+            self._writers[schema_id] = parsed
         return self._writers[schema_id]
 
     def _ask(self, path: str, body: Any = None) -> Any:
