@@ -28,7 +28,13 @@ from collections.abc import Callable, Sequence
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
 from snapline.coordinator.ha.signed_pointers import SignedPointers
-from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs, seal_job_graph
+from snapline.coordinator.ha.stored_job_graphs import (
+    MAX_GRAPH_BYTES,
+    StoredFile,
+    StoredJobGraphs,
+    read_job_graphs,
+    seal_job_graph,
+)
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
@@ -334,9 +340,12 @@ class EmbeddedJobGraphs:
     def load(self) -> StoredJobGraphs:
         """All of them, and what cannot be read."""
         files = []
-        for path, _ in self._storage.list("jobs"):
-            data = self._storage.get(path)
+        for path, file_bytes in self._storage.list("jobs"):
             place = f"{self._storage.url}/{path}"
+            if file_bytes > MAX_GRAPH_BYTES:
+                files.append(StoredFile(path.removeprefix("jobs/"), place, bytes_to_read=file_bytes))
+                continue
+            data = self._storage.get(path)
             size = _SUBMITTED.size
             files.append(StoredFile(path.removeprefix("jobs/"), place, data[:size], data[size:]))
         return read_job_graphs(files, _SUBMITTED.size, self._signer)

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
 from snapline.runtime.storage.storage_port import Storage, StorageError
 
 DIRECTORY = "archive"
+MAX_ARCHIVED_BYTES = 1 << 28
+"""As a message that shows one."""
+DIGITS_MAX = 18
+"""Of the end of a job in the name of its file; more of them are no time, and no field holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class ArchivedJobs:
     """What a new leader finds."""
 
     jobs: tuple[pb.ArchivedJob, ...] = ()
-    """The job that ended first stands first."""
+    """The job that ended first stands first; one whose file cannot be read has the line about that as its cause."""
     unreadable: tuple[str, ...] = ()
     """One line for each file that cannot be read."""
 
@@ -51,14 +56,25 @@ class JobArchive:
         """All that are kept and not too old."""
         jobs, unreadable = [], []
         superfluous = set(self._superfluous(now_ms))
-        for name in self._names():
-            if name in superfluous:
+        for name, size in self._storage.list(DIRECTORY):
+            end_ms = _end_ms(name)
+            if end_ms is None or name in superfluous:
                 continue
             try:
-                jobs.append(pb.ArchivedJob.FromString(self._storage.get(name)))
-            except (DecodeError, StorageError) as error:
-                unreadable.append(f"{self._storage.url}/{name} is no archived job, or is damaged ({error}); delete it")
+                jobs.append(self._read(name, size))
+            except (DecodeError, StorageError, ValueError) as error:
+                line = f"{self._storage.url}/{name} is no archived job, or is damaged ({error}); delete it"
+                unreadable.append(line)
+                jobs.append(_unreadable_job(name, end_ms, line))
         return ArchivedJobs(tuple(jobs), tuple(unreadable))
+
+    def _read(self, name: str, size: int) -> pb.ArchivedJob:
+        if size > MAX_ARCHIVED_BYTES:
+            raise ValueError(f"it has {size} bytes, more than any")
+        job = pb.ArchivedJob.FromString(self._storage.get(name))
+        if job.details.overview.job_id != _job_id(name):
+            raise ValueError("it holds another job than its name says")
+        return job
 
     def _names(self) -> list[str]:
         return sorted(name for name, _ in self._storage.list(DIRECTORY) if _end_ms(name) is not None)
@@ -73,4 +89,17 @@ class JobArchive:
 
 def _end_ms(name: str) -> int | None:
     text = name.rpartition("/")[2].partition("-")[0]
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else None
+
+
+def _job_id(name: str) -> str:
+    return name.rpartition("/")[2].partition("-")[2]
+
+
+def _unreadable_job(name: str, end_ms: int, line: str) -> pb.ArchivedJob:
+    """What is shown in place of a job of which only the name of its file can be read."""
+    overview = pb.JobOverview(
+        job_id=_job_id(name), name="(its archive cannot be read)", status=job_pb2.JOB_STATUS_FAILED, end_time_ms=end_ms
+    )
+    overview.failure.summary = line
+    return pb.ArchivedJob(details=pb.JobDetails(overview=overview))

@@ -14,6 +14,10 @@ MAX_CAUSE = 500
 """Characters of a failure's summary in a list."""
 
 
+DIGITS_MAX = 18
+"""Of a time in a token; it is given out by this service with fewer."""
+
+
 class BadPageToken(ValueError):
     """The token was not given out by this service."""
 
@@ -43,6 +47,6 @@ def shorten_causes(job: pb.JobOverview) -> pb.JobOverview:
 
 def _read_token(token: str) -> tuple[int, JobID]:
     start, separator, job_id = token.partition("-")
-    if not separator or not start.isdigit():
-        raise BadPageToken(f"page_token {token!r} is none of this service: leave it out for the first page")
+    if not separator or not (start.isascii() and start.isdecimal()) or len(start) > DIGITS_MAX:
+        raise BadPageToken(f"page_token {token[:100]!r} is none of this service: leave it out for the first page")
     return -int(start), JobID(job_id)

@@ -136,7 +136,7 @@ def _task_manager(found: pb.TaskManagerDetails) -> Json:
     return {
         "id": found.resource_id,
         "path": found.exchange_address,
-        "dataPort": int(port) if port.isdigit() else -1,
+        "dataPort": int(port) if port.isdecimal() and len(port) <= 5 else -1,
         "jmxPort": -1,
         "timeSinceLastHeartbeat": found.last_heartbeat_timestamp_ms,
         "slotsNumber": found.slots,

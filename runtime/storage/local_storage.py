@@ -124,10 +124,13 @@ class LocalStorage:
                         continue
                     file = Path(parent, name)
                     try:
-                        size = file.stat().st_size
-                    except FileNotFoundError:
-                        continue
-                    found.append((file.relative_to(self._base).as_posix(), size))
+                        status = file.stat()
+                    except OSError as error:
+                        if error.errno in (errno.ENOENT, errno.ELOOP):
+                            continue
+                        raise
+                    if stat.S_ISREG(status.st_mode) and _is_text(name):
+                        found.append((file.relative_to(self._base).as_posix(), status.st_size))
         return sorted(found)
 
     def delete(self, path: str) -> None:
@@ -241,6 +244,15 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can be said in a message; one of ours always can."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_temporary(name: str) -> bool:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, EmbeddedPointers, LeadershipFence
+from snapline.coordinator.ha import embedded
+from snapline.coordinator.ha.embedded import (
+    EmbeddedCheckpointIDCounter,
+    EmbeddedJobGraphs,
+    EmbeddedPointers,
+    LeadershipFence,
+)
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
+from snapline.runtime.signing import UNSIGNED
 from snapline.runtime.storage.memory_storage import MemoryStorage
 
 JOB = JobID("job")
@@ -170,3 +177,13 @@ def test_deposed_coordinator_holds_nothing_any_more() -> None:
         EmbeddedPointers(storage, JOB, first).load()
     with pytest.raises(LeadershipLost):
         EmbeddedCheckpointIDCounter(storage, JOB, first).start()
+
+
+def test_a_job_graph_that_is_larger_than_any_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of gigabytes with nothing in it takes no memory, and keeps no other job from starting."""
+    storage = MemoryStorage()
+    storage.put("jobs/large", bytes(100))
+    monkeypatch.setattr(embedded, "MAX_GRAPH_BYTES", 99)
+    monkeypatch.setattr(storage, "get", lambda path: pytest.fail(f"{path} is read"))
+    (set_aside,) = EmbeddedJobGraphs(storage, LeadershipFence(storage, None), UNSIGNED).load().set_aside
+    assert "large" == set_aside.name and "jobs/large has 100 bytes, and a job graph has" in set_aside.reason

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from snapline.coordinator.ha import job_archive
 from snapline.coordinator.ha.job_archive import JobArchive
+from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.storage.memory_storage import MemoryStorage
 
@@ -47,12 +51,43 @@ def test_what_is_too_old_goes() -> None:
 
 
 def test_a_damaged_file_is_named_and_keeps_no_other_job_away() -> None:
-    """With the place and the way out."""
+    """With the place and the way out, in the log and as the cause of what `snapline history` shows in its place."""
     storage = MemoryStorage("ha")
     archive = JobArchive(storage, capacity=10, expiration_ms=0)
     archive.put(ended("good", 7), 7)
     storage.put(f"archive/{9:015d}-bad", b"\xff\xff\xff")
     found = archive.load(10)
-    assert found.jobs == (ended("good", 7),)
     (line,) = found.unreadable
     assert "archive/000000000000009-bad is no archived job, or is damaged" in line and line.endswith("delete it")
+    good, bad = found.jobs
+    overview = bad.details.overview
+    assert good == ended("good", 7)
+    assert ("bad", 9, line) == (overview.job_id, overview.end_time_ms, overview.failure.summary)
+    assert decode_job_status(overview.status).is_globally_terminal
+
+
+STRANGE = {
+    "cut short to nothing": (f"{9:015d}-bad", b""),
+    "another job": (f"{9:015d}-bad", ended("other", 9).SerializeToString()),
+    "too large": (f"{9:015d}-bad", bytes(100)),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_file_that_holds_another_job_or_none_is_damaged(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What is too large for any job is not even read."""
+    storage = MemoryStorage("ha")
+    storage.put(f"archive/{STRANGE[kind][0]}", STRANGE[kind][1])
+    monkeypatch.setattr(job_archive, "MAX_ARCHIVED_BYTES", 99)
+    found = JobArchive(storage, capacity=10, expiration_ms=0).load(10)
+    assert (1, ["bad"]) == (len(found.unreadable), [job.details.overview.job_id for job in found.jobs])
+
+
+@pytest.mark.parametrize("name", ["\u00b2-x", "-x", "x", f"{'9' * 19}-x"])
+def test_a_stray_file_is_no_archived_job(name: str) -> None:
+    """Whatever its name begins with, jobs are shown and archived as ever."""
+    storage = MemoryStorage("ha")
+    storage.put(f"archive/{name}", b"x")
+    archive = JobArchive(storage, capacity=1, expiration_ms=1000)
+    archive.put(ended("good", 7), 7)
+    assert ((ended("good", 7),), ()) == (archive.load(10).jobs, archive.load(10).unreadable)

@@ -35,7 +35,7 @@ def test_sixty_failed_jobs_fit_into_a_standard_message() -> None:
     assert len(failed[0].failure.summary) == 50_000
 
 
-@pytest.mark.parametrize("token", ["nonsense", "x-job1", "-"])
+@pytest.mark.parametrize("token", ["nonsense", "x-job1", "-", "\u00b2-job1", f"{'9' * 5000}-job1"])
 def test_a_token_of_somebody_else_is_refused(token: str) -> None:
     """With the way out."""
     with pytest.raises(BadPageToken, match="leave it out for the first page"):

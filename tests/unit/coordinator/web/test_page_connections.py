@@ -183,6 +183,15 @@ def test_what_is_no_number_is_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> 
     assert answer.startswith(b"HTTP/1.1 200") and b'"value":null' in answer
 
 
+def test_an_address_of_one_process_that_is_none_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever registers says where it is reached, and says what it likes."""
+    shown = [pb.TaskManagerDetails(resource_id="a", exchange_address=f"h:{port}") for port in ("\u00b2", "9" * 5000)]
+    answering(monkeypatch, ListTaskManagers=pb.ListTaskManagersResponse(task_managers=shown))
+    with serving(monkeypatch, 10) as (port, _):
+        answer = asked(port, b"GET /v1/taskmanagers")
+    assert (True, 2) == (answer.startswith(b"HTTP/1.1 200"), answer.count(b'"dataPort":-1'))
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
     """Let the coordinator give these answers."""
 

@@ -157,3 +157,14 @@ def test_directories_remembered_are_bounded(tmp_path: Path, monkeypatch: pytest.
         storage.put(f"chk-{number}/a", b"x")
 
     assert [Path(each).name for each in storage._known_directories] == ["chk-7", "chk-8", "chk-9"]
+
+
+def test_what_is_no_file_of_ours_is_not_listed(tmp_path: Path) -> None:
+    """A link to itself, a pipe or a name that is no text, put there by somebody, keeps nobody from what else is
+    there."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put("jobs/a", b"x")
+    (tmp_path / "jobs" / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "jobs" / "pipe")
+    (tmp_path / "jobs" / os.fsdecode(b"\xff")).write_bytes(b"x")
+    assert [("jobs/a", 1)] == storage.list("jobs")
