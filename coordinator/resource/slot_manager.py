@@ -21,7 +21,6 @@ from snapline.dataflow.ids import AllocationID, JobID, ResourceID, SlotID
 from snapline.dataflow.wire.messages import SlotReport, SlotsHeld, TaskManagerInfo
 from snapline.runtime.cores.machine import check
 
-
 MAX_DRAINED_REMEMBERED = 1_000
 """TaskManagers of which it is known that they are drained, whether they are registered or not."""
 

@@ -575,8 +575,8 @@ def test_what_is_remembered_of_drained_task_managers_is_bounded(monkeypatch: pyt
         with_task_manager(core, each)
         core.handle(DrainRequested(each, draining=True), 1)
     core.handle(DrainRequested(ResourceID("nobody"), draining=True), 1)
-    for each in ("tm-a", "tm-b"):
-        core.handle(ConnectionLost(c(each), "reset"), 2)
+    for connection in ("tm-a", "tm-b"):
+        core.handle(ConnectionLost(c(connection), "reset"), 2)
     for each in (A, B):
         with_task_manager(core, each)
     assert [each.draining for each in core.task_managers] == [False, True]
