@@ -20,7 +20,7 @@ DIRECTORY = "archive"
 MAX_ARCHIVED_BYTES = 1 << 28
 """As a message that shows one."""
 DIGITS_MAX = 18
-"""Of the end of a job in the name of its file; more of them are no time, and no field holds them."""
+"""The end of a job has fewer digits in the name of its file; more are no time, and no field holds them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ MAX_CAUSE = 500
 
 
 DIGITS_MAX = 18
-"""Of a time in a token; it is given out by this service with fewer."""
+"""A time in a token that this service gave out has fewer digits."""
 
 
 class BadPageToken(ValueError):
