@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -165,6 +166,8 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         self._cluster = cluster
         self._audit = AuditLog(logger)
         self._savepoints = SavepointOperations()
+        self._drains: Counter[str] = Counter()
+        """Drains that are under way, by TaskManager."""
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -382,19 +385,36 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             text = f"there is no TaskManager {resource_id!r} here; `snapline cluster` shows all"
             await _abort(context, grpc.StatusCode.NOT_FOUND, text)
         await self._cluster.set_draining(resource_id, draining=not request.undo)
+        self._drains[resource_id] += 1
+        try:
+            moved = [] if request.undo else await self._move_jobs(resource_id, context)
+        finally:
+            self._drains[resource_id] -= 1
+            if not self._drains[resource_id]:
+                del self._drains[resource_id]
+        self._audit.write("drain", client_of(context), "undone" if request.undo else "done", resource_id=resource_id)
+        return pb.DrainTaskManagerResponse(job_ids=moved)
+
+    async def _move_jobs(self, resource_id: str, context: Any) -> list[str]:
+        """All jobs leave the TaskManager; returns their ids. Where one cannot, it gets tasks again, unless somebody
+        else drains it as well: then that decides."""
         moved: list[str] = []
-        for job in (await self._cluster.list_jobs()).jobs if not request.undo else ():
+        for job in (await self._cluster.list_jobs()).jobs:
             details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
             if details is None or resource_id not in task_managers_of(details):
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):
-                await self._cluster.set_draining(resource_id, draining=False)
-                line = f"job {job.name} ({job.job_id}) cannot leave {resource_id}, which gets tasks again: {answer.failure.summary}"
+                then = "is drained by somebody else, too"
+                if self._drains[resource_id] == 1:
+                    then = "gets tasks again"
+                    await self._cluster.set_draining(resource_id, draining=False)
+                line = (
+                    f"job {job.name} ({job.job_id}) cannot leave {resource_id}, which {then}: {answer.failure.summary}"
+                )
                 await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
             moved.append(job.job_id)
-        self._audit.write("drain", client_of(context), "undone" if request.undo else "done", resource_id=resource_id)
-        return pb.DrainTaskManagerResponse(job_ids=moved)
+        return moved
 
     async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
         if not request.launcher_id:

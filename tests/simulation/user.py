@@ -166,7 +166,7 @@ class User:
         if drained is None:
             return
         if not isinstance(answer, Acknowledged):
-            if coordinator.alive:
+            if coordinator.alive and drained not in self._drained.values():  # who asked once more still waits
                 coordinator.resource_manager.tell(DrainRequested(ResourceID(drained.name), False))
             return
         runner = coordinator.runners.get(self.graph.job_id)

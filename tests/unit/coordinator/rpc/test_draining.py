@@ -1,0 +1,96 @@
+"""Two operators drain one TaskManager, or one does so twice: what one of them fails at does not undo the other's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+
+from snapline.coordinator.jobmaster.operations import Acknowledged, Answer, OperationFailed
+from snapline.coordinator.rpc.client_service import ClientService
+from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.wire.statuses import ExecutionState, encode_state
+from snapline.protos import client_pb2 as pb
+
+FAILED = OperationFailed(SerializedFailure("another rescale was asked for"))
+
+
+class Aborted(Exception):
+    """What the client is told."""
+
+
+class Call:
+    """A call as the server sees it."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """None."""
+        return ()
+
+    def peer(self) -> str:
+        """Where the client is."""
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        """Say no."""
+        raise Aborted(text)
+
+
+class Cluster:
+    """One job on one TaskManager; rescales are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.draining: list[bool] = []
+        self.asked: asyncio.Queue[asyncio.Future[Answer]] = asyncio.Queue()
+
+    async def list_task_managers(self) -> pb.ListTaskManagersResponse:
+        """The one."""
+        return pb.ListTaskManagersResponse(task_managers=[pb.TaskManagerDetails(resource_id="tm-1")])
+
+    async def list_jobs(self) -> pb.ListJobsResponse:
+        """The one."""
+        return pb.ListJobsResponse(jobs=[pb.JobOverview(job_id="job", name="a job")])
+
+    async def job_details(self, job_id: str) -> pb.JobDetails:
+        """It has a task there."""
+        task = pb.SubtaskDetails(resource_id="tm-1", state=encode_state(ExecutionState.RUNNING))
+        return pb.JobDetails(vertices=[pb.VertexDetails(subtasks=[task])])
+
+    async def set_draining(self, resource_id: str, *, draining: bool) -> None:
+        """Note it."""
+        self.draining.append(draining)
+
+    async def operate(self, job_id: str, operation: object) -> Answer:
+        """Wait for the test's answer."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        await self.asked.put(answer)
+        return await answer
+
+
+@pytest.mark.parametrize("second", [Acknowledged(), FAILED])
+def test_only_the_last_one_that_fails_brings_tasks_back(second: Answer) -> None:
+    """The first to fail leaves it drained, because the other still works on it."""
+
+    async def story() -> tuple[list[bool], list[object]]:
+        cluster = Cluster()
+        service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+        request = pb.DrainTaskManagerRequest(resource_id="tm-1")
+        calls: list[asyncio.Task[Any]] = [
+            asyncio.ensure_future(service.DrainTaskManager(request, Call())) for _ in range(2)
+        ]
+        answers = [await cluster.asked.get() for _ in calls]
+        told: list[object] = []
+        for call, answer, said in zip(calls, answers, (FAILED, second), strict=True):
+            answer.set_result(said)
+            told += await asyncio.gather(call, return_exceptions=True)
+        assert not service._drains
+        return cluster.draining, told
+
+    draining, told = asyncio.run(story())
+    assert "cannot leave tm-1, which is drained by somebody else, too: another rescale" in str(told[0])
+    if isinstance(second, Acknowledged):
+        assert draining == [True, True] and list(told[1].job_ids) == ["job"]  # type: ignore[attr-defined]
+    else:
+        assert draining == [True, True, False] and "which gets tasks again" in str(told[1])
