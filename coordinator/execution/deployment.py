@@ -162,6 +162,7 @@ class TaskDeploymentDescriptorFactory:
             target_parallelism=target.parallelism,
             key_columns=edge.key_columns,
             target_max_parallelism=target.max_parallelism,
+            combiner=edge.combiner,
         )
 
 

@@ -87,6 +87,8 @@ class JobEdge:
     partitioning: Partitioning
     key_columns: tuple[str, ...] = ()
     side_output_tag: str = ""
+    combiner: bytes = b""
+    """Pickled CombinerSpec: which rows need not be sent. Empty: all are."""
 
 
 @dataclass(frozen=True, slots=True)

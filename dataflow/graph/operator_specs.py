@@ -27,7 +27,7 @@ from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.triggers import EarlyTrigger
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.api.windows import WindowAssigner
+from snapline.dataflow.api.windows import PaneAssigner, RowsBy, WindowAssigner
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch] | None]
 
@@ -180,6 +180,17 @@ class WindowProcessSpec:
     late_output_tag: str = ""
     input_schema: pa.Schema | None = None
     early_trigger: EarlyTrigger | None = None
+
+
+@dataclass(frozen=True)
+class CombinerSpec:
+    """What sends rows to windows of event time that keep the greatest (or least) ones knows of them, so that it keeps
+    back what they would drop."""
+
+    key_columns: tuple[str, ...]
+    event_time_column: str
+    assigner: PaneAssigner
+    by: RowsBy
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import cloudpickle
 
 from snapline.dataflow.api.master_hooks import functions_with_hooks
+from snapline.dataflow.api.windows import RowsBy, SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.config import (
     AUTO_GENERATE_UIDS,
     CHECKPOINTING_INTERVAL,
@@ -26,6 +27,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.generated_uids import GeneratedUids, warning_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import (
+    CombinerSpec,
     CoProcessSpec,
     CustomOperatorSpec,
     ExternalSpec,
@@ -36,6 +38,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     SinkWriterSpec,
     SourceSpec,
+    WindowProcessSpec,
 )
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
@@ -109,6 +112,7 @@ def translate(
                     partitioning=partitioning,
                     key_columns=edge.key_columns,
                     side_output_tag=edge.side_output_tag,
+                    combiner=_combiner(item, partitioning, pickle),
                 )
             )
     job_graph = JobGraph(
@@ -131,6 +135,21 @@ def translate(
         ),
     )
     return Translation(job_graph.without_secrets(), warnings, configuration)
+
+
+def _combiner(item: _Resolved, partitioning: Partitioning, pickle: Callable[[object], bytes]) -> bytes:
+    """What keeps rows back that an operator would drop; empty for one that wants to see all rows."""
+    spec = item.node.spec
+    if (
+        not isinstance(spec, WindowProcessSpec)
+        or not isinstance(spec.function, RowsBy)
+        or not isinstance(spec.assigner, (TumblingEventTimeWindows, SlidingEventTimeWindows))
+        or spec.early_trigger is not None
+        or partitioning is not Partitioning.HASH
+    ):
+        return b""
+    combiner = CombinerSpec(spec.key_columns, spec.event_time_column, spec.assigner, spec.function)
+    return _pickle(item.uid, combiner, "TaskManagers", pickle)
 
 
 def _warnings_of_unread(graph: StreamGraph) -> Iterator[str]:

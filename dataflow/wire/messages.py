@@ -534,6 +534,8 @@ class ResultPartitionDescriptor:
     target_parallelism: int
     key_columns: tuple[str, ...] = ()
     target_max_parallelism: int = 128
+    combiner: bytes = b""
+    """See JobEdge."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ StreamOperatorFactory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.declared_payload import load_payload
@@ -40,6 +40,7 @@ from snapline.dataflow.graph.operator_specs import (
     WindowJoinSpec,
     WindowProcessSpec,
 )
+from snapline.dataflow.wire.messages import ResultPartitionDescriptor
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.operators.base.stateless import (
     FilterOperator,
@@ -58,6 +59,9 @@ from snapline.taskmanager.operators.sources.split_enumerator_operator import Spl
 from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
 
+if TYPE_CHECKING:
+    from snapline.taskmanager.operators.windows.beaten_rows import BeatenRows
+
 
 def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any] = load_payload) -> Any:
     """Unpickle, or build what was declared. JobDefinitionError that names the operator and what is missing here."""
@@ -71,6 +75,13 @@ def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any
             f"operator {operator_uid!r} cannot be unpickled on the TaskManager: {type(error).__name__}: {error}; every module "
             "that the job's functions import must be installed there, in the same version as on the driver"
         ) from error
+
+
+def create_combiner(edge: ResultPartitionDescriptor, unpickle: Callable[[bytes], Any]) -> BeatenRows:
+    """What keeps rows back that need not be sent over an edge."""
+    from snapline.taskmanager.operators.windows.beaten_rows import BeatenRows
+
+    return BeatenRows(load_spec(edge.combiner, f"edge {edge.edge_id}", unpickle))
 
 
 def create_operator(spec: Any, create_push_source_runner: Callable[[], PushSourceRunner]) -> StreamOperator:

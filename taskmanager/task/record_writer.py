@@ -4,13 +4,15 @@ Decides partitioning (forward, hash, rebalance, rescale, broadcast) and adaptive
 leaves at once; small ones are gathered up to `execution.batch.target-rows` and leave together, at the latest after
 `execution.buffer-timeout`, and earlier when the task has nothing else to do; too large ones are cut. A watermark waits
 with the rows before it, and a later one replaces it: a watermark may come late, never early. Barriers and end events
-push out what waits. It does not know time beyond what `flush_due` is told, nor who reads. Mirrors Flink's RecordWriter,
-ChannelSelectorRecordWriter and OutputFlusher; for a batch at a time, and without a flusher thread.
+push out what waits. What the other end would drop is not sent (`combiner`). It does not know time beyond what
+`flush_due` is told, nor who reads. Mirrors Flink's RecordWriter, ChannelSelectorRecordWriter and OutputFlusher; for a
+batch at a time, and without a flusher thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -52,6 +54,16 @@ class _Lane:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
+class Combiner(Protocol):
+    """What knows which rows the other end of an edge would drop."""
+
+    def on_watermark(self, watermark_ms: int) -> None:
+        """A watermark leaves, or will leave."""
+
+    def without_beaten(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have to be sent."""
+
+
 class RecordWriter:
     """Spreads batches over the subpartitions of one edge."""
 
@@ -64,9 +76,10 @@ class RecordWriter:
         buffer_timeout_ms: int,
         target_rows: int,
         debloat_target_ms: int | None = None,
+        combiner: Combiner | None = None,
     ) -> None:
         """`debloat_target_ms`: what waits in a subpartition should take its consumer so long, about; None: never
-        mind."""
+        mind. `combiner`: keeps rows back that need not be sent."""
         if descriptor.partitioning is Partitioning.HASH:
             # It brings a compiler, which others do without.
             from snapline.dataflow.columnar.key_partition import split_batch
@@ -75,6 +88,7 @@ class RecordWriter:
         check(
             len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says"
         )
+        self._combiner = combiner
         self.descriptor = descriptor
         self.subpartitions = tuple(subpartitions)
         self.records_out = 0
@@ -114,6 +128,8 @@ class RecordWriter:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Send the batch, or let it wait for more."""
+        if self._combiner is not None:
+            batch = self._combiner.without_beaten(batch)
         rows = batch.num_rows
         if rows:
             self.records_out += rows
@@ -219,6 +235,8 @@ class RecordWriter:
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send it once the rows before it have left. One that is lower than one that waits says nothing, and does not
         replace it."""
+        if self._combiner is not None:
+            self._combiner.on_watermark(watermark.timestamp_ms)
         if self._buffer_timeout_ms == 0:
             self._add_to_all(watermark)
         elif self._watermark is None or watermark.timestamp_ms > self._watermark.timestamp_ms:

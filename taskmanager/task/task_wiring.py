@@ -42,7 +42,7 @@ from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
 from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, no_demand
-from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.operators.factory import create_combiner, create_operator, load_spec
 from snapline.taskmanager.programs.program_place import PlaceForProgram
 from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
 from snapline.taskmanager.task.environment_contract import Environment
@@ -120,6 +120,7 @@ def create_writers(
             buffer_timeout_ms=configuration.get_option(BUFFER_TIMEOUT),
             target_rows=configuration.get_option(BATCH_TARGET_ROWS),
             debloat_target_ms=debloat_target_ms,
+            combiner=create_combiner(partition, environment.unpickle) if partition.combiner else None,
         )
         for partition in descriptor.result_partitions
     )

@@ -65,7 +65,7 @@ def _choose(
             keep[row] = state[owner] == _IMPROVED and chosen[owner] == row
 
 
-class _Best:
+class BestValueOfOwner:
     """The best value of each owner so far."""
 
     def __init__(self, kind: Any, capacity: int = 64) -> None:
@@ -98,7 +98,7 @@ class _Best:
 _ALL_VALID: BoolArray = np.zeros(0, np.bool_)
 
 
-def _ordered(column: pa.Array) -> tuple[Any, BoolArray]:
+def ordered_values(column: pa.Array) -> tuple[Any, BoolArray]:
     """The values as int64 or float64, and which are there (empty: all)."""
     valid = _ALL_VALID if column.null_count == 0 else validity(column)
     return ordered_numbers(column), _ALL_VALID if valid is None else valid
@@ -114,7 +114,7 @@ class ExtremeRows(WindowContents):
         self._by = by
         decides = self._store.schema.field(by.column).type
         self._kind = np.float64 if pa.types.is_floating(decides) else np.int64
-        self._best = _Best(self._kind)
+        self._best = BestValueOfOwner(self._kind)
         self._compared = is_compared(decides)
 
     @property
@@ -125,7 +125,7 @@ class ExtremeRows(WindowContents):
         if self._compared:
             self._fold_compared(entries, batch)
             return
-        keep, beaten = self._best.choose(entries, *_ordered(batch.column(self._by.column)), self._by)
+        keep, beaten = self._best.choose(entries, *ordered_values(batch.column(self._by.column)), self._by)
         self._store.remove_owners(beaten)
         if keep.any():
             rows = np.flatnonzero(keep)
@@ -141,7 +141,9 @@ class ExtremeRows(WindowContents):
             [np.repeat(np.arange(len(owners)), np.diff(offsets)), np.searchsorted(owners, entries)]
         )
         values = both.column(self._by.column)
-        keep, _ = _Best(self._kind, len(owners)).choose(owner_of.astype(np.int32), *_ordered(values), self._by)
+        keep, _ = BestValueOfOwner(self._kind, len(owners)).choose(
+            owner_of.astype(np.int32), *ordered_values(values), self._by
+        )
         if keep[len(rows) :].any():
             self._store.remove_owners(owners)
             self._store.add(owners[owner_of[keep]], both.filter(pa.array(keep)))
@@ -158,7 +160,7 @@ class ExtremeRows(WindowContents):
         windows = np.repeat(np.arange(len(fired.starts), dtype=np.int32), np.diff(offsets[fired.bounds()]))
         if fired.offsets is not None and len(rows):  # a window of several panes: the best of their best
             values = self._store.column(self._by.column, rows)
-            keep, _ = _Best(self._kind, len(fired.starts)).choose(windows, *_ordered(values), self._by)
+            keep, _ = BestValueOfOwner(self._kind, len(fired.starts)).choose(windows, *ordered_values(values), self._by)
             rows, windows = rows[keep], windows[keep]
         if not len(rows):
             return
@@ -187,7 +189,7 @@ class ExtremeRows(WindowContents):
         if self._compared:
             return
         values = self._store.column(self._by.column, rows)
-        self._best.choose(self._store.owner_of[rows], *_ordered(values), self._by)
+        self._best.choose(self._store.owner_of[rows], *ordered_values(values), self._by)
 
     def check(self, schema: pa.Schema, operator_uid: str, input_index: int = 0) -> None:
         check_same_columns(self._store.schema, schema, operator_uid)
