@@ -69,7 +69,7 @@ class FileReader(SourceReader):
                 if not self._open(split, location):
                     return self._finish()
                 self._lag.set(max(0, now_ms - int(split.description["modified_ns"]) // NS_PER_MILLISECOND))
-            found = next(self._rows, None) if self._rows is not None else None
+            found = self._next(location)
             batch = None if found is None else self._fitted(found.rows, location.url)
         except ConnectorError:
             raise
@@ -88,6 +88,13 @@ class FileReader(SourceReader):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+    def _next(self, location: Location) -> FileRows | None:
+        """The next rows of the file, if there are any. Raises what the format raises, with the name of the file."""
+        try:
+            return next(self._rows, None) if self._rows is not None else None
+        except ConnectorError as error:
+            raise ConnectorError(f"FileSource: {location.url}: {error}") from error
 
     # --- one file ---------------------------------------------------------------------------------------------------
 

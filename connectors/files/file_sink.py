@@ -32,7 +32,7 @@ from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name
-from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of
+from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -134,6 +134,10 @@ class FileSink(Sink):
                 )
             fields = [each for each in columns if each.name not in self.partition_by]
             self.format = file_format_of(NAMED_LINES[self._lines](pa.schema(fields)), self._compression)
+        columns = self.format.schema or self.schema or self.stream_schema
+        if columns is not None:
+            in_files = pa.schema([each for each in columns if each.name not in self.partition_by])
+            require_types(self.format, in_files, self.described)
         return stream.key_by(*self.partition_by) if self.shuffle else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from snapline.dataflow.errors import ConnectorError
@@ -129,6 +130,8 @@ def advice(error: BaseException) -> str:
         return "something on the way is a file, not a directory; choose another path"
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; make room"
+    if isinstance(error, (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)):
+        return "such values have no form there; convert the column before"
     if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
         return "check that the bucket exists"
     if is_refusal(error):

@@ -6,12 +6,15 @@ JSON or raw bytes.
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.connectors.formats.avro_bounds import check_schema
 from snapline.connectors.formats.row_format import RowFormat
@@ -73,19 +76,55 @@ class AvroFormat(RowFormat):
             rows.append(fastavro.schemaless_reader(data, parsed, None))
             if data.tell() != end:
                 raise ValueError(f"the Avro datum is {end - data.tell()} bytes shorter than the value")
-        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
+        return self.batch_of(rows)
+
+    def batch_of(self, records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+        """Return what fastavro has read as a batch.
+
+        >>> avro = sl_connectors.AvroFormat({"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]})
+        >>> avro.batch_of([{"n": 1}]).to_pydict()
+        {'n': [1]}
+        """
+        columns = [_array([record[field.name] for record in records], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def records_of(self, rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+        """Return rows as fastavro writes them. Raises ConnectorError for values that the schema's types do not hold.
+
+        >>> avro = sl_connectors.AvroFormat({"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]})
+        >>> avro.records_of(pa.table({"n": ["1", "2"]}))
+        Traceback (most recent call last):
+        snapline.dataflow.errors.ConnectorError: AvroFormat: column 'n' is string, and int32 in the schema; cast it before
+        """
+        columns = []
+        for field in self._schema:
+            column = rows.column(field.name)
+            try:
+                fitting = _fitting(column, field.type)
+            except pa.ArrowException as error:
+                raise ConnectorError(
+                    f"AvroFormat: a row does not fit the schema: column {field.name!r}: {str(error).splitlines()[0]}"
+                ) from error
+            if fitting is None:
+                raise ConnectorError(
+                    f"AvroFormat: column {field.name!r} is {column.type}, and {field.type} in the schema; cast it before"
+                )
+            values = fitting.to_pylist()
+            columns.append(
+                [_plain(value, field.type) for value in values] if pa.types.is_nested(field.type) else values
+            )
+        return [dict(zip(self._schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         import fastavro
 
         parsed = self._parsed_schema()
         values: list[bytes | None] = []
-        for row in batch.select(self._schema.names).to_pylist():
+        for row in self.records_of(batch):
             data = io.BytesIO()
             try:
                 fastavro.schemaless_writer(data, parsed, row)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise ConnectorError(f"AvroFormat: a row does not fit the schema: {error}") from error
             values.append(data.getvalue())
         return values
@@ -136,3 +175,52 @@ def _type(kind: Any, name: str) -> tuple[pa.DataType, bool]:
             return pa.binary(kind["size"]), False
         case inner:
             return _type(inner, name)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of what fastavro has read, which has objects for UUIDs."""
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowTypeError:
+        return pa.array([_with_texts(value) for value in values], kind)
+
+
+def _with_texts(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _with_texts(item) for key, item in value.items()}
+    return [_with_texts(item) for item in value] if isinstance(value, list) else value
+
+
+def _fitting(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The column with values that fastavro writes unchanged; None where it would write something else.
+
+    A time is as fine as the schema says. One without a zone is in UTC, and not in that of the machine."""
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_timestamp(kind) and types.is_timestamp(column.type):
+        column = pc.floor_temporal(column, unit="microsecond") if column.type.unit == "ns" else column
+        zone = column.type.tz if kind.tz is None or column.type.tz is not None else "UTC"
+        return column.cast(pa.timestamp("us", zone))
+    if types.is_integer(kind) or types.is_decimal(kind):
+        numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+        return column.cast(kind) if any(is_kind(column.type) for is_kind in numbers) else None
+    return column
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A value inside of lists, records and maps as fastavro writes it: pairs of a map are a dictionary, and a time
+    without a zone is in UTC."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    if pa.types.is_timestamp(kind) and kind.tz is not None and isinstance(value, dt.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=dt.UTC)
+    return value

@@ -19,6 +19,8 @@ from snapline.dataflow.errors import ConnectorError
 
 COLUMNS_MAX = 1 << 15
 """A longer header is no header; each column takes kilobytes."""
+NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "n/a", "null")
+"""Fields that are null, unless the column is a string: Arrow's own, without those that say not-a-number."""
 
 
 class CsvFormat(RowFormat):
@@ -32,9 +34,9 @@ class CsvFormat(RowFormat):
     """
 
     def __init__(self, schema: pa.Schema, *, delimiter: str = ",", header: bool = False) -> None:
-        """`schema`: of the columns, in the order of the line. An empty field is null, unless the column is a string.
-        `header`: files begin with a line of names; those that are read may have their columns in another order, and
-        more of them."""
+        """`schema`: of the columns, in the order of the line. An empty field, or one that says NA or null, is null,
+        unless the column is a string. `header`: files begin with a line of names; those that are read may have their
+        columns in another order, and more of them."""
         self._schema = schema.remove_metadata()
         self.delimiter = delimiter
         self.header = header
@@ -99,7 +101,7 @@ class CsvFormat(RowFormat):
             parse_options=pacsv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=False
             ),
-            convert_options=pacsv.ConvertOptions(column_types=self._schema),
+            convert_options=pacsv.ConvertOptions(column_types=self._schema, null_values=NULLS),
         )
         if count is not None and table.num_rows != count:
             raise ValueError("a line of CSV is not one row")
@@ -109,8 +111,8 @@ class CsvFormat(RowFormat):
         lines: list[bytes | None] = list(self.write_text(batch).to_pybytes().split(b"\n")[:-1])
         if len(lines) == batch.num_rows:
             return lines
-        columns = batch.select(self._schema.names).columns
-        return [self._line(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+        rows = [batch.slice(number, 1) for number in range(batch.num_rows)]  # some have line breaks in them
+        return [self.write_text(row).to_pybytes()[:-1] for row in rows]
 
     def write_text(self, batch: pa.RecordBatch) -> pa.Buffer:
         r"""Encode rows as a text with a line break behind each.
@@ -125,7 +127,7 @@ class CsvFormat(RowFormat):
         return text.getvalue()
 
     def _line(self, row: Sequence[object]) -> bytes:
-        """A row that has line breaks in it, or others that have."""
+        """Return values as one line."""
         text = io.StringIO()
         csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(row)
         return text.getvalue()[:-1].encode()

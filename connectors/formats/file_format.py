@@ -252,8 +252,7 @@ class OrcFormat(FileFormat):
         from pyarrow import orc
 
         name = "uncompressed" if self.compression == "none" else self.compression
-        writer: FileEncoder = orc.ORCWriter(stream, compression=name)
-        return writer
+        return _OrcEncoder(orc.ORCWriter(stream, compression=name))
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         from pyarrow import orc
@@ -273,6 +272,23 @@ class OrcFormat(FileFormat):
         from pyarrow import orc
 
         return orc.ORCFile(stream).schema.remove_metadata()
+
+
+class _OrcEncoder:
+    """Writes stripes of one file, which has categories as the values that they stand for."""
+
+    def __init__(self, writer: FileEncoder) -> None:
+        self._writer = writer
+
+    def write(self, rows: pa.Table) -> None:
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_dictionary(field.type):
+                decoded = field.with_type(field.type.value_type)
+                rows = rows.set_column(place, decoded, rows.column(place).cast(decoded.type))
+        self._writer.write(rows)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class LinesFormat(FileFormat):
@@ -405,17 +421,31 @@ class _AvroEncoder:
 
     def __init__(self, writer: Any, rows: AvroFormat) -> None:
         self._writer = writer
-        self._names = rows.schema.names
+        self._rows = rows
 
     def write(self, rows: pa.Table) -> None:
-        for row in rows.select(self._names).to_pylist():
+        for row in self._rows.records_of(rows):
             try:
                 self._writer.write(row)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise ConnectorError(f"AvroFormat: a row does not fit the schema: {error}") from error
 
     def close(self) -> None:
         self._writer.flush()
+
+
+def require_types(form: FileFormat, schema: pa.Schema, what: str) -> None:
+    """Raise ConnectorError when the columns have a type that files of ORC or CSV have not."""
+    for field in schema:
+        try:
+            if isinstance(form, OrcFormat):
+                form.open(io.BytesIO(), schema).write(pa.schema([field]).empty_table())
+            elif isinstance(form, LinesFormat) and isinstance(form.rows, CsvFormat):
+                CsvFormat(pa.schema([field])).write_text(pa.RecordBatch.from_pylist([], pa.schema([field])))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ConnectorError(
+                f"{what}: column {field.name!r} is {field.type}, which files of this format have not; convert it before"
+            ) from error
 
 
 def file_format_of(given: FileFormat | RowFormat | str, compression: str | None) -> FileFormat:

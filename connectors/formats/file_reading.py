@@ -2,15 +2,16 @@
 
 Decides what a position is (rows of Parquet and Avro, stripes and rows of ORC, bytes and lines of text), so that a
 restored reader goes on in the middle of a file: whole row groups, stripes and blocks are passed over, text is not
-parsed again; that text is decompressed where it begins as gzip, zstd or lz4 do; that a line break inside quotes belongs
-to a row of CSV; and that lines which are no rows are found with their numbers. It does not know where files lie, nor
-what becomes of bad rows. Mirrors Flink's StreamFormat and BulkFormat.
+parsed again; that text is decompressed where it begins as gzip, zstd, lz4 or bzip2 do; that a line break inside quotes
+belongs to a row of CSV; and that lines which are no rows are found with their numbers. It does not know where files
+lie, nor what becomes of bad rows. Mirrors Flink's StreamFormat and BulkFormat.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import BoundedContainer
-from snapline.connectors.formats.csv_lines import COLUMNS_MAX, CsvFormat
+from snapline.connectors.formats.csv_lines import COLUMNS_MAX, NULLS, CsvFormat
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
@@ -35,6 +37,10 @@ BLOCK_BYTES = 1 << 20
 ROW_BYTES_MAX = 64 << 20
 """A longer line is taken for something that is no text."""
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")
+MAGIC_BYTES = 10
+INT64_MAX = 2**63 - 1
+DECIMAL_DIGITS = 38
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NESTING_MAX = 100
 """Columns that are found in JSON are nested so deep at most."""
@@ -42,6 +48,7 @@ CELLS_MAX = 1 << 24
 """Lines that are looked at for columns have so many different keys at most, times their number."""
 JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 JSON_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:', re.DOTALL)
+INTEGER = re.compile(r"[+-]?\d+")
 LINE_BREAK, CARRIAGE_RETURN, QUOTE = b"\n", b"\r", b'"'
 
 
@@ -131,10 +138,8 @@ def avro_rows(rows: AvroFormat, stream: Any, position: Mapping[str, int], batch_
         ahead = max(0, done - passed)
         passed += len(_told(lambda records=records, ahead=ahead: list(islice(records, ahead))))
         while part := _told(lambda records=records: list(islice(records, batch_rows))):
-            columns = [pa.array([record[field.name] for record in part], field.type) for field in rows.schema]
-            batch = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
             passed += len(part)
-            yield FileRows(batch, {"rows": passed})
+            yield FileRows(rows.batch_of(part), {"rows": passed})
         if block.bytes_.tell() != block.bytes_.getbuffer().nbytes:
             raise ValueError("the rows of a block do not end where the block does")
 
@@ -225,9 +230,10 @@ class TextLines:
     def __init__(self, stream: Any, *, quoted: bool) -> None:
         """`quoted`: a line that ends inside quotes goes on in the next one."""
         stream.seek(0)
-        start = stream.read(4)
+        start = stream.read(MAGIC_BYTES)
         stream.seek(0)
         codec = next((name for magic, name in MAGIC.items() if start.startswith(magic)), None)
+        codec = "bz2" if BZIP2.match(start) else codec
         self._raw = stream
         self._text: Any = stream if codec is None else pa.CompressedInputStream(stream, codec)
         self._is_plain = codec is None
@@ -422,7 +428,11 @@ def json_of(stream: Any) -> JsonFormat:
         raise ValueError("it is empty")
     _check_shape(sample)
     read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
-    return JsonFormat(_usual(pj.read_json(io.BytesIO(sample), read_options).schema))
+    table = pj.read_json(io.BytesIO(sample), read_options)
+    wide = _may_be_wide(table)
+    rows = [json.loads(line) for line in sample.split(LINE_BREAK) if line.strip()] if wide else []
+    found = {name: [row[name] for row in rows if row.get(name) is not None] for name in wide}
+    return JsonFormat(_usual(_with_wide(table.schema, found)))
 
 
 def _check_shape(sample: bytes) -> None:
@@ -445,12 +455,18 @@ def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
     columns = sample.partition(LINE_BREAK)[0].count(delimiter.encode()) + 1
     if columns > COLUMNS_MAX:
         raise ValueError(f"its header has {columns} columns; {COLUMNS_MAX} are the most that are read")
-    table = pacsv.read_csv(
-        io.BytesIO(sample),
+    options = (
         pacsv.ReadOptions(use_threads=False, block_size=len(sample) + 1),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     )
-    return CsvFormat(_usual(table.schema), delimiter=delimiter, header=True)
+    table = pacsv.read_csv(io.BytesIO(sample), *options, pacsv.ConvertOptions(null_values=NULLS))
+    found: dict[str, list[Any]] = {}
+    if wide := _may_be_wide(table):
+        as_texts = pacsv.ConvertOptions(column_types=dict.fromkeys(wide, pa.string()), include_columns=wide)
+        for name, column in pacsv.read_csv(io.BytesIO(sample), *options, as_texts).to_pydict().items():
+            texts = [text for text in column if text not in NULLS]
+            found[name] = [int(text) if INTEGER.fullmatch(text) else 0.0 for text in texts]
+    return CsvFormat(_usual(_with_wide(table.schema, found)), delimiter=delimiter, header=True)
 
 
 def avro_of(stream: Any) -> AvroFormat:
@@ -458,6 +474,27 @@ def avro_of(stream: Any) -> AvroFormat:
     import fastavro
 
     return AvroFormat(_told(lambda: fastavro.reader(stream)).writer_schema)
+
+
+def _may_be_wide(table: pa.Table) -> list[str]:
+    """The columns that have numbers beyond int64, which Arrow takes for floats, and so changes."""
+    return [
+        name
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if pa.types.is_float64(column.type) and pc.any(pc.greater_equal(pc.abs(column), float(INT64_MAX))).as_py()
+    ]
+
+
+def _with_wide(schema: pa.Schema, found: Mapping[str, Sequence[Any]]) -> pa.Schema:
+    """The schema with decimals where all values are integers. Raises ValueError where no type holds them."""
+    for name, values in found.items():
+        if not all(isinstance(value, int) for value in values):
+            continue
+        if max(abs(value) for value in values) >= 10**DECIMAL_DIGITS:
+            raise ValueError(f"column {name!r} has integers of more than {DECIMAL_DIGITS} digits")
+        place = schema.get_field_index(name)
+        schema = schema.set(place, pa.field(name, pa.decimal128(DECIMAL_DIGITS, 0)))
+    return schema
 
 
 def _usual(schema: pa.Schema) -> pa.Schema:

@@ -1,14 +1,18 @@
 """JSON: one object a row. Read by pyarrow, whole batches at once; written column by column.
 
 Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that
-missing ones are null, and how types are written: times in ISO 8601, what is no number in JSON (not-a-number, infinity)
-as null, decimals as strings, bytes as strings in Base64 (which reads back as that string).
+missing ones are null, and how types are written: times in ISO 8601, those with a zone in UTC; what is no number in JSON
+(not-a-number, infinity) as null, decimals as strings, maps as objects, bytes as strings in Base64 (which reads back as
+that string). Days, times of day and categories, which Arrow does not read from JSON as they are written, are read as
+texts first.
 """
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.dataflow.errors import ConnectorError
 
 NEW_LINE, OPEN, CLOSE = b"\n{}"
 CONTROL_CHARACTERS = r"[\x00-\x1f]"
@@ -37,6 +42,8 @@ class JsonFormat(RowFormat):
     def __init__(self, schema: pa.Schema) -> None:
         """`schema`: columns that are read and written; other fields of an object are not looked at."""
         self._schema = schema.remove_metadata()
+        self._as_texts = pa.schema([field.with_type(_read_column_type(field.type)) for field in self._schema])
+        """What Arrow's reader is asked for."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -67,15 +74,29 @@ class JsonFormat(RowFormat):
         return self._read(text, count)
 
     def _read(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
-        table = pj.read_json(
-            pa.BufferReader(text),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
-        )
+        try:
+            table = self._read_as(self._as_texts, text)
+        except pa.ArrowInvalid:
+            if self._as_texts == self._schema:
+                raise
+            table = self._read_as(self._schema, text)  # days may be numbers
+        except pa.ArrowNotImplementedError as error:
+            raise ConnectorError(
+                f"JsonFormat: {str(error).splitlines()[0]}; leave such columns out of the schema, or read them as other types"
+            ) from error
         if table.num_rows != count:
             raise ValueError("more than one JSON object in a row")
-        table = table.select(self._schema.names).cast(self._schema)
+        columns = [_cast(column, field.type) for column, field in zip(table.columns, self._schema, strict=True)]
+        table = pa.Table.from_arrays(columns, self._schema.names).cast(self._schema)
         return table.combine_chunks().to_batches()[0]
+
+    def _read_as(self, schema: pa.Schema, text: bytes | pa.Buffer) -> pa.Table:
+        """The objects of the text with the columns of the schema."""
+        return pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        ).select(schema.names)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         names = self._schema.names
@@ -99,6 +120,8 @@ def _is_object_a_line(letters: npt.NDArray[np.uint8], count: int) -> bool:
 def _texts(column: pa.Array) -> pa.Array:
     """Return each value of the column as JSON text."""
     kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _texts(column.cast(kind.value_type))
     if pa.types.is_integer(kind):
         texts = column.cast(pa.string())
     elif pa.types.is_boolean(kind):
@@ -110,13 +133,58 @@ def _texts(column: pa.Array) -> pa.Array:
         escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
         texts = pc.binary_join_element_wise('"', escaped, '"', "")
     elif pa.types.is_timestamp(kind):
+        # Z says UTC, and strftime the hour of the column's zone.
+        column = column if kind.tz is None else column.cast(pa.timestamp(kind.unit, "UTC"))
         texts = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S" if kind.tz is None else "%Y-%m-%dT%H:%M:%SZ")
         texts = pc.binary_join_element_wise('"', texts, '"', "")
     else:
-        texts = pa.array([json.dumps(value, default=_plain) for value in column.to_pylist()], pa.string())
+        texts = pa.array([json.dumps(_plain(value, kind)) for value in column.to_pylist()], pa.string())
     return pc.fill_null(texts, "null")
 
 
-def _plain(value: Any) -> str:
-    """What JSON has no type for."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return what JSON has for a value of this type."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {str(key): _plain(item, kind.item_type) for key, item in value}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, kind.value_type) for item in value]
+    if isinstance(value, dt.datetime):
+        return value.isoformat() if value.tzinfo is None else value.astimezone(dt.UTC).isoformat()
+    return str(value)
+
+
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which Arrow's reader gets what is written for this one."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_dictionary(kind):
+        return _read_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_read_type(field.type)) for field in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_read_type(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
+    return kind
+
+
+def _read_column_type(kind: pa.DataType) -> pa.DataType:
+    """The same for a column, of which times of day can be converted, too."""
+    return pa.string() if pa.types.is_time(kind) else _read_type(kind)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column as it was read in the type of the schema; Arrow has no cast from texts to times of day."""
+    if pa.types.is_time(kind) and pa.types.is_string(column.type):
+        unit = "ns" if kind == pa.time64("ns") else "us"
+        moments = pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp(unit))
+        return moments.cast(pa.timestamp(kind.unit)).cast(kind)
+    return column.cast(kind)

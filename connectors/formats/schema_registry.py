@@ -86,8 +86,7 @@ class ConfluentAvroFormat(AvroFormat):
                 raise ValueError(f"its schema does not resolve to the job's: {error}") from error
             if data.tell() != end:
                 raise ValueError(f"the Avro datum is {end - data.tell()} bytes shorter than the value")
-        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return self.batch_of(rows)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         """Encode each row behind the id under which the registry has the job's schema; it is registered once.

@@ -1,0 +1,231 @@
+"""Formats and values that are less tidy: zones, days, numbers beyond 64 bits, not-a-number, odd files."""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import decimal
+import io
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import FileSink, FileSource
+from snapline.connectors.files.filesystems import advice
+from snapline.connectors.formats import AvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat
+from snapline.connectors.formats.file_format import OrcFormat
+from snapline.connectors.formats.file_reading import csv_of, json_of
+from snapline.dataflow.api.connector_api import SourceSplit
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.parquet.places import Place
+
+NOON = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
+ZONED = pa.timestamp("us", "Europe/Berlin")
+NESTED = pa.list_(pa.struct([("at", ZONED), ("day", pa.date32()), ("x", pa.float64())]))
+
+
+def read_again(kind: RowFormat, column: pa.Array) -> list[Any]:
+    """Write one column, and read it."""
+    values = kind.encode(pa.RecordBatch.from_arrays([column], names=kind.schema.names))
+    decoded, bad = kind.decode(values)
+    assert [] == bad
+    return decoded.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([NOON, None], ZONED),
+        pa.array([NOON], pa.timestamp("s", "+05:30")),
+        pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None], pa.date32()),
+        pa.array([dt.time(23, 59, 59, 999_000), None], pa.time32("ms")),
+        pa.array([dt.time(23, 59, 59, 999_999), dt.time(0)], pa.time64("us")),
+        pa.array(["a", None, "a"]).dictionary_encode(),
+        pa.array([[{"at": NOON, "day": dt.date(2026, 1, 1), "x": 0.5}, None], None], NESTED),
+    ],
+    ids=lambda column: str(column.type)[:20],
+)
+def test_json_is_read_as_it_was_written(column: pa.Array) -> None:
+    """Also times with a zone of their own: these were written as the hours of their zone, and said to be of UTC."""
+    assert column.to_pylist() == read_again(JsonFormat(pa.schema([("v", column.type)])), column)
+
+
+def test_json_says_times_in_utc_and_has_nothing_that_is_no_json() -> None:
+    """What others read: Z is UTC, a map is an object, not-a-number is null inside of lists, too."""
+    row = {"at": NOON, "m": [("k", 1)], "x": [float("nan")]}
+    schema = pa.schema([("at", ZONED), ("m", pa.map_(pa.string(), pa.int64())), ("x", pa.list_(pa.float64()))])
+
+    (line,) = JsonFormat(schema).encode(pa.RecordBatch.from_pylist([row], schema))
+
+    assert {"at": "2026-01-01T12:30:00.000000Z", "m": {"k": 1}, "x": [None]} == json.loads(line or b"")
+
+
+def test_json_still_reads_days_that_are_numbers_and_says_what_it_cannot_read() -> None:
+    """Numbers of days were what could be read before; Arrow reads no maps."""
+    days, _ = JsonFormat(pa.schema([("d", pa.date32())])).decode([b'{"d": 1}', b'{"d": "1970-01-03"}'])
+
+    assert [dt.date(1970, 1, 2), dt.date(1970, 1, 3)] == days.column(0).to_pylist()
+    with pytest.raises(ConnectorError, match=r"map<string, int64> is not supported; leave such columns out"):
+        JsonFormat(pa.schema([("m", pa.map_(pa.string(), pa.int64()))])).decode([b'{"m": {}}'])
+
+
+def test_csv_has_not_a_number_and_rows_with_line_breaks_look_like_others() -> None:
+    """Not-a-number was read as null; a line break made Python's texts of all values of a batch."""
+    schema = pa.schema([("x", pa.float64()), ("s", pa.string()), ("b", pa.binary())])
+    rows = [
+        {"x": float("nan"), "s": "a\nb", "b": b"c"},
+        {"x": float("inf"), "s": "", "b": b""},
+        {"x": None, "s": "NA", "b": b"d"},
+    ]
+    kind = CsvFormat(schema)
+
+    decoded, _ = kind.decode(kind.encode(pa.RecordBatch.from_pylist(rows, schema)))
+
+    assert str(rows) == str(decoded.to_pylist())
+    assert [None, None] == kind.decode([b"NA,,", b"null,,"])[0].column("x").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"n\n12345678901234567890\n\n-1\n", [decimal.Decimal(12345678901234567890), decimal.Decimal(-1)]),
+        (b'{"n": 12345678901234567890}\n{"n": null}\n', [decimal.Decimal(12345678901234567890), None]),
+        (b"n\n1e300\n2\n", [1e300, 2.0]),
+        (b'{"n": 1e300}\n{"n": 2}\n', [1e300, 2.0]),
+    ],
+)
+def test_integers_beyond_64_bits_are_inferred_as_decimals(tmp_path: Path, text: bytes, expected: list[Any]) -> None:
+    """They were floats, which have 53 bits of them."""
+    form = csv_of(io.BytesIO(text)) if text[:1] == b"n" else json_of(io.BytesIO(text))
+    lines = [line for line in text.removeprefix(b"n\n").split(b"\n") if line]
+
+    assert expected == form.decode(lines)[0].column(0).to_pylist()
+
+
+def test_integers_that_no_type_holds_are_said(tmp_path: Path) -> None:
+    """In one line, which names file and column."""
+    (tmp_path / "wide.csv").write_text(f"n\n{10**38}\n")
+    with pytest.raises(
+        ConnectorError, match=r"wide.csv does not say the columns: column 'n' has integers of more than 38"
+    ):
+        FileSource(str(tmp_path / "wide.csv"), "csv").schema()
+
+
+def test_bzip2_is_decompressed_and_a_text_that_begins_like_it_is_not() -> None:
+    """A source sees by itself how a file is compressed."""
+    form = FileSource("/nowhere", RawFormat("line", text=True)).format
+    for data in (bz2.compress(b"a\nb\n"), b"a\nb\n"):
+        (found,) = form.read(io.BytesIO(data), {}, batch_rows=10)
+        assert ["a", "b"] == found.rows.column(0).to_pylist()
+    (found,) = form.read(io.BytesIO(b"BZh91\n"), {}, batch_rows=10)
+    assert ["BZh91"] == found.rows.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(b"a,a\n1,2\n", "has the column 'a' twice"), (b"a,b\r1,x\r", "its header cannot be read")]
+)
+def test_a_header_that_is_wrong_names_its_file(tmp_path: Path, text: bytes, says: str) -> None:
+    """Among a thousand files that is what one wants to know."""
+    path = tmp_path / "odd.csv"
+    path.write_bytes(text)
+    schema = pa.schema([("a", pa.int64())])
+    source = FileSource(str(path), CsvFormat(schema, header=True))
+    reader = source.create_reader(Place())
+    stat = path.stat()
+    reader.add_splits([SourceSplit("0", {"path": str(path), "size": stat.st_size, "modified_ns": stat.st_mtime_ns})])
+
+    with pytest.raises(ConnectorError, match=f"FileSource: .*odd.csv: .*{says}"):
+        reader.poll_next(0)
+
+
+@pytest.mark.parametrize(
+    ("form", "column"), [("orc", pa.uint64()), ("orc", pa.time32("s")), ("csv", pa.list_(pa.int64()))]
+)
+def test_a_type_that_files_have_not_is_refused_at_submission(tmp_path: Path, form: str, column: pa.DataType) -> None:
+    """A job wrote nothing and restarted for ever, and the line advised to look at the network."""
+
+    class Stream:
+        schema = pa.schema([("id", pa.int64()), ("v", column)])
+
+    with pytest.raises(
+        ConnectorError, match=r"column 'v' is .*, which files of this format have not; convert it before"
+    ):
+        FileSink(str(tmp_path), form).before_writing(Stream())
+    assert "convert the column before" in advice(pa.ArrowInvalid("x"))
+
+
+def test_orc_has_categories_as_their_values() -> None:
+    """Arrow's writer of ORC has no dictionaries."""
+    file = io.BytesIO()
+    writer = OrcFormat().open(file, pa.schema([]))
+    writer.write(pa.table({"c": pa.array(["a", None, "a"]).dictionary_encode()}))
+    writer.close()
+
+    (found,) = OrcFormat().read(file, {}, batch_rows=10)
+    assert ["a", None, "a"] == found.rows.column(0).to_pylist()
+
+
+def avro(kind: Any) -> AvroFormat:
+    """A format of one column that may be null."""
+    return AvroFormat({"type": "record", "name": "r", "fields": [{"name": "v", "type": ["null", kind]}]})
+
+
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+RECORD = {"type": "record", "name": "inner", "fields": [{"name": "at", "type": MICROS}]}
+
+
+def test_avro_takes_times_without_a_zone_for_utc_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were shifted by the zone of the TaskManager's machine."""
+    naive = dt.datetime(2026, 1, 1, 12, 30)  # noqa: DTZ001 - that is the point
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        top = read_again(avro(MICROS), pa.array([naive, None], pa.timestamp("ns")))
+        inside = read_again(
+            avro({"type": "array", "items": RECORD}),
+            pa.array([[{"at": naive}], None], pa.list_(pa.struct([("at", pa.timestamp("us"))]))),
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert ([NOON, None], [[{"at": NOON}], None]) == (top, inside)
+
+
+def test_avro_writes_maps_and_reads_uuids() -> None:
+    """Pairs are a map to fastavro only as a dictionary, and a UUID is an object to it."""
+    text = "12345678-1234-5678-1234-567812345678"
+    assert [[("k", 1)], None] == read_again(
+        avro({"type": "map", "values": "long"}), pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64()))
+    )
+    assert [text, None] == read_again(avro({"type": "string", "logicalType": "uuid"}), pa.array([text, None]))
+    assert [[text]] == read_again(
+        avro({"type": "array", "items": {"type": "string", "logicalType": "uuid"}}), pa.array([[text]])
+    )
+    file = io.BytesIO()
+    fastavro.writer(file, dict(avro({"type": "string", "logicalType": "uuid"}).avro_schema), [{"v": uuid.UUID(text)}])
+    (found,) = FileSource("/nowhere", avro({"type": "string", "logicalType": "uuid"})).format.read(
+        io.BytesIO(file.getvalue()), {}, batch_rows=10
+    )
+    assert [text] == found.rows.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "says"),
+    [
+        ("long", pa.array([1.5]), "was truncated"),
+        ("int", pa.array([3_000_000_000]), "not in range"),
+        ("long", pa.array([2**63], pa.uint64()), "not in range"),
+        ("long", pa.array(["1"]), "is string, and int64 in the schema; cast it before"),
+    ],
+)
+def test_avro_refuses_numbers_that_it_would_change(kind: str, column: pa.Array, says: str) -> None:
+    """1.5 was written as 1, and an int beyond 32 bits as what no reader of Avro takes."""
+    with pytest.raises(ConnectorError, match=says):
+        read_again(avro(kind), column)
