@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -44,6 +45,7 @@ from snapline.taskmanager.network.flight.frames import ProtocolError, decode_dow
 from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
 from tests.fuzz.state_files import forge, restore_states, restore_windows, states_of_functions, states_of_windows
 from tests.unit.connectors.parquet.places import Place
+from tests.unit.taskmanager.state.outside.test_row_log import ODD, Owner
 
 OURS = Signer((b"ours",))
 
@@ -160,6 +162,31 @@ def _parquet_example() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def _row_log() -> Owner:
+    """A log of one segment, whose rows have several sizes."""
+    owner = Owner()
+    owner.put({number: bytes([number]) * (8 * (1 + number % 5) + ODD) for number in range(40)})
+    return owner
+
+
+def _read_row_log(data: bytes) -> object:
+    """A segment that the disk gives back as these bytes, by the positions that are known, and from its beginning."""
+    owner = _row_log()
+    (segment,) = owner.log.freeze()
+    size = min(len(data), segment.end)
+    segment.segment.data[:size] = np.frombuffer(data[:size], np.uint8)
+    owner.log.read(np.array(list(owner.positions.values()), np.int64))
+    rows, _ = segment.live()
+    rows.read()
+    return owner.log.live(0)
+
+
+def _segment_example() -> bytes:
+    (segment,) = _row_log().log.freeze()
+    found: bytes = segment.segment.data[: segment.end].tobytes()
+    return found
+
+
 _PARQUET = _parquet_example()
 _POINTER = metadata_pb2.CompletedCheckpointPointer
 _SNAPSHOT = CheckpointMetadata(
@@ -182,6 +209,7 @@ TARGETS: dict[str, Target] = {
     ),
     "parquet": Target(_parquet, _read_parquet, (ConnectorError,)),
     "pointer": Target(of_message(_POINTER), pointer_location, (MetadataError,)),
+    "row_log": Target(of_examples([_segment_example()]), _read_row_log, (StateError,)),
     "sealed": Target(
         of_examples([OURS.seal("n", b""), OURS.seal("n", b"data" * 9)]), lambda data: OURS.open("n", data), (NotSigned,)
     ),
