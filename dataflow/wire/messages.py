@@ -535,7 +535,7 @@ class ResultPartitionDescriptor:
     key_columns: tuple[str, ...] = ()
     target_max_parallelism: int = 128
     combiner: bytes = b""
-    """See JobEdge."""
+    """What combines rows before they are sent, as a JobEdge says it."""
 
 
 @dataclass(frozen=True, slots=True)
