@@ -87,6 +87,32 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+class _Deliveries:
+    """What became of the rows of a producer. Messages on their way hold it, and it does not know the producer: so one
+    that nobody has any more goes, with its threads and connections, whatever was under way."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.failed: str | None = None
+
+    def on_delivery(self, error: Any, message: Any) -> None:
+        """Keep the first error with which librdkafka could not deliver a row."""
+        if error is not None and self.failed is None:
+            self.failed = str(self.row_error(error, message.value()))
+
+    def row_error(self, error: Any, value: bytes | None) -> ConnectorError:
+        """What is said of a row that was not written."""
+        codes = library().KafkaError
+        if error.code() == codes.MSG_SIZE_TOO_LARGE:
+            return ConnectorError(
+                f"KafkaSink {self._topic}: a row of {len(value or b'')} bytes is too large; raise message.max.bytes in settings=, "
+                "and max.message.bytes of the topic"
+            )
+        if error.code() == codes._UNKNOWN_TOPIC or error.code() == codes.UNKNOWN_TOPIC_OR_PART:  # noqa: SLF001
+            return ConnectorError(f"KafkaSink: topic {self._topic!r} is gone; create it again")
+        return ConnectorError(f"KafkaSink {self._topic}: a row was not written: {error.str()}")
+
+
 class RowProducer:
     """A producer, and what became of its rows."""
 
@@ -95,7 +121,7 @@ class RowProducer:
         self._library = library()
         self.health = ClusterHealth(sink.bootstrap_servers, metrics.counter(CONNECTION_ERRORS))
         self._bytes_written = metrics.counter(BYTES_WRITTEN)
-        self._failed: str | None = None
+        self._deliveries = _Deliveries(sink.topic)
         settings = {**sink.producer_settings(), "error_cb": self.health.on_error, **more}
         try:
             self.producer: Any = self._library.Producer(settings)
@@ -119,7 +145,9 @@ class RowProducer:
                     if one is not None:
                         message[name] = one
             while messages:
-                queued = self.producer.produce_batch(self._sink.topic, messages, on_delivery=self._on_delivery)
+                queued = self.producer.produce_batch(
+                    self._sink.topic, messages, on_delivery=self._deliveries.on_delivery
+                )
                 if queued == len(messages):
                     break
                 messages = self._refused(messages)
@@ -132,12 +160,12 @@ class RowProducer:
             more = {name: each[number] for name, each in columns.items() if each[number] is not None}
             while True:
                 try:
-                    self.producer.produce(self._sink.topic, value, on_delivery=self._on_delivery, **more)
+                    self.producer.produce(self._sink.topic, value, on_delivery=self._deliveries.on_delivery, **more)
                     break
                 except BufferError:
                     self.producer.poll(0.05)
                 except self._library.KafkaException as error:
-                    raise self._row_error(error.args[0], value) from error
+                    raise self._deliveries.row_error(error.args[0], value) from error
 
     def _refused(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those that found no room, to be tried again."""
@@ -147,7 +175,7 @@ class RowProducer:
             if error is None:
                 continue
             if error.code() != self._library.KafkaError._QUEUE_FULL:  # noqa: SLF001 - its public name
-                raise self._row_error(error, message["value"])
+                raise self._deliveries.row_error(error, message["value"])
             again.append(message)
         self.producer.poll(0.05)
         self.check()
@@ -173,24 +201,8 @@ class RowProducer:
     def check(self) -> None:
         """Raises what happened to rows that were sent."""
         self.health.check()
-        if self._failed is not None:
-            raise ConnectorError(self._failed)
-
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        """Keep the first error with which librdkafka could not deliver a row."""
-        if error is not None and self._failed is None:
-            self._failed = str(self._row_error(error, message.value()))
-
-    def _row_error(self, error: Any, value: bytes | None) -> ConnectorError:
-        codes = self._library.KafkaError
-        if error.code() == codes.MSG_SIZE_TOO_LARGE:
-            return ConnectorError(
-                f"KafkaSink {self._sink.topic}: a row of {len(value or b'')} bytes is too large; raise message.max.bytes in settings=, "
-                "and max.message.bytes of the topic"
-            )
-        if error.code() == codes._UNKNOWN_TOPIC or error.code() == codes.UNKNOWN_TOPIC_OR_PART:  # noqa: SLF001
-            return ConnectorError(f"KafkaSink: topic {self._sink.topic!r} is gone; create it again")
-        return ConnectorError(f"KafkaSink {self._sink.topic}: a row was not written: {error.str()}")
+        if self._deliveries.failed is not None:
+            raise ConnectorError(self._deliveries.failed)
 
 
 class _Identity:

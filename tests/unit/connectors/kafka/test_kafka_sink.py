@@ -332,6 +332,25 @@ def test_a_transaction_leaves_no_producer_behind(kafka):
         writer.close()
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_a_writer_that_nobody_has_any_more_leaves_no_producer_behind(kafka, guarantee):
+    """Whatever was under way: its rows do not keep it."""
+    writer = sink_of(kafka, kafka.topic(), format=JsonFormat(SCHEMA), guarantee=guarantee).create_writer(Place(), [])
+    gc.disable()
+    try:
+        writer.write(pa.RecordBatch.from_pydict({"n": range(1_000)}, SCHEMA))
+        producer = weakref.ref(writer._plain if guarantee == "at_least_once" else writer._current.out)
+        server, maker = writer._server, writer._maker
+        writer._closed.set()
+        if maker is not None:
+            server.join()
+            maker.shutdown(wait=True)
+        del writer
+        assert producer() is None
+    finally:
+        gc.enable()
+
+
 def note_identity(heard):
     """The method, and a note that it was called."""
     method = kafka_writer._Identity.on_statistics
