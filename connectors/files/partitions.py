@@ -15,9 +15,14 @@ import pyarrow.compute as pc
 from snapline.connectors.files.staging import partition_directory
 from snapline.dataflow.errors import ConnectorError
 
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+
 
 def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """(directory, rows without the partition's columns), for every partition that the batch has rows of."""
+    for name in columns:
+        if name in batch.schema.names and any(is_bytes(batch.schema.field(name).type) for is_bytes in _BYTES):
+            raise ConnectorError(f"FileSink: partition_by names {name!r}, which is bytes; make it a text before")
     for values, rows in split_by_values(batch, columns, "FileSink"):
         yield partition_directory(tuple(columns), values), rows
 
@@ -34,6 +39,12 @@ def split_by_values(
         raise ConnectorError(
             f"{what}: partition_by names {missing[0]!r}, and the rows have the columns {', '.join(batch.schema.names)}"
         )
+    for name in columns:
+        kind = batch.schema.field(name).type
+        if pa.types.is_nested(kind):
+            raise ConnectorError(
+                f"{what}: partition_by names {name!r}, which is {kind}; make it a text or a number before"
+            )
     rest = batch.select([name for name in batch.schema.names if name not in columns])
     if not rest.num_columns:
         raise ConnectorError(f"{what}: all columns are in partition_by, and none is left for the files")

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from snapline.dataflow.api.connector_api import SourceContextInfo
+from snapline.dataflow.errors import ConnectorError
 
 STAGING = "_staging"
 IN_PROGRESS = ".inprogress"
 STAGED = ".staged"
 NAME_LENGTH_MAX = 40
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+DIRECTORY_BYTES_MAX = 255
+"""What file systems take as a name; object stores take more, and their files are copied to file systems."""
+_NOT_IN_NAMES = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
+"""What Hive and Spark escape. Readers look for a column by its name as it is, whatever its letters are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,17 @@ def file_name(text: str) -> str:
 
 
 def partition_directory(columns: tuple[str, ...], values: tuple[object, ...]) -> str:
-    """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it."""
-    return "/".join(
-        f"{quote(column, safe='')}={NULL_PARTITION if value is None else quote(str(value), safe=' :+,@')}"
-        for column, value in zip(columns, values, strict=True)
-    )
+    """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it. Raises ConnectorError for a value that is
+    too long for the name of a directory."""
+    parts = []
+    for column, value in zip(columns, values, strict=True):
+        name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe=""), column)
+        part = f"{name}={NULL_PARTITION if value is None else quote(str(value), safe=' :+,@')}"
+        if len(part.encode()) > DIRECTORY_BYTES_MAX:
+            raise ConnectorError(
+                f"partition_by: a value of column {column!r} that begins with {str(value)[:40]!r} makes the name of a directory of "
+                f"{len(part.encode())} bytes, and file systems take {DIRECTORY_BYTES_MAX}: shorten it before the sink, or partition by "
+                "another column"
+            )
+        parts.append(part)
+    return "/".join(parts)

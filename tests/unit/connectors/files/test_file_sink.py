@@ -207,6 +207,20 @@ def test_partitions_are_directories_that_every_tool_reads(tmp_path):
     assert pq.read_schema(tmp_path / names[0]).names == ["n", "word"]
 
 
+def test_a_partition_may_be_called_as_its_column_is(tmp_path):
+    """Letters stay as they are, because readers look for the column by its name; signs of paths are escaped, and read."""
+    names = ["größe €", "a/b", "c=d"]
+    sink = FileSink(tmp_path, partition_by=names)
+    sink.create_committer(Place()).commit(written(sink, rows(1, **{name: [f"in {name}"] for name in names})))
+    assert str(Path(files(tmp_path)[0]).parent) == "größe €=in größe €/a%2Fb=in a%2Fb/c%3Dd=in c%3Dd".replace(
+        "=in größe €", "=in gr%C3%B6%C3%9Fe %E2%82%AC"
+    )
+    glob = f"{tmp_path}/**/*.parquet"
+    duck = ask_duckdb(f"from read_parquet('{glob}', hive_partitioning=true)")
+    polars = pl.read_parquet(glob, hive_partitioning=True).to_dicts()
+    assert duck[0]["größe €"] == polars[0]["größe €"] == "in größe €"
+
+
 def test_names_tell_job_sink_subtask_and_checkpoint(tmp_path):
     """Also of files that were put together."""
     sink = FileSink(tmp_path)
@@ -380,6 +394,15 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
         (lambda path: RollingPolicy(max_bytes=0), "max_bytes and max_age_ms must be positive"),
         (lambda path: written(FileSink(path, partition_by=["x"]), rows(1)), "partition_by names 'x', and the rows"),
         (lambda path: written(FileSink(path, partition_by=["n", "word"]), rows(1)), "none is left for the files"),
+        (
+            lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=["ü" * 60])),
+            "partition_by: a value of column 'x' that begins with 'üüü",
+        ),
+        (lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=[b"a"])), "'x', which is bytes; make it a"),
+        (
+            lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=[{"a": 1}])),
+            "'x', which is struct<a: int",
+        ),
         (lambda path: written(FileSink(path, JsonFormat(NUMBERS)), rows(1, x=[1])), "a batch has the column 'x'"),
     ],
 )
