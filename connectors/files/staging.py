@@ -105,8 +105,8 @@ def file_name(text: str) -> str:
 
 
 def partition_directory(columns: tuple[str, ...], values: tuple[object, ...]) -> str:
-    """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it. Raises ConnectorError for a value that is
-    too long for the name of a directory."""
+    """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it. Raises ConnectorError for a value that
+    is too long for the name of a directory."""
     parts = []
     for column, value in zip(columns, values, strict=True):
         name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe=""), column)

@@ -208,7 +208,7 @@ def test_partitions_are_directories_that_every_tool_reads(tmp_path):
 
 
 def test_a_partition_may_be_called_as_its_column_is(tmp_path):
-    """Letters stay as they are, because readers look for the column by its name; signs of paths are escaped, and read."""
+    """Letters stay as they are, because readers look for the column by its name; signs of paths are escaped."""
     names = ["größe €", "a/b", "c=d"]
     sink = FileSink(tmp_path, partition_by=names)
     sink.create_committer(Place()).commit(written(sink, rows(1, **{name: [f"in {name}"] for name in names})))
