@@ -22,7 +22,7 @@ from snapline.taskmanager.operators.windows.extreme_rows import BestValueOfOwner
 from snapline.taskmanager.operators.windows.window_state import window_starts
 from snapline.taskmanager.state.index.key_index import KeyIndex
 
-LEAST_ROWS = 256
+LEAST_ROWS = 64
 """Smaller batches leave as they are: they cost the edge little."""
 MOST_PANES = 65_536
 """With more keys and panes than this, all are forgotten."""
