@@ -96,7 +96,7 @@ class AvroFormat(RowFormat):
         Traceback (most recent call last):
         snapline.dataflow.errors.ConnectorError: AvroFormat: column 'n' is string, and int32 in the schema; cast it before
         """
-        columns = []
+        columns: list[Any] = []
         for field in self._schema:
             column = rows.column(field.name)
             try:
@@ -109,11 +109,13 @@ class AvroFormat(RowFormat):
                 raise ConnectorError(
                     f"AvroFormat: column {field.name!r} is {column.type}, and {field.type} in the schema; cast it before"
                 )
-            values = fitting.to_pylist()
-            columns.append(
-                [_plain(value, field.type) for value in values] if pa.types.is_nested(field.type) else values
-            )
-        return [dict(zip(self._schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+            columns.append(fitting)
+        records: list[dict[str, Any]] = pa.table(columns, self._schema.names).to_pylist()
+        for field in self._schema:
+            if pa.types.is_nested(field.type):
+                for record in records:
+                    record[field.name] = _plain(record[field.name], field.type)
+        return records
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         import fastavro
