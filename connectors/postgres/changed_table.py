@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.connectors.files.filesystems import first_line
-from snapline.connectors.postgres.postgres_table import arrow_type_of
+from snapline.connectors.postgres.postgres_table import arrow_type_of, found_table, quoted
 from snapline.dataflow.errors import ConnectorError
 
 LEAST_VERSION = 130000
@@ -75,7 +75,7 @@ class ChangedTable:
     @property
     def full_name(self) -> str:
         """Schema and table, as SQL has them."""
-        return ".".join('"{}"'.format(part.replace('"', '""')) for part in (self.schema, self.name))
+        return quoted(self.schema, self.name)
 
     @property
     def key_columns(self) -> tuple[ChangedColumn, ...]:
@@ -89,10 +89,12 @@ class ChangedTable:
             raise ConnectorError(
                 f"{what}: the server is PostgreSQL {connection.info.server_version // 10000}; it must be 13 or newer"
             )
-        row = connection.execute(TABLE, [name]).fetchone()
+        meant = found_table(connection, name)
+        row = None if meant is None else connection.execute(TABLE, [quoted(*meant[:2])]).fetchone()
         if row is None:
             raise ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
         schema, table, kind, identity, may_read, user = row
+        name = quoted(schema, table)
         if kind not in ("r", "p"):
             raise ConnectorError(f"{what}: it is no table, and only changes of tables are logged; name its table")
         if not may_read:

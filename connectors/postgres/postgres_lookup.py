@@ -15,13 +15,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.lookups.answers import Found
 from snapline.connectors.lookups.service_lookup import Key, ServiceAway, ServiceLookup
 from snapline.connectors.postgres.postgres_table import (
+    SESSION,
     TargetTable,
     arrow_type_of,
+    bare_type,
     connect,
     connection_info,
+    identifier,
     is_away,
     is_read_as_it_is,
     library,
@@ -96,7 +100,7 @@ class PostgresLookup(ServiceLookup):
         ConnectorError for a server that cannot be asked, and for columns that are not there."""
         connection = connect(self.dsn)
         try:
-            types = self._types(TargetTable.read(connection, self.table, (), self.described))
+            types = self._types(TargetTable.read_any(connection, self.table, self.described))
         except library().Error as error:
             raise refused(self.dsn, self.table, error) from error
         finally:
@@ -133,6 +137,8 @@ class PostgresLookup(ServiceLookup):
         self._open: dict[int, Any] = {}
         """The connections, by number of the worker."""
         self._query: Any = None
+        self._decimals: list[int] = []
+        """Places of columns that are decimals, which to PostgreSQL may be no numbers."""
 
     async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         """Ask the server for all of these keys in one question."""
@@ -142,6 +148,10 @@ class PostgresLookup(ServiceLookup):
             self._drop(worker)
             why = f"the server has not answered within query_timeout_ms = {self.query_timeout_ms}"
             raise ServiceAway(f"{self.described}: {why}; raise it, or see why the server is slow") from error
+        except library().DataError as error:
+            self._drop(worker)
+            line = refused(self.dsn, self.table, error)
+            raise line if error.sqlstate else self._beyond(first_line(error)) from error
         except library().Error as error:
             self._drop(worker)
             line = refused(self.dsn, self.table, error)
@@ -149,6 +159,9 @@ class PostgresLookup(ServiceLookup):
         found: dict[Key, list[Row]] = {key: [] for key in keys}
         names = tuple(self.columns.values())
         for number, *values in rows:
+            for place in self._decimals:
+                if values[place] is not None and not values[place].is_finite():
+                    raise self._beyond(f"{names[place]!r} is {values[place]} where the key is {keys[number - 1]}")
             found[keys[number - 1]].append(dict(zip(names, values, strict=True)))
         return found
 
@@ -166,6 +179,7 @@ class PostgresLookup(ServiceLookup):
         psycopg = library()
         connection = await psycopg.AsyncConnection.connect(connection_info(self.dsn), autocommit=True)
         self._open[worker] = connection
+        await connection.execute(SESSION)
         return await self._execute(connection, parameters)
 
     async def _execute(self, connection: Any, parameters: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
@@ -180,22 +194,33 @@ class PostgresLookup(ServiceLookup):
         column's type, so that an index on the key is used."""
         from psycopg import sql
 
-        types = self._types(await TargetTable.read_async(connection, self.table, self.described))
+        table = await TargetTable.read_async(connection, self.table, self.described)
+        types = self._types(table)
+        self._decimals = [
+            place for place, column in enumerate(self.columns) if pa.types.is_decimal(arrow_type_of(types[column]))
+        ]
         places = [sql.Identifier(f"k{number}") for number in range(len(self.on))]
         matches = [
-            sql.SQL("t.{} = k.{}::{}").format(sql.Identifier(column), place, sql.SQL(types[column]))
+            sql.SQL("t.{} = k.{}::{}").format(identifier(column), place, bare_type(table.bare_types[column]))
             for column, place in zip(self.on.values(), places, strict=True)
         ]
         wanted = [
-            sql.SQL("t.{}" if is_read_as_it_is(types[column]) else "t.{}::text").format(sql.Identifier(column))
+            sql.SQL("t.{}" if is_read_as_it_is(types[column]) else "t.{}::text").format(identifier(column))
             for column in self.columns
         ]
         return sql.SQL("SELECT k.n, {} FROM unnest({}) WITH ORDINALITY AS k({}, n) JOIN {} AS t ON {}").format(
             sql.SQL(", ").join(wanted),
             sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(places)),
             sql.SQL(", ").join(places),
-            sql.Identifier(*self.table.split(".")),
+            identifier(*table.names),
             sql.SQL(" AND ").join(matches),
+        )
+
+    def _beyond(self, said: str) -> ConnectorError:
+        """The line for a value that the server has and Arrow has not: not-a-number, infinity, years beyond 9999."""
+        return ConnectorError(
+            f"{self.described}: {said}, which the column's type in the rows has no value for; name a view in its place that makes the "
+            "column a text (::text) or such values null"
         )
 
     def _drop(self, worker: int) -> None:
@@ -220,6 +245,8 @@ def _text(value: Any) -> str:
     """A value as PostgreSQL reads it."""
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        value = value.astimezone(dt.UTC)
     if isinstance(value, (dt.datetime, dt.date, dt.time)):
         return value.isoformat()
     return str(value)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
@@ -25,9 +26,12 @@ from snapline.connectors.files.staging import file_name
 from snapline.connectors.postgres.postgres_table import (
     NO_PREPARED,
     TargetTable,
+    bare_type,
     connect,
+    identifier,
     library,
     place_of,
+    quoted,
     refused,
     texts,
 )
@@ -37,6 +41,12 @@ from snapline.dataflow.errors import ConnectorError
 
 BUFFERED_ROWS_MAX = 20_000
 LOCK_SECONDS = 10
+ATTEMPTS = 3
+"""So often rows are upserted that other transactions cross."""
+PLAIN_KEYS = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
+"""Types of which two texts that differ are two values; those of UUIDs, say, may have small or capital letters."""
+BEGIN = f"BEGIN; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL TimeZone = 'UTC'"
+"""A time without a zone is one of UTC, whatever the server's own is."""
 PREFIX = "snapline"
 
 
@@ -71,6 +81,8 @@ class PostgresSink(Sink):
         self.dsn = dsn
         self.key: tuple[str, ...] = tuple(key)
         self.guarantee = guarantee
+        self.stream_schema: pa.Schema | None = None
+        """What the stream's rows are known to be."""
         if guarantee == "idempotent" and not self.key:
             raise ConnectorError(
                 "PostgresSink: guarantee='idempotent' needs key=, the columns by which rows replace each other; without one there is "
@@ -89,7 +101,10 @@ class PostgresSink(Sink):
     def validate(self) -> None:
         connection = connect(self.dsn)
         try:
-            TargetTable.read(connection, self.table, self.key, self.described)
+            table = TargetTable.read(connection, self.table, self.key, self.described)
+            if self.stream_schema is not None:
+                table.require_columns(self.stream_schema.names, self.described)
+                texts(pa.RecordBatch.from_pylist([], self.stream_schema), self.described)
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -98,6 +113,7 @@ class PostgresSink(Sink):
             connection.close()
 
     def before_writing(self, stream: Any) -> Any:
+        self.stream_schema = getattr(stream, "schema", None)
         return stream.key_by(*self.key) if self.key else stream
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
@@ -172,10 +188,17 @@ class PostgresWriter(SinkWriter):
             return
         what = self._sink.described
         self._rows += batch.num_rows
+        written = texts(batch, what)
         if not self._sink.key:
-            self._run(lambda: self._append(texts(batch, what)))
+            self._run(lambda: self._append(written), written)
             return
-        self._buffered.append(texts(batch, what))
+        for name in self._sink.key:
+            if name in written.schema.names and written.column(name).null_count:
+                raise ConnectorError(
+                    f"{what}: a row has no key: {name!r} is null, which equals nothing, so that the row would be there once more after "
+                    "each failure; leave such rows out, or give them a value"
+                )
+        self._buffered.append(written)
         self._buffered_rows += batch.num_rows
         # Prepared rows of the checkpoint before may hold locks, and are committed by this very thread: then wait.
         if not self._sink.two_phase and self._buffered_rows >= BUFFERED_ROWS_MAX:
@@ -197,11 +220,39 @@ class PostgresWriter(SinkWriter):
         """What is not prepared is rolled back by the server."""
         self._connection.close()
 
-    def _run(self, action: Any) -> Any:
+    def _run(self, action: Any, rows: pa.RecordBatch | pa.Table | None = None) -> Any:
+        """Do it. Raises ConnectorError with what the server has against it. `rows`: that are written."""
+        psycopg = library()
         try:
             return action()
-        except library().Error as error:
+        except psycopg.DataError as error:
+            found = None if rows is None else self._named(rows)
+            raise found or refused(self._sink.dsn, self._sink.table, error) from error
+        except psycopg.Error as error:
             raise refused(self._sink.dsn, self._sink.table, error) from error
+
+    def _named(self, rows: pa.RecordBatch | pa.Table) -> ConnectorError | None:
+        """The line that names the column and the value which the server refuses: it says so of rows that are copied.
+        None where it takes them so."""
+        what = self._sink.described
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if pc.any(pc.match_substring(column, "\0")).as_py():
+                return ConnectorError(
+                    f"{what}: column {name!r} has a text with a character NUL in it, which PostgreSQL cannot keep; replace it before "
+                    "the sink, or write bytes (bytea)"
+                )
+        if self._target is None:
+            return None
+        like = f"CREATE TEMP TABLE snapline_refused (LIKE {quoted(*self._target.names)}) ON COMMIT DROP"
+        try:
+            self._connection.execute("ROLLBACK")
+            self._connection.execute(f"{BEGIN}; {like}")
+            self._copy(("snapline_refused",), rows)
+        except library().DataError as error:
+            return refused(self._sink.dsn, self._sink.table, error)
+        except library().Error:
+            pass
+        return None
 
     def _begin(self, columns: Sequence[str]) -> TargetTable:
         """The table, in a transaction."""
@@ -209,55 +260,86 @@ class PostgresWriter(SinkWriter):
             self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
         self._target.require_columns(columns, self._sink.described)
         if not self._is_open:
-            self._connection.execute("BEGIN")
-            self._connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            self._connection.execute(BEGIN)
             self._is_open = True
         return self._target
 
     def _append(self, batch: pa.RecordBatch) -> None:
+        target = self._begin(batch.schema.names)
+        self._bytes_written.inc(self._copy(target.names, batch))
+
+    def _copy(self, table: Sequence[str], rows: pa.RecordBatch | pa.Table) -> int:
+        """Append the rows; returns their bytes."""
         from psycopg import sql
 
-        self._begin(batch.schema.names)
-        columns = sql.SQL(", ").join(map(sql.Identifier, batch.schema.names))
-        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(self._table(), columns)
+        columns = sql.SQL(", ").join(map(sql.Identifier, rows.schema.names))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(sql.Identifier(*table), columns)
         lines = io.BytesIO()
-        pacsv.write_csv(batch, lines, pacsv.WriteOptions(include_header=False, quoting_style="all_valid"))
+        pacsv.write_csv(rows, lines, pacsv.WriteOptions(include_header=False, quoting_style="all_valid"))
         with self._connection.cursor().copy(statement) as copy:
             copy.write(lines.getbuffer())
-        self._bytes_written.inc(lines.tell())
+        return lines.tell()
 
     def _flush(self) -> None:
         """Upsert what is buffered, of each key the last row; commits, unless the barrier does."""
-        from psycopg import sql
-
         if not self._buffered:
             return
         batches, self._buffered, self._buffered_rows = self._buffered, [], 0
         tables = [pa.Table.from_batches([batch]).select(sorted(batch.schema.names)) for batch in batches]
         table = last_of_each_key(pa.concat_tables(tables), self._sink.key)
-        target = self._begin(table.column_names)
-        names = table.column_names
+        self._run(lambda: self._upsert_all(table), table)
+        self._bytes_written.inc(table.nbytes)
+        if not self._sink.two_phase:
+            self._rows = 0
+
+    def _upsert_all(self, table: pa.Table) -> None:
+        """Upsert these rows, once more when the server has chosen the transaction, which has nothing else in it, as the
+        victim of a deadlock."""
+        from psycopg import errors
+
+        for attempt in range(ATTEMPTS):
+            try:
+                for start in range(0, table.num_rows, BUFFERED_ROWS_MAX):
+                    self._upsert(table.slice(start, BUFFERED_ROWS_MAX))
+                if not self._sink.two_phase:
+                    self._connection.execute("COMMIT")
+                    self._is_open = False
+                return
+            except (errors.DeadlockDetected, errors.SerializationFailure):
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self._connection.execute("ROLLBACK")
+                self._is_open = False
+
+    def _upsert(self, table: pa.Table) -> None:
+        from psycopg import sql
+
+        names, key = table.column_names, self._sink.key
+        target = self._begin(names)
         places = [sql.Identifier(f"c{number}") for number in range(len(names))]
-        values = [
-            sql.SQL("{}::{}").format(place, sql.SQL(target.types[name]))
+        values = {
+            name: sql.SQL("{}::{}").format(place, bare_type(target.bare_types[name]))
             for place, name in zip(places, names, strict=True)
-        ]
-        rest = [name for name in names if name not in self._sink.key]
-        replaced = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
-        statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM unnest({}) AS r({}) ON CONFLICT ({}) DO {}").format(
-            self._table(),
-            sql.SQL(", ").join(map(sql.Identifier, names)),
-            sql.SQL(", ").join(values),
+        }
+        rest = [name for name in names if name not in key]
+        replaced = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(identifier(name)) for name in rest)
+        keys = sql.SQL(", ").join(values[name] for name in key)
+        is_plain = all(target.bare_types[name] in PLAIN_KEYS for name in key)
+        statement = sql.SQL(
+            "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} {} FROM unnest({}) WITH ORDINALITY AS r({}, n) {} "
+            "ON CONFLICT ({}) DO {}"
+        ).format(
+            identifier(*target.names),
+            sql.SQL(", ").join(map(identifier, names)),
+            sql.SQL("" if is_plain else "DISTINCT ON ({})").format(keys),
+            sql.SQL(", ").join(values.values()),
             sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(names)),
             sql.SQL(", ").join(places),
-            sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
+            sql.SQL("" if is_plain else "ORDER BY {}, n DESC").format(keys),
+            sql.SQL(", ").join(map(identifier, key)),
             sql.SQL("UPDATE SET {}").format(replaced) if rest else sql.SQL("NOTHING"),
         )
         self._connection.execute(statement, [column.to_pylist() for column in table.columns])
-        self._bytes_written.inc(table.nbytes)
-        if not self._sink.two_phase:
-            self._connection.execute("COMMIT")
-            self._is_open, self._rows = False, 0
 
     def _prepare(self, checkpoint_id: int) -> Committable:
         from psycopg import sql
@@ -268,11 +350,6 @@ class PostgresWriter(SinkWriter):
         self._connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(name)))
         rows, self._rows, self._is_open = self._rows, 0, False
         return Committable({"transaction": name, "number": number, "rows": rows, "checkpoint_id": checkpoint_id})
-
-    def _table(self) -> Any:
-        from psycopg import sql
-
-        return sql.Identifier(*self._sink.table.split("."))
 
 
 def last_of_each_key(table: pa.Table, key: Sequence[str]) -> pa.Table:

