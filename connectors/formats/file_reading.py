@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import BoundedContainer
 from snapline.connectors.formats.csv_lines import COLUMNS_MAX, NULLS, CsvFormat
-from snapline.connectors.formats.json_lines import JsonFormat
+from snapline.connectors.formats.json_lines import JSON_TEXT, JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
 BLOCK_BYTES = 1 << 20
@@ -46,7 +46,6 @@ NESTING_MAX = 100
 """Columns that are found in JSON are nested so deep at most."""
 CELLS_MAX = 1 << 24
 """Lines that are looked at for columns have so many different keys at most, times their number."""
-JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 JSON_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:', re.DOTALL)
 INTEGER = re.compile(r"[+-]?\d+")
 LINE_BREAK, CARRIAGE_RETURN, QUOTE = b"\n", b"\r", b'"'

@@ -10,9 +10,11 @@ texts first.
 from __future__ import annotations
 
 import base64
+import codecs
 import datetime as dt
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +28,9 @@ from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
 
 NEW_LINE, OPEN, CLOSE = b"\n{}"
+ASCII_END = 128
+JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+"""A string, with what is written in it."""
 CONTROL_CHARACTERS = r"[\x00-\x1f]"
 
 
@@ -52,7 +57,9 @@ class JsonFormat(RowFormat):
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         text = b"\n".join(values)
         if not _is_object_a_line(np.frombuffer(text, np.uint8), len(values)):
-            # A line break is between tokens only: inside a string it is written as \n.
+            # Between tokens a line break is a space, and inside a string it is written as \n.
+            if any(b"\n" in text for value in values if b"\n" in value.strip() for text in JSON_TEXT.findall(value)):
+                raise ValueError("a string of the JSON object has a line break in it, which is written as \\n")
             values = [value.strip().replace(b"\n", b" ") for value in values]
             if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
                 raise ValueError("not a JSON object")
@@ -74,6 +81,8 @@ class JsonFormat(RowFormat):
         return self._read(text, count)
 
     def _read(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
+        if np.frombuffer(text, np.uint8).max(initial=0) >= ASCII_END:
+            codecs.utf_8_decode(text, "strict", True)  # raises; Arrow would make texts of any bytes
         try:
             table = self._read_as(self._as_texts, text)
         except pa.ArrowInvalid:

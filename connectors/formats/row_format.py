@@ -109,6 +109,16 @@ class RowFormat(ABC):
         yield indices, batch
 
 
+def require_columns(wanted: pa.Schema, rows: pa.Schema, what: str) -> None:
+    """Raise ConnectorError where the rows lack a column that the format writes."""
+    missing = [name for name in wanted.names if name not in rows.names]
+    if missing:
+        raise ConnectorError(
+            f"{what}: the rows have no column {missing[0]!r}, which the format writes, but {', '.join(rows.names)}; correct format=, "
+            "or add the column before the sink"
+        )
+
+
 class RawFormat(RowFormat):
     """The value as it is, in one column.
 
@@ -133,9 +143,15 @@ class RawFormat(RowFormat):
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         column = batch.column(self._schema.names[0])
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = column.cast(pa.binary())
-        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        if not (
+            pa.types.is_binary(column.type)
+            or pa.types.is_large_binary(column.type)
+            or pa.types.is_fixed_size_binary(column.type)
+        ):
             raise ConnectorError(
                 f"RawFormat writes bytes and strings, and column {self._schema.names[0]!r} is {column.type}; cast it"
             )

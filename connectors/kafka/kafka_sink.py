@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from snapline.connectors.formats import RawFormat, RowFormat
+from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import Metadata, Settings, checked, how_to_reach
 from snapline.connectors.kafka.kafka_writer import KafkaWriter, MessageColumns, OneTransaction
 from snapline.connectors.kafka.transactions import TransactionLost, TransactionName, Transactions, converted
@@ -94,6 +95,13 @@ class KafkaSink(Sink):
     @property
     def two_phase(self) -> bool:
         return self.guarantee == "exactly_once"
+
+    def before_writing(self, stream: Any) -> Any:
+        columns = getattr(stream, "schema", None)
+        if columns is not None:
+            self.columns.require(columns.names, self.topic)
+            require_columns(self.format.schema, columns, f"KafkaSink {self.topic}")
+        return stream
 
     def validate(self) -> None:
         with Metadata(self.bootstrap_servers, how_to_reach(self.settings)) as cluster:

@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN, CONNECTION_ERRORS
+from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import MetricGroup
@@ -35,8 +37,11 @@ FLUSH_SECONDS = 120.0
 CHUNK_ROWS = 20_000
 QUEUED_ROWS_MAX = 200_000
 STATISTICS_MS = 100
+ANY_PARTITION = -1
 SERVE_SECONDS = 1.0
 """So often a producer without rows is asked what it has to say: statistics of 100 kB a second would pile up in it."""
+BYTES_OR_TEXTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string,
+                  pa.types.is_fixed_size_binary)  # fmt: skip
 IDENTITY = re.compile(r'"eos":\s*\{[^}]*"producer_id":\s*(\d+),\s*"producer_epoch":\s*(\d+)')
 
 
@@ -50,41 +55,81 @@ class MessageColumns:
     partition: str | None
 
     def of(self, batch: pa.RecordBatch, topic: str) -> dict[str, list[Any]]:
-        """Names of arguments of a message, and their values."""
+        """Names of arguments of a message, and their values. Raises ConnectorError for values that are none."""
+        self.require(batch.schema.names, topic)
         found: dict[str, list[Any]] = {}
-        for name, column in (
-            ("key", self.key),
-            ("timestamp", self.timestamp),
-            ("headers", self.headers),
-            ("partition", self.partition),
-        ):
-            if column is None:
-                continue
-            if column not in batch.schema.names:
-                raise ConnectorError(
-                    f"KafkaSink {topic}: there is no column {column!r} for {name}; there are {batch.schema.names}"
-                )
-            array = batch.column(column)
-            if name == "key" and not _is_bytes(array.type):
-                array = array.cast(pa.string())
-            if name == "timestamp":
-                array = (array.cast(pa.timestamp("ms")) if pa.types.is_timestamp(array.type) else array).cast(
-                    pa.int64()
-                )
-                array = array.fill_null(0)  # librdkafka: now
-            found[name] = array.to_pylist()
-        if "headers" in found:
-            found["headers"] = [
-                None if one is None else [(h["name"], h["value"]) for h in one] for one in found["headers"]
-            ]
+        for name, read in (("key", _keys), ("timestamp", _times), ("headers", _headers), ("partition", _partitions)):
+            column = getattr(self, name)
+            if column is not None:
+                found[name] = read(batch.column(column), f"KafkaSink {topic}: {name}={column!r}")
         return found
 
+    def require(self, columns: Sequence[str], topic: str) -> None:
+        """Raise ConnectorError for a column that the rows have not."""
+        for name in ("key", "timestamp", "headers", "partition"):
+            column = getattr(self, name)
+            if column is not None and column not in columns:
+                raise ConnectorError(
+                    f"KafkaSink {topic}: there is no column {column!r} for {name}; there are {list(columns)}"
+                )
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return any(
-        test(kind)
-        for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
-    )
+
+def _keys(column: pa.Array, what: str) -> list[Any]:
+    if pa.types.is_nested(column.type):
+        raise ConnectorError(f"{what} is {column.type}, which is no key; make it a text or bytes before the sink")
+    is_key = any(is_kind(column.type) for is_kind in BYTES_OR_TEXTS)
+    found: list[Any] = (column if is_key else column.cast(pa.string())).to_pylist()
+    return found
+
+
+def _times(column: pa.Array, what: str) -> list[Any]:
+    """Milliseconds; 0 where the client is to say when it is."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit in {"us", "ns"}:
+        column = pc.floor_temporal(column, unit="millisecond")
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("ms", kind.tz)).cast(pa.int64())
+    elif not pa.types.is_integer(kind):
+        raise ConnectorError(f"{what} is {kind}; give times, or milliseconds since 1970 as integers")
+    least = pc.min(column).as_py()
+    if least is not None and least <= 0:
+        raise ConnectorError(
+            f"{what} has {least} ms since 1970, which Kafka's clients take for no time, or for now; make it null, which is now, or a "
+            "later time before the sink"
+        )
+    found: list[Any] = column.fill_null(0).to_pylist()
+    return found
+
+
+def _headers(column: pa.Array, what: str) -> list[Any]:
+    kind = column.type
+    pairs = column
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        names = [field.name for field in kind.value_type] if pa.types.is_struct(kind.value_type) else []
+        if not {"name", "value"} <= set(names):
+            raise ConnectorError(f"{what} is {kind}; give a list of records of name and value, or a map")
+        pairs = [None if one is None else [h and (h["name"], h["value"]) for h in one] for one in column.to_pylist()]
+    elif pa.types.is_map(kind):
+        pairs = column.to_pylist()
+    elif not pa.types.is_null(kind):
+        raise ConnectorError(f"{what} is {kind}; give a list of records of name and value, or a map")
+    found = [one and [pair for pair in one if pair is not None] for one in pairs]
+    for one in found:
+        for name, value in one or ():
+            if not isinstance(name, str) or not isinstance(value, (str, bytes, type(None))):
+                raise ConnectorError(
+                    f"{what} has a header {name!r} with {value!r}; a name is a text, a value bytes or a text"
+                )
+    return found
+
+
+def _partitions(column: pa.Array, what: str) -> list[Any]:
+    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise ConnectorError(f"{what} is {column.type}; give integers")
+    found: list[Any] = column.to_pylist()
+    if (least := pc.min(column).as_py()) is not None and least < 0:
+        raise ConnectorError(f"{what} has {least}, which is no partition; null leaves the choice to the client")
+    return found
 
 
 class _Deliveries:
@@ -110,6 +155,11 @@ class _Deliveries:
             )
         if error.code() == codes._UNKNOWN_TOPIC or error.code() == codes.UNKNOWN_TOPIC_OR_PART:  # noqa: SLF001
             return ConnectorError(f"KafkaSink: topic {self._topic!r} is gone; create it again")
+        if error.code() == codes._UNKNOWN_PARTITION:  # noqa: SLF001
+            return ConnectorError(
+                f"KafkaSink {self._topic}: a row is for a partition that the topic has not; correct the column of partition=, or add "
+                "partitions"
+            )
         return ConnectorError(f"KafkaSink {self._topic}: a row was not written: {error.str()}")
 
 
@@ -130,6 +180,7 @@ class RowProducer:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; waits while too many are queued."""
+        require_columns(self._sink.format.schema, batch.schema, f"KafkaSink {self._sink.topic}")
         values = self._sink.format.encode(batch)
         self._bytes_written.inc(sum(len(value) for value in values if value is not None))
         columns = self._sink.columns.of(batch, self._sink.topic)
@@ -140,19 +191,24 @@ class RowProducer:
                 self._send_one_by_one(values[part], {name: each[part] for name, each in columns.items()})
                 continue
             messages: list[dict[str, Any]] = [{"value": value} for value in values[part]]
-            for name, each in columns.items():
-                for message, one in zip(messages, each[part], strict=True):
-                    if one is not None:
-                        message[name] = one
-            while messages:
-                queued = self.producer.produce_batch(
-                    self._sink.topic, messages, on_delivery=self._deliveries.on_delivery
-                )
-                if queued == len(messages):
-                    break
-                messages = self._refused(messages)
+            if "key" in columns:
+                for message, key in zip(messages, columns["key"][part], strict=True):
+                    if key is not None:
+                        message["key"] = key
+            for partition, those in _by_partition(messages, columns.get("partition", ())[part]).items():
+                self._send_together(those, partition)
         self.producer.poll(0)
         self.check()
+
+    def _send_together(self, messages: list[dict[str, Any]], partition: int) -> None:
+        """A call has one partition: what single messages say of it is not heard."""
+        while messages:
+            queued = self.producer.produce_batch(
+                self._sink.topic, messages, partition=partition, on_delivery=self._deliveries.on_delivery
+            )
+            if queued == len(messages):
+                break
+            messages = self._refused(messages)
 
     def _send_one_by_one(self, values: Sequence[bytes | None], columns: dict[str, list[Any]]) -> None:
         """Batches cannot have headers or times."""
@@ -203,6 +259,16 @@ class RowProducer:
         self.health.check()
         if self._deliveries.failed is not None:
             raise ConnectorError(self._deliveries.failed)
+
+
+def _by_partition(messages: list[dict[str, Any]], partitions: Sequence[int | None]) -> dict[int, list[dict[str, Any]]]:
+    """The messages of each partition, in order; without one the client chooses."""
+    if not partitions:
+        return {ANY_PARTITION: messages}
+    found: dict[int, list[dict[str, Any]]] = {}
+    for message, partition in zip(messages, partitions, strict=True):
+        found.setdefault(ANY_PARTITION if partition is None else partition, []).append(message)
+    return found
 
 
 class _Identity:

@@ -26,6 +26,8 @@ METADATA_COLUMNS: dict[str, pa.DataType] = {
 }
 BAD_COLUMNS = (pa.field("bad_value", pa.binary()), pa.field("bad_reason", pa.string()))
 ON_ERROR_OF_KAFKA = (*ON_ERROR, "keep")
+NO_TIME = -1
+"""What producers write that say no time."""
 Place = tuple[str, int]
 
 
@@ -118,7 +120,7 @@ def _column(name: str, messages: Sequence[Any]) -> pa.Array:
             found = [message.offset() for message in messages]
         case "timestamp":
             times = [message.timestamp() for message in messages]
-            found = [time_ms if known else None for known, time_ms in times]
+            found = [time_ms if known and time_ms != NO_TIME else None for known, time_ms in times]
         case _:
             found = [
                 None if (headers := message.headers()) is None else [{"name": n, "value": v} for n, v in headers]
