@@ -19,6 +19,7 @@ import grpc.aio
 import pykka
 
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices, job_directory
+from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounterError
 from snapline.coordinator.checkpoint.metadata import MetadataError, is_absolute, pointer_location
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.coordinator_config import CoordinatorConfig
@@ -255,15 +256,25 @@ class ClusterEntrypoint:
             if not module:
                 recovered.append(graph)
                 continue
-            pointers = self._high_availability.open_job(graph.job_id).pointers
-            found = pointers.load()
-            pointers.release()
-            latest = pointer_location(found[-1]) if found else ""
-            if latest and not is_absolute(latest):
-                latest = f"{job_directory(graph, self._storages, base)}/{latest}"
-            held.append(hold(graph, module, latest))
+            try:
+                held.append(hold(graph, module, self._latest_checkpoint(graph, base)))
+            except LeadershipLost:
+                raise
+            except (
+                SnaplineError,
+                CheckpointIDCounterError,
+            ) as error:  # the job is not started, whatever its checkpoint is
+                held.append(hold(graph, module, "", str(error)))
             self._logger.error(held[-1].reason)
         return tuple(recovered), tuple(held), stored.set_aside
+
+    def _latest_checkpoint(self, graph: JobGraph, base: str) -> str:
+        """Return the directory of the latest checkpoint of a job; empty: there is none. Raises SnaplineError."""
+        pointers = self._high_availability.open_job(graph.job_id).pointers
+        found = pointers.load()
+        pointers.release()
+        latest = pointer_location(found[-1]) if found else ""
+        return latest if not latest or is_absolute(latest) else f"{job_directory(graph, self._storages, base)}/{latest}"
 
     def stop(self) -> None:
         """Stop everything; jobs are suspended, not cancelled. Idempotent, and possible after a failed start."""

@@ -145,7 +145,10 @@ class JobMasterRunner:
     def _open(self) -> JobStores:
         """One that a former leader has had is marked until its JobMaster is there: it may have ended that leader."""
         if self._recovered:
-            self._services.start_marks.begin(self._job_graph.job_id)
+            try:
+                self._services.start_marks.begin(self._job_graph.job_id)
+            except StorageError as error:
+                self._logger.warning("the job is started without its mark", reason=str(error))
         return self._services.high_availability.open_job(self._job_graph.job_id)
 
     def tell(self, event: Any) -> bool:

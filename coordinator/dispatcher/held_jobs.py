@@ -26,13 +26,14 @@ def former_module(graph: JobGraph) -> str:
     return ""
 
 
-def hold(graph: JobGraph, module: str, checkpoint: str) -> HeldJob:
-    """`checkpoint`: directory of its latest completed one; empty: it has none."""
+def hold(graph: JobGraph, module: str, checkpoint: str, unknown: str = "") -> HeldJob:
+    """`checkpoint`: directory of its latest completed one; empty: it has none. `unknown`: why that is not known."""
+    why = f"its latest checkpoint is not known, {unknown}" if unknown else "it has completed no checkpoint"
     way_on = (
         f"start its program again, with the present names, from its latest checkpoint: snapline run --from-savepoint {checkpoint} "
         "PROGRAM"
         if checkpoint
-        else f"it has completed no checkpoint: cancel it (snapline cancel {graph.job_id}) and start its program again, with the present names"
+        else f"{why}: cancel it (snapline cancel {graph.job_id}) and start its program again, with the present names"
     )
     return HeldJob(
         graph,

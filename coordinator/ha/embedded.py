@@ -23,7 +23,8 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
@@ -39,6 +40,7 @@ from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.signing import UNSIGNED, Signer
+from snapline.runtime.storage.bounded_reads import get_at_most, get_or_why
 from snapline.runtime.storage.storage_port import Storage, StorageAlreadyExists, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
@@ -64,10 +66,10 @@ class LeadershipFence:
             return
         epochs = self._epochs()
         self._epoch = epochs[-1] + 1 if epochs else 1
-        try:
-            self._storage.create(self._path(self._epoch), self._session.encode())
-        except StorageAlreadyExists:
-            raise self._lost(self._epoch) from None
+        while not self._create():
+            if self._epoch in self._epochs():
+                raise self._lost(self._epoch)
+            self._epoch += 1  # what stands there is no file, hence no leader
         for epoch in epochs:
             if epoch <= self._epoch - _KEPT_NUMBERS:
                 self._storage.delete(self._path(epoch))
@@ -80,13 +82,24 @@ class LeadershipFence:
         if not epochs or epochs[-1] != self._epoch:
             raise self._lost(epochs[-1] if epochs else 0)
 
+    def _create(self) -> bool:
+        """Whether the epoch is ours now."""
+        try:
+            self._storage.create(self._path(self._epoch), (self._session or "").encode())
+        except StorageAlreadyExists:
+            return False
+        return True
+
     def _epochs(self) -> list[int]:
-        return _numbers_in(self._storage, "leaders")
+        """Those that leaders can have had, who come one after another: nothing behind a gap."""
+        epochs = _numbers_in(self._storage, "leaders")
+        gap = next((place for place, (a, b) in enumerate(pairwise([0, *epochs])) if b - a > _GREATEST_GAP), None)
+        return epochs[:gap]
 
     def _lost(self, epoch: int) -> LeadershipLost:
         try:
-            leader = self._storage.get(self._path(epoch)).decode()
-        except StorageError:  # it is only for the message
+            leader = get_at_most(self._storage, self._path(epoch), _MAX_SMALL_BYTES).decode()
+        except (StorageError, ValueError):  # it is only for the message
             leader = "unknown"
         return LeadershipLost(
             f"another coordinator (session {leader}) has taken over in {self._storage.url}: this one ends; run one at a time on "
@@ -99,11 +112,18 @@ class LeadershipFence:
 
 
 def _numbers_in(storage: Storage, directory: str) -> list[int]:
-    """The files whose name is a number, rising; what somebody else has left there is not looked at."""
-    names = (path.rpartition("/")[2] for path, _ in storage.list(directory))
-    return sorted(int(name) for name in names if name.isdecimal())
+    """The files whose name is a number as we write it, rising; what somebody else has left there is not looked at."""
+    names = (path.removeprefix(f"{directory}/") for path, _ in storage.list(directory))
+    return sorted(int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal())
 
 
+_DIGITS = 20
+_GREATEST_GAP = 1 << 32
+"""No file of an epoch is so far behind the one before it."""
+_MAX_SMALL_BYTES = 1 << 16
+"""What a pointer or the name of a leader has at most."""
+MAX_STATISTICS_BYTES = 1 << 28
+"""As a message that shows them."""
 _KEPT_NUMBERS = 16
 """Files of epochs, or of a counter, that stay behind the greatest: a file is gone only when that is so much further."""
 
@@ -141,6 +161,10 @@ class EmbeddedCheckpointIDCounter:
                 numbers = self._numbers()
                 drawn = numbers[-1] if numbers else int(INITIAL_CHECKPOINT_ID)
                 created = self._create_if_missing(drawn + 1)
+                if not created and max(self._numbers(), default=drawn) <= drawn:
+                    raise CheckpointIDCounterError(
+                        f"the checkpoint id counter {self._place} cannot be moved: what is called {drawn + 1:020d} there is no file; remove it"
+                    )
                 if created and max(self._numbers(), default=drawn) < drawn + 1 + _KEPT_NUMBERS:
                     self._delete([number for number in numbers if number <= drawn + 1 - _KEPT_NUMBERS])
                     if self._is_forgotten():
@@ -227,7 +251,7 @@ class EmbeddedPointers:
     def contains(self, checkpoint_id: CheckpointID, pointer: bytes) -> bool:
         """Whether exactly this pointer is there."""
         try:
-            return self._storage.get(self._path(checkpoint_id, _POINTER)) == pointer
+            return get_at_most(self._storage, self._path(checkpoint_id, _POINTER), _MAX_SMALL_BYTES) == pointer
         except StorageNotFound:
             return False
 
@@ -249,7 +273,7 @@ class EmbeddedPointers:
             directory, _, name = path.rpartition("/")
             if name == _POINTER:
                 self._storage.put(f"{directory}/{self._holder}", b"")
-                found.append(self._storage.get(path))
+                found.append(get_at_most(self._storage, path, _MAX_SMALL_BYTES))
         return found
 
     def release(self) -> None:
@@ -291,7 +315,7 @@ class EmbeddedStatistics:
     def read(self) -> bytes | None:
         """Return what was written last, None when nothing was."""
         try:
-            return self._storage.get(self._path)
+            return get_at_most(self._storage, self._path, MAX_STATISTICS_BYTES)
         except StorageNotFound:
             return None
 
@@ -309,7 +333,7 @@ class EmbeddedJobGraphs:
         self._fence.check()
         path = f"jobs/{job_graph.job_id}"
         try:
-            submitted = self._storage.get(path)[: _SUBMITTED.size]
+            submitted = self._storage.get_range(path, 0, _SUBMITTED.size)
         except StorageNotFound:
             submitted = _SUBMITTED.pack(time.time_ns())
         self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
@@ -319,7 +343,7 @@ class EmbeddedJobGraphs:
         self._fence.check()
         path = f"jobs/{job_graph.job_id}"
         try:
-            submitted = self._storage.get(path)[: _SUBMITTED.size]
+            submitted = self._storage.get_range(path, 0, _SUBMITTED.size)
         except StorageNotFound:
             return
         self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
@@ -339,16 +363,21 @@ class EmbeddedJobGraphs:
 
     def load(self) -> StoredJobGraphs:
         """All of them, and what cannot be read."""
-        files = []
-        for path, file_bytes in self._storage.list("jobs"):
-            place = f"{self._storage.url}/{path}"
-            if file_bytes > MAX_GRAPH_BYTES:
-                files.append(StoredFile(path.removeprefix("jobs/"), place, bytes_to_read=file_bytes))
+        return read_job_graphs(self._files(), _SUBMITTED.size, self._signer)
+
+    def _files(self) -> Iterator[StoredFile]:
+        """One after the other, so that no more than one is in memory."""
+        size = _SUBMITTED.size
+        for path, _ in self._storage.list("jobs"):
+            name, place = path.removeprefix("jobs/"), f"{self._storage.url}/{path}"
+            try:
+                data = get_or_why(self._storage, path, MAX_GRAPH_BYTES)
+            except StorageNotFound:  # it was just removed
                 continue
-            data = self._storage.get(path)
-            size = _SUBMITTED.size
-            files.append(StoredFile(path.removeprefix("jobs/"), place, data[:size], data[size:]))
-        return read_job_graphs(files, _SUBMITTED.size, self._signer)
+            if isinstance(data, str):
+                yield StoredFile(name, place, unreadable=data)
+            else:
+                yield StoredFile(name, place, data[:size], data[size:])
 
 
 class EmbeddedHighAvailability:

@@ -3,40 +3,49 @@
 Decides that a job is marked while its JobMaster is built, that the mark goes when that is done, and that one which was
 found marked by two leaders in a row is parked: it stays where it is, is named to whoever looks, and every other job
 starts. A leader that was ended by somebody else in that moment leaves a mark as well; the next start takes it away.
+A mark that can be neither read nor written, because something else stands in its place, keeps no job from starting.
 Only jobs of former leaders are marked, so that nobody waits when a job is submitted. Flink has no counterpart.
 """
 
 from __future__ import annotations
 
 from snapline.dataflow.ids import JobID
-from snapline.runtime.storage.storage_port import Storage, StorageNotFound
+from snapline.runtime.storage.bounded_reads import get_at_most
+from snapline.runtime.storage.storage_port import Storage, StorageError
 
 DIRECTORY = "starting"
 LEADERS_IN_A_ROW = 2
 """So many leaders may end while they start a job, and the next one does not start it."""
+MAX_MARK_BYTES = 10
+"""More digits are no number of leaders."""
 
 
 class StartMarks:
-    """The marks of one cluster. Every method may take long, and raise StorageError."""
+    """The marks of one cluster. Every method may take long."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def begin(self, job_id: JobID) -> None:
-        """Mark that this leader begins to start the job."""
+        """Mark that this leader begins to start the job. Raises StorageError, after which it can be started all the
+        same."""
         self._storage.put(self._path(job_id), b"%d" % (self.count(job_id) + 1))
 
     def end(self, job_id: JobID) -> None:
-        """The job was started, or is gone. Idempotent."""
-        self._storage.delete(self._path(job_id))
+        """The job was started, or is gone. Takes away what else stands in the place of its mark. Idempotent. Raises
+        StorageError."""
+        try:
+            self._storage.delete(self._path(job_id))
+        except StorageError:
+            self._storage.delete_prefix(self._path(job_id))
 
     def count(self, job_id: JobID) -> int:
         """How many leaders in a row have ended while they started it."""
         try:
-            text = self._storage.get(self._path(job_id))
-        except StorageNotFound:
+            text = get_at_most(self._storage, self._path(job_id), MAX_MARK_BYTES)
+        except StorageError:  # there is none, or something else in its place
             return 0
-        return int(text) if text.isdigit() and len(text) < len(str(1 << 32)) else 0
+        return int(text) if text.isdigit() else 0
 
     def why_parked(self, job_id: JobID, name: str) -> str:
         """Why the job is not started, and the way out; empty: it is started."""

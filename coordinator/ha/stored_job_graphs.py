@@ -51,8 +51,8 @@ class StoredFile:
     submitted: bytes = b""
     data: bytes | None = None
     """None: there is nothing to read."""
-    bytes_to_read: int = 0
-    """How large the file is that was not read because no job graph is so large; 0: it was read."""
+    unreadable: str = ""
+    """Why the file cannot be read; empty: it was."""
 
 
 def seal_job_graph(signer: Signer, job_graph: JobGraph) -> bytes:
@@ -81,8 +81,8 @@ def read_job_graphs(files: Iterable[StoredFile], submitted_size: int, signer: Si
 
 
 def _read(file: StoredFile, submitted_size: int, signer: Signer) -> JobGraph:
-    if file.bytes_to_read:
-        raise ValueError(f"has {file.bytes_to_read} bytes, and a job graph has {MAX_GRAPH_BYTES} at most")
+    if file.unreadable:
+        raise ValueError(f"cannot be read: {file.unreadable}")
     if file.data is None:
         raise ValueError("names a file that is not there")
     if len(file.submitted) < submitted_size or not file.data:

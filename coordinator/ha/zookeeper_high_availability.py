@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
@@ -31,7 +31,13 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 from snapline.coordinator.checkpoint.id_counter import INITIAL_CHECKPOINT_ID, CheckpointIDCounterError
 from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, LeadershipLost, PointerExists
 from snapline.coordinator.ha.signed_pointers import SignedPointers
-from snapline.coordinator.ha.stored_job_graphs import StoredFile, StoredJobGraphs, read_job_graphs, seal_job_graph
+from snapline.coordinator.ha.stored_job_graphs import (
+    MAX_GRAPH_BYTES,
+    StoredFile,
+    StoredJobGraphs,
+    read_job_graphs,
+    seal_job_graph,
+)
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobID
@@ -39,7 +45,8 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.leaders.leader_election import TABLE, Leadership
 from snapline.runtime.leaders.zookeeper_session import Answer, SessionOver, ZooKeeperSession
 from snapline.runtime.signing import UNSIGNED, Signer
-from snapline.runtime.storage.storage_port import Storage, StorageNotFound
+from snapline.runtime.storage.bounded_reads import get_or_why
+from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
 
 _SUBMITTED = struct.Struct(">q")
 NS_PER_MS = 1_000_000
@@ -234,7 +241,7 @@ class ZooKeeperPointers:
     @property
     def checkpoint_ids(self) -> list[CheckpointID]:
         """Checkpoints that a successor would find."""
-        return [CheckpointID(int(name)) for name in self._nodes.children(self._directory)]
+        return [CheckpointID(int(name)) for name in self._nodes.children(self._directory) if name.isdecimal()]
 
     def _name(self, checkpoint_id: CheckpointID) -> str:
         return f"{self._directory}/{checkpoint_id:020d}"
@@ -317,12 +324,14 @@ class FilesByNode:
         found = self._nodes.get(f"{self._directory}/{name}")
         return None if found is None else bytes(found[0][:length])
 
-    def get(self, name: str, prefix_length: int) -> tuple[bytes, bytes] | None:
-        """Prefix and data; None: there is none. One that was replaced while it was read is read again."""
+    def get(self, name: str, prefix_length: int) -> tuple[bytes, bytes | str] | None:
+        """Prefix and data, or why that cannot be read; None: there is none. One that was replaced while it was read is
+        read again."""
         while (found := self._nodes.get(f"{self._directory}/{name}")) is not None:
             value, version = found
             try:
-                return value[:prefix_length], self._storage.get(value[prefix_length:].decode())
+                path = value[prefix_length:].decode()
+                return value[:prefix_length], get_or_why(self._storage, path, MAX_GRAPH_BYTES)
             except StorageNotFound:
                 again = self._nodes.get(f"{self._directory}/{name}")
                 if again is not None and again[1] == version:
@@ -361,7 +370,10 @@ class ZooKeeperStatistics:
     def read(self) -> bytes | None:
         """Return what was written last, None when nothing was."""
         found = self._files.get(self._job_id, 0)
-        return None if found is None else found[1]
+        data = None if found is None else found[1]
+        if isinstance(data, str):
+            raise StorageError(data)
+        return data
 
 
 class ZooKeeperJobGraphs:
@@ -373,8 +385,8 @@ class ZooKeeperJobGraphs:
 
     def put(self, job_graph: JobGraph) -> None:
         """Durable when it returns. A graph that is put again keeps its place in the order."""
-        found = self._files.get(job_graph.job_id, _SUBMITTED.size)
-        submitted = _SUBMITTED.pack(time.time_ns()) if found is None else found[0]
+        found = self._files.prefix(job_graph.job_id, _SUBMITTED.size)
+        submitted = _SUBMITTED.pack(time.time_ns()) if found is None else found
         self._files.put(job_graph.job_id, submitted, seal_job_graph(self._signer, job_graph))
 
     def replace(self, job_graph: JobGraph) -> None:
@@ -392,18 +404,23 @@ class ZooKeeperJobGraphs:
 
     def load(self) -> StoredJobGraphs:
         """All of them, and what cannot be read."""
-        size = _SUBMITTED.size
-        files = []
+        return read_job_graphs(self._found(), _SUBMITTED.size, self._signer)
+
+    def _found(self) -> Iterator[StoredFile]:
+        """One after the other, so that no more than one is in memory."""
         for name in self._files.names:
             place = f"jobs/{name}"
             try:
-                found = self._files.get(name, size)
+                found = self._files.get(name, _SUBMITTED.size)
             except (StorageNotFound, UnicodeDecodeError):
-                files.append(StoredFile(name, place))
+                yield StoredFile(name, place)
                 continue
             if found is not None:
-                files.append(StoredFile(name, place, *found))
-        return read_job_graphs(files, size, self._signer)
+                submitted, data = found
+                if isinstance(data, str):
+                    yield StoredFile(name, place, unreadable=data)
+                else:
+                    yield StoredFile(name, place, submitted, data)
 
 
 class ZooKeeperHighAvailability:

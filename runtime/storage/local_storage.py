@@ -114,8 +114,12 @@ class LocalStorage:
         found: list[tuple[str, int]] = []
 
         def fail(error: OSError) -> None:
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            """One below that cannot be opened stands in the list, so that whoever reads it is told why."""
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                return
+            if error.filename in (None, str(directory)):
                 raise error
+            found.append((Path(error.filename).relative_to(self._base).as_posix(), 0))
 
         with self._failures("list", directory):
             for parent, _directories, names in os.walk(directory, onerror=fail):

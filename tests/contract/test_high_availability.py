@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from snapline.coordinator.ha import embedded, zookeeper_high_availability
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores, LeadershipLost, PointerExists
+from snapline.coordinator.ha.zookeeper_high_availability import FencedNodes
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID, OperatorID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.signing import UNSIGNED, NotSigned, Signer
 from tests.contract.high_availability_stores import PLACES, Place, ZooKeeperPlace
+from tests.services.zookeeper import ZooKeeperEnsemble
 
 JOB = JobID("0" * 32)
 
@@ -179,6 +182,43 @@ def test_a_file_that_is_no_job_graph_keeps_no_job_from_starting(place: Place, le
     assert found.graphs == (graph("a"), graph("c"))
     assert sorted(each.name for each in found.set_aside) == damaged
     assert all("cut short" in each.reason or "holds job" in each.reason for each in found.set_aside)
+
+
+def test_a_job_graph_larger_than_any_is_not_read(
+    place: Place, leader: HighAvailability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others start, and it is named with its size."""
+    leader.job_graphs.put(graph("a"))
+    large = replace(graph("b"), name="x" * 1000)
+    leader.job_graphs.put(large)
+    for module in (embedded, zookeeper_high_availability):
+        monkeypatch.setattr(module, "MAX_GRAPH_BYTES", 800)
+
+    found = place.lead("second").job_graphs.load()
+
+    assert found.graphs == (graph("a"),)
+    ((name, reason),) = [(each.name, each.reason) for each in found.set_aside]
+    assert name == large.job_id and "what belongs there 800 at most" in reason
+
+
+@pytest.mark.zookeeper
+def test_a_node_that_names_no_file_of_ours_keeps_no_job_from_starting(
+    tmp_path: Path, zookeeper_ensemble: ZooKeeperEnsemble
+) -> None:
+    """Whoever can write to the nodes may point anywhere: it is set aside with what it says."""
+    place = ZooKeeperPlace(tmp_path, zookeeper_ensemble)
+    try:
+        leader = place.lead("first")
+        leader.job_graphs.put(graph("a"))
+        FencedNodes(leader._nodes._leadership).put("jobs/poison", b"12345678../../etc/passwd")
+
+        found = place.lead("second").job_graphs.load()
+
+        assert found.graphs == (graph("a"),)
+        ((name, reason),) = [(each.name, each.reason) for each in found.set_aside]
+        assert name == "poison" and "not a path below the storage's base: '../../etc'" in reason
+    finally:
+        place.close()
 
 
 def test_job_graph_is_replaced_unless_it_was_removed(place: Place, leader: HighAvailability) -> None:

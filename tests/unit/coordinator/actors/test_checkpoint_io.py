@@ -162,11 +162,11 @@ def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
     assert failed == CheckpointStoreFailed(CheckpointID(3), "the network is down", outcome_unknown=True)
     asked_for: list[str] = []
 
-    def get(path):
+    def get_range(path, *_of):
         asked_for.append(path)
         return fail() if len(asked_for) < 3 else b""
 
-    monkeypatch.setattr(desk.store, "get", get)
+    monkeypatch.setattr(desk.store, "get_range", get_range)
     desk.performers[asked.VerifyStoredCheckpoint](asked.VerifyStoredCheckpoint(checkpoint(3)))
     answer = desk.told.get(timeout=20)
     assert answer == CheckpointStoreFailed(CheckpointID(3), "its pointer was not written")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounterError
 from snapline.coordinator.ha import embedded
 from snapline.coordinator.ha.embedded import (
     EmbeddedCheckpointIDCounter,
     EmbeddedJobGraphs,
     EmbeddedPointers,
+    EmbeddedStatistics,
     LeadershipFence,
 )
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.runtime.signing import UNSIGNED
 from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
 
 JOB = JobID("job")
 ONE = CheckpointID(1)
@@ -106,6 +109,15 @@ def test_process_that_slept_draws_no_id_a_second_time() -> None:
     assert sleeper.get_and_increment() == drawn[-1] + 1
 
 
+class BlockedStorage(MemoryStorage):
+    """A storage in which a directory stands where the second number goes."""
+
+    def create(self, path: str, data: bytes) -> None:
+        if path.endswith("2"):
+            raise StorageAlreadyExists(path)
+        super().create(path, data)
+
+
 class EndingStorage(MemoryStorage):
     """A storage whose job ends as soon as a file of its counter was created."""
 
@@ -184,6 +196,44 @@ def test_a_job_graph_that_is_larger_than_any_is_not_read(monkeypatch: pytest.Mon
     storage = MemoryStorage()
     storage.put("jobs/large", bytes(100))
     monkeypatch.setattr(embedded, "MAX_GRAPH_BYTES", 99)
-    monkeypatch.setattr(storage, "get", lambda path: pytest.fail(f"{path} is read"))
+    read = storage.get_range
+    monkeypatch.setattr(
+        storage, "get_range", lambda path, *of: pytest.fail(f"{path} is read") if path[0] == "j" else read(path, *of)
+    )
     (set_aside,) = EmbeddedJobGraphs(storage, LeadershipFence(storage, None), UNSIGNED).load().set_aside
-    assert "large" == set_aside.name and "jobs/large has 100 bytes, and a job graph has" in set_aside.reason
+    assert "large" == set_aside.name
+    assert "jobs/large has 100 bytes, and what belongs there 99 at most" in set_aside.reason
+
+
+def test_a_storage_that_is_away_sets_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start may read everything."""
+    storage = MemoryStorage()
+    storage.put("jobs/a", bytes(100))
+
+    def away(*_: object) -> bytes:
+        raise StorageError("it does not answer")
+
+    monkeypatch.setattr(storage, "get_range", away)
+    with pytest.raises(StorageError, match="does not answer"):
+        EmbeddedJobGraphs(storage, LeadershipFence(storage, None), UNSIGNED).load()
+
+
+def test_a_counter_whose_way_is_blocked_says_so() -> None:
+    """A directory stands where the next number goes: one line, where it waited for ever for who was faster."""
+    storage = BlockedStorage()
+    with pytest.raises(
+        CheckpointIDCounterError, match="what is called 00000000000000000002 there is no file; remove it"
+    ):
+        counter(storage).get_and_increment()
+
+
+def test_planted_pointers_and_statistics_of_gigabytes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a bound of its own."""
+    storage = MemoryStorage()
+    pointers(storage, "first").add(ONE, b"p" * ((1 << 16) + 1))
+    with pytest.raises(StorageError, match="what belongs there 65536 at most"):
+        pointers(storage, "second").load()
+    monkeypatch.setattr(embedded, "MAX_STATISTICS_BYTES", 9)
+    storage.put("statistics/job", bytes(10))
+    with pytest.raises(StorageError, match="what belongs there 9 at most"):
+        EmbeddedStatistics(storage, JOB, LeadershipFence(storage, None)).read()
