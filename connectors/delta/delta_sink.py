@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import decimal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, con
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, open_output
 from snapline.connectors.files.partitions import split_by_values
-from snapline.connectors.files.staging import NULL_PARTITION, SinkPlace
+from snapline.connectors.files.staging import SinkPlace, partition_directory
 from snapline.connectors.formats.file_format import ParquetFormat
 from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
@@ -224,10 +224,7 @@ class DeltaRows:
         require_no_nulls(batch, what)
         for values, rows in split_by_values(batch, self._partition_by, what):
             texts = dict(zip(self._partition_by, map(partition_text, values), strict=True)) if values else {}
-            directory = "/".join(
-                f"{quote(name, safe='')}={NULL_PARTITION if text is None else quote(text, safe='')}"
-                for name, text in texts.items()
-            )
+            directory = partition_directory(tuple(texts), tuple(texts.values()), safe="")
             self._values.setdefault(directory, texts)
             yield directory, rows
 
@@ -246,6 +243,8 @@ def partition_text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=None).isoformat(" ", "microseconds")
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
     return None if value is None else str(value) or None
 
 
@@ -416,9 +415,13 @@ def action(file: Mapping[str, Any]) -> Any:
 def merge(table: Any, rows: pa.Table, key: Sequence[str], properties: Any) -> None:
     """Take the rows into the table in one commit: those of known keys are updated in the columns that came, deleted
     where they say so, and the rest is inserted. Raises what deltalake raises."""
-    values = {name: f's."{name}"' for name in rows.column_names if name != GONE}
-    same = " AND ".join(f't."{name}" = s."{name}"' for name in key)
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names if name != GONE}
+    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
     merger = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
     merger = merger.when_matched_delete(f"s.{GONE}")
     merger = merger.when_matched_update(values, predicate=f"NOT s.{GONE}")
     merger.when_not_matched_insert(values, predicate=f"NOT s.{GONE}").execute()
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))

@@ -70,6 +70,8 @@ class DeltaSource(TableSource):
         self.starting_version: int | Literal["latest"] | None = starting_version
         self.starting_timestamp = starting_timestamp
         self.storage_options: dict[str, str] = dict(storage_options or {})
+        self.known_at = 0
+        """The version in which the table had the columns that are read."""
         self._place: Location | None = None
 
     @property
@@ -81,6 +83,7 @@ class DeltaSource(TableSource):
         return DeltaVersions(self)
 
     def _columns_in(self, table: Any) -> pa.Schema:
+        self.known_at = int(table.version())
         return columns_of(table)
 
     def location_of(self, path: str) -> Location:
@@ -214,8 +217,9 @@ class DeltaVersions:
             raise unusable(source.path, error) from error
 
     def _require_columns(self, schema: str, version: int) -> None:
-        """Raise ConnectorError when the table has lost a column that is read, or its type."""
-        if self._schema is None:
+        """Raise ConnectorError when the table has lost a column that is read, or its type. Earlier versions may not have
+        had it yet."""
+        if self._schema is None or version <= self._source.known_at:
             return
         now = pa.schema(library().Schema.from_json(schema).to_arrow())
         for field in self._schema:

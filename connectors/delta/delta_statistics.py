@@ -33,8 +33,11 @@ def statistics_of(footer: pq.FileMetaData) -> str:
         bounded = [part for part in parts if part.num_values]
         if not bounded or not all(part.has_min_max for part in bounded):
             continue
-        low = _lower(min(part.min for part in bounded))
-        high = _upper(max(part.max for part in bounded))
+        try:
+            low = _lower(min(part.min for part in bounded))
+            high = _upper(max(part.max for part in bounded))
+        except OverflowError:
+            continue  # a year that Python's times have not
         if low is not None and high is not None:
             least[column.name], greatest[column.name] = low, high
     return json.dumps({"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})

@@ -329,8 +329,20 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, *, cast: bool, what: str
             if cast or differ_in_offsets_only(batch.schema, schema):
                 return batch.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConnectorError(f"{what}: a batch does not fit the schema: {first_line(error)}") from error
+        raise ConnectorError(
+            f"{what}: a batch does not fit the schema: {_misfit(batch, schema)}{first_line(error)}"
+        ) from error
     raise ConnectorError(f"{what}: {_difference(schema, batch.schema)}")
+
+
+def _misfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
+    """Which column cannot be cast."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        try:
+            batch.column(name).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return f"column {name!r}: "
+    return ""
 
 
 def _difference(expected: pa.Schema, got: pa.Schema) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ NAME_LENGTH_MAX = 40
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 DIRECTORY_BYTES_MAX = 255
 """What file systems take as a name; object stores take more, and their files are copied to file systems."""
+SHORTENED = 60
+"""So many letters remain of what is too long for the name of a directory."""
 _NOT_IN_NAMES = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 """What Hive and Spark escape. Readers look for a column by its name as it is, whatever its letters are."""
 
@@ -104,13 +107,19 @@ def file_name(text: str) -> str:
     return slug if slug == text else f"{slug}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
-def partition_directory(columns: tuple[str, ...], values: tuple[object, ...]) -> str:
+def partition_directory(columns: tuple[str, ...], values: tuple[object, ...], safe: str = " :+,@") -> str:
     """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it. Raises ConnectorError for a value that
-    is too long for the name of a directory."""
+    has no name of a directory: one that is too long, an empty text, which ends every reader of Spark, and the text that
+    stands for null. `safe`: letters that are written as they are."""
     parts = []
     for column, value in zip(columns, values, strict=True):
-        name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe=""), column)
-        part = f"{name}={NULL_PARTITION if value is None else quote(str(value), safe=' :+,@')}"
+        if value in ("", NULL_PARTITION):
+            raise ConnectorError(
+                f"partition_by: column {column!r} is {value!r} in a row, which a directory cannot say (Hive takes it for null, and Spark "
+                "cannot read what has such a directory); make it null or another text before the sink"
+            )
+        name = _name_in_path(column)
+        part = f"{name}={NULL_PARTITION if value is None else quote(str(value), safe=safe)}"
         if len(part.encode()) > DIRECTORY_BYTES_MAX:
             raise ConnectorError(
                 f"partition_by: a value of column {column!r} that begins with {str(value)[:40]!r} makes the name of a directory of "
@@ -119,3 +128,22 @@ def partition_directory(columns: tuple[str, ...], values: tuple[object, ...]) ->
             )
         parts.append(part)
     return "/".join(parts)
+
+
+def table_directory(values: Iterable[tuple[str, str | None]]) -> str:
+    """`column=value/...` for data files of a table whose readers do not look at paths: all that counts is that two
+    directories are different when values are."""
+    parts = []
+    for column, text in values:
+        value = NULL_PARTITION if text is None else quote(text, safe="")
+        if text == NULL_PARTITION:
+            value = f"%{ord(text[0]):X}{text[1:]}"
+        part = f"{_name_in_path(column)}={value}"
+        if len(part.encode()) > DIRECTORY_BYTES_MAX:
+            part = f"{part[:SHORTENED]}-{hashlib.blake2b(part.encode(), digest_size=12).hexdigest()}"
+        parts.append(part)
+    return "/".join(parts)
+
+
+def _name_in_path(column: str) -> str:
+    return _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe=""), column)

@@ -24,6 +24,7 @@ PRIMITIVES = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
     "bytes": pa.binary(), "string": pa.string(), "null": pa.null(),
 }  # fmt: skip
+DECIMAL_DIGITS = 38
 LOGICAL = {
     "timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": pa.timestamp("us", "UTC"), "date": pa.date32(),
     "local-timestamp-millis": pa.timestamp("ms"), "local-timestamp-micros": pa.timestamp("us"),
@@ -159,6 +160,11 @@ def _type(kind: Any, name: str) -> tuple[pa.DataType, bool]:
         return PRIMITIVES[kind], kind == "null"
     logical = kind.get("logicalType")
     if logical == "decimal":
+        if not 1 <= kind["precision"] <= DECIMAL_DIGITS:
+            raise ConnectorError(
+                f"AvroFormat: field {name!r} is a decimal of {kind['precision']} digits, and columns have {DECIMAL_DIGITS} at most; "
+                "make it a string, or its bytes without the logical type"
+            )
         return pa.decimal128(kind["precision"], kind.get("scale", 0)), False
     if logical in LOGICAL:
         return LOGICAL[logical], False

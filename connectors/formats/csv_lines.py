@@ -11,12 +11,14 @@ import io
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
 
+QUOTE = ord('"')
 COLUMNS_MAX = 1 << 15
 """A longer header is no header; each column takes kilobytes."""
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "n/a", "null")
@@ -93,6 +95,8 @@ class CsvFormat(RowFormat):
         >>> csv.read_text(b"a,1\nb,2\n", 2).to_pydict()
         {'word': ['a', 'b'], 'n': [1, 2]}
         """
+        if np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE) % 2:
+            raise ValueError("a quote is opened and not closed")  # Arrow would take all that follows for one field
         table = pacsv.read_csv(
             pa.BufferReader(text),
             read_options=pacsv.ReadOptions(

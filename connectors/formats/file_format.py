@@ -366,7 +366,14 @@ class _LinesEncoder:
                 self._stream.write(self._rows.write_text(batch))
                 continue
             lines = [value or b"" for value in self._rows.encode(batch)]
-            self._stream.write(b"\n".join([*lines, b""]))
+            text = b"\n".join([*lines, b""])
+            if text.count(b"\n") != len(lines) or b"\r\n" in text:
+                broken = next(line for line in lines if b"\n" in line or line.endswith(b"\r"))
+                raise ConnectorError(
+                    f"{type(self._rows).__name__}: the value {broken[:40]!r} has a line break in it, and would be several rows of a file "
+                    "that has a row a line; replace line breaks before the sink, or write 'json', 'csv' or 'parquet'"
+                )
+            self._stream.write(text)
 
     def close(self) -> None:
         if self._owns_stream:

@@ -428,10 +428,10 @@ def json_of(stream: Any) -> JsonFormat:
     _check_shape(sample)
     read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
     table = pj.read_json(io.BytesIO(sample), read_options)
-    wide = _may_be_wide(table)
+    wide = [name for name, column in zip(table.column_names, table.columns, strict=True) if _is_wide(column)]
     rows = [json.loads(line) for line in sample.split(LINE_BREAK) if line.strip()] if wide else []
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in wide}
-    return JsonFormat(_usual(_with_wide(table.schema, found)))
+    return JsonFormat(_usual(_with_wide(table, found)))
 
 
 def _check_shape(sample: bytes) -> None:
@@ -460,12 +460,13 @@ def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
     )
     table = pacsv.read_csv(io.BytesIO(sample), *options, pacsv.ConvertOptions(null_values=NULLS))
     found: dict[str, list[Any]] = {}
-    if wide := _may_be_wide(table):
+    wide = [name for name, column in zip(table.column_names, table.columns, strict=True) if _is_wide(column)]
+    if wide:
         as_texts = pacsv.ConvertOptions(column_types=dict.fromkeys(wide, pa.string()), include_columns=wide)
         for name, column in pacsv.read_csv(io.BytesIO(sample), *options, as_texts).to_pydict().items():
             texts = [text for text in column if text not in NULLS]
             found[name] = [int(text) if INTEGER.fullmatch(text) else 0.0 for text in texts]
-    return CsvFormat(_usual(_with_wide(table.schema, found)), delimiter=delimiter, header=True)
+    return CsvFormat(_usual(_with_wide(table, found)), delimiter=delimiter, header=True)
 
 
 def avro_of(stream: Any) -> AvroFormat:
@@ -475,25 +476,50 @@ def avro_of(stream: Any) -> AvroFormat:
     return AvroFormat(_told(lambda: fastavro.reader(stream)).writer_schema)
 
 
-def _may_be_wide(table: pa.Table) -> list[str]:
-    """The columns that have numbers beyond int64, which Arrow takes for floats, and so changes."""
-    return [
-        name
-        for name, column in zip(table.column_names, table.columns, strict=True)
-        if pa.types.is_float64(column.type) and pc.any(pc.greater_equal(pc.abs(column), float(INT64_MAX))).as_py()
-    ]
+def _is_wide(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether a column has, inside of lists and objects too, numbers beyond int64, which Arrow takes for floats, and so
+    changes."""
+    if pa.types.is_float64(column.type):
+        return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_MAX))).as_py())
+    return any(_is_wide(part) for part in _parts_of(column))
 
 
-def _with_wide(schema: pa.Schema, found: Mapping[str, Sequence[Any]]) -> pa.Schema:
-    """The schema with decimals where all values are integers. Raises ValueError where no type holds them."""
+def _parts_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """The fields of objects, or the elements of lists."""
+    if pa.types.is_struct(column.type):
+        return [pc.struct_field(column, place) for place in range(column.type.num_fields)]
+    return [pc.list_flatten(column)] if pa.types.is_list(column.type) else []
+
+
+def _with_wide(table: pa.Table, found: Mapping[str, Sequence[Any]]) -> pa.Schema:
+    """The columns of the table, with decimals where all values are integers. Raises ValueError where no type holds
+    them. `found`: the values of columns that have numbers beyond int64."""
+    schema = table.schema
     for name, values in found.items():
-        if not all(isinstance(value, int) for value in values):
-            continue
-        if max(abs(value) for value in values) >= 10**DECIMAL_DIGITS:
-            raise ValueError(f"column {name!r} has integers of more than {DECIMAL_DIGITS} digits")
         place = schema.get_field_index(name)
-        schema = schema.set(place, pa.field(name, pa.decimal128(DECIMAL_DIGITS, 0)))
+        schema = schema.set(place, pa.field(name, _widened(table.column(name), values, name)))
     return schema
+
+
+def _widened(column: pa.Array | pa.ChunkedArray, values: Sequence[Any], name: str) -> pa.DataType:
+    kind, values = column.type, [value for value in values if value is not None]
+    if not _is_wide(column):
+        return kind
+    parts = _parts_of(column)
+    if pa.types.is_struct(kind):
+        fields = [
+            field.with_type(_widened(part, [value.get(field.name) for value in values], f"{name}.{field.name}"))
+            for field, part in zip(kind, parts, strict=True)
+        ]
+        return pa.struct(fields)
+    if pa.types.is_list(kind):
+        items = [item for value in values for item in value]
+        return pa.list_(kind.value_field.with_type(_widened(parts[0], items, name)))
+    if not all(isinstance(value, int) for value in values):
+        return kind
+    if max(abs(value) for value in values) >= 10**DECIMAL_DIGITS:
+        raise ValueError(f"column {name!r} has integers of more than {DECIMAL_DIGITS} digits")
+    return pa.decimal128(DECIMAL_DIGITS, 0)
 
 
 def _usual(schema: pa.Schema) -> pa.Schema:

@@ -32,7 +32,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     unusable,
 )
 from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows
-from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
+from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_known_years, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableWriter
 from snapline.dataflow.api.connector_api import (
@@ -194,7 +194,7 @@ def rows_for(sink: IcebergSink, table: Any | None, directory: str = "") -> Icebe
     if not sink.key:
         return rows
     rows.partitions.require_rewriting(sink.described)
-    return KeyedRows(rows, sink.key, sink.delete, sink.described)
+    return KeyedRows(rows, sink.key, sink.delete, sink.described, takes_nan=False)
 
 
 def create_table(catalog: Any, sink: IcebergSink, columns: pa.Schema) -> Any:
@@ -252,6 +252,7 @@ class IcebergRows:
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         batch = self.prepared(batch)
         require_no_nulls(batch, self._sink.described)
+        require_known_years(batch, self._sink.described)
         for values, rows in split_by_keys(batch, self.partitions.values(batch)):
             yield self.partitions.directory(values), rows
 

@@ -10,12 +10,12 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.connectors.files.filesystems import first_line, is_refusal
+from snapline.connectors.files.staging import table_directory
 from snapline.connectors.tables.table_columns import stored_type
 from snapline.connectors.tables.table_discovery import TableUnreachable
 from snapline.dataflow.errors import ConnectorError
@@ -165,10 +165,9 @@ class Partitions:
 
     def directory(self, values: Sequence[object]) -> str:
         """Where files of a partition lie; for people, since the table itself knows the partition of each file."""
-        return "/".join(
-            f"{quote(name, safe='')}={quote(str(value), safe='')}"
-            for (name, _, _), value in zip(self.fields, values, strict=True)
-        )
+        names = [name for name, _, _ in self.fields]
+        texts = [None if value is None else str(value) for value in values]
+        return table_directory(zip(names, texts, strict=True))
 
 
 def _parts(column: pa.Array, how: str) -> pa.Array:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -24,6 +25,7 @@ from snapline.dataflow.errors import ConnectorError
 if TYPE_CHECKING:
     from snapline.connectors.tables.table_source import TableSource
 
+ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 log = logging.getLogger(__name__)
 
 
@@ -110,7 +112,7 @@ class DataFileReader(SourceReader):
             else:
                 column = pa.nulls(rows.num_rows, field.type)
             try:
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                columns.append(column if column.type == field.type else _cast(column, field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConnectorError(
                     f"{self._files.described}: column {field.name!r} of {split.description['path']} is {column.type}, which does not fit "
@@ -139,3 +141,12 @@ class DataFileReader(SourceReader):
         return ConnectorError(
             f"{what}: {path} cannot be read as Parquet: {first_line(error)}; restore the file, or start behind the version that has it"
         )
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in another type; texts of moments may say no zone, and are in UTC then."""
+    if pa.types.is_string(column.type) and pa.types.is_timestamp(kind) and kind.tz is not None:
+        said = column.cast(pa.string())
+        is_zoned = pc.match_substring_regex(said, ZONE)
+        return pc.if_else(is_zoned, said, pc.binary_join_element_wise(said, "Z", "")).cast(kind)
+    return column.cast(kind)

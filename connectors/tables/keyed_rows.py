@@ -50,7 +50,11 @@ class PreparedRows(Protocol):
 class KeyedRows:
     """How rows become files that wait for a merge."""
 
-    def __init__(self, rows: PreparedRows, key: Sequence[str], delete: str, what: str) -> None:
+    def __init__(
+        self, rows: PreparedRows, key: Sequence[str], delete: str, what: str, *, takes_nan: bool = True
+    ) -> None:
+        """`takes_nan`: whether rows can be found by not-a-number."""
+        self._takes_nan = takes_nan
         self._rows, self._key, self._delete, self._what = rows, tuple(key), delete, what
 
     def fit(self, rows: pa.Schema) -> pa.Schema:
@@ -70,6 +74,11 @@ class KeyedRows:
         for name in self._key:
             if rows.column(name).null_count:
                 raise ConnectorError(f"{self._what}: a row has no key: {name!r} is null")
+            is_float = pa.types.is_floating(rows.column(name).type)
+            if is_float and not self._takes_nan and pc.any(pc.is_nan(rows.column(name))).as_py():
+                raise ConnectorError(
+                    f"{self._what}: {name!r} is not-a-number in a row, by which no row can be found; make it a number or leave it out"
+                )
         fields = [field.with_nullable(True) for field in rows.schema]
         yield "", pa.RecordBatch.from_arrays([*rows.columns, gone], schema=pa.schema([*fields, (GONE, pa.bool_())]))
 

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.dataflow.errors import ConnectorError
 
+FIRST_DAY, LAST_DAY, DAY_US = -719_162, 2_932_896, 86_400_000_000
+"""0001-01-01 and 9999-12-31, in days since 1970."""
 NewColumns = Literal["fail", "add"]
 StoredType = Callable[[pa.DataType], pa.DataType | None]
 """The type in which a new column of some type is written; None where the table has none."""
@@ -61,6 +64,24 @@ def require_no_nulls(batch: pa.RecordBatch, what: str) -> None:
         if not field.nullable and column.null_count:
             raise ConnectorError(
                 f"{what}: column {field.name!r} must not be null in the table, and a row has a null there"
+            )
+
+
+def require_known_years(batch: pa.RecordBatch, what: str) -> None:
+    """Raise ConnectorError for a time or day that the library of the table cannot put into words: its footers are read
+    with Python's, which end at 9999."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        kind = field.type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)) or column.null_count == len(column):
+            continue
+        least, greatest = pc.min_max(column.cast(pa.int64() if pa.types.is_timestamp(kind) else pa.int32())).values()
+        first, last = (
+            (FIRST_DAY, LAST_DAY) if pa.types.is_date32(kind) else (FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1)
+        )
+        if least.as_py() < first or greatest.as_py() > last:
+            raise ConnectorError(
+                f"{what}: column {field.name!r} has a time in a year before 1 or after 9999, which the table's library cannot read "
+                "back; correct it, or make it null, before the sink"
             )
 
 

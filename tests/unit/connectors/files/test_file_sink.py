@@ -207,6 +207,15 @@ def test_partitions_are_directories_that_every_tool_reads(tmp_path):
     assert pq.read_schema(tmp_path / names[0]).names == ["n", "word"]
 
 
+@pytest.mark.parametrize("value", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_partition_that_a_directory_cannot_say_is_refused(tmp_path, value):
+    """Spark reads nothing of what has a directory `shop=`, and the text that stands for null was null to all."""
+    writer = FileSink(tmp_path, partition_by=["shop"]).create_writer(Place(), ())
+    with pytest.raises(ConnectorError, match=rf"column 'shop' is '{value}' in a row, which a directory cannot say"):
+        writer.write(rows(1, shop=[value]))
+    writer.close()
+
+
 def test_a_partition_may_be_called_as_its_column_is(tmp_path):
     """Letters stay as they are, because readers look for the column by its name; signs of paths are escaped."""
     names = ["größe €", "a/b", "c=d"]

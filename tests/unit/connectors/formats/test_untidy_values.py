@@ -108,6 +108,48 @@ def test_integers_beyond_64_bits_are_inferred_as_decimals(tmp_path: Path, text: 
     assert expected == form.decode(lines)[0].column(0).to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ('{"n": 12345678901234567890, "m": 1}', {"n": decimal.Decimal(12345678901234567890), "m": 1}),
+        ("[1, 12345678901234567890, null]", [decimal.Decimal(1), decimal.Decimal(12345678901234567890), None]),
+        ('[{"n": 9223372036854775808}, null, {}]', [{"n": decimal.Decimal(2**63)}, None, {"n": None}]),
+        ('{"n": [1e300, 12345678901234567890]}', {"n": [1e300, 12345678901234567890.0]}),
+        ('{"n": [1.5], "m": null}', {"n": [1.5], "m": None}),
+    ],
+)
+def test_integers_beyond_64_bits_inside_of_objects_and_lists_are_decimals_too(value: str, expected: Any) -> None:
+    """They were floats, which have 53 bits of them."""
+    lines = [f'{{"v": {value}}}'.encode(), b'{"v": null}', b"{}"]
+
+    decoded = json_of(io.BytesIO(b"\n".join(lines))).decode(lines)[0]
+
+    assert [expected, None, None] == decoded.column(0).to_pylist()
+
+
+@pytest.mark.parametrize("text", [b'a\nx\n"y\nz\n', b'a\nx\n"y', b'a\nx\ny"y\nz\n'])
+def test_a_quote_that_is_not_closed_is_a_bad_row(tmp_path: Path, text: bytes) -> None:
+    """The rest of the file was one field of one row, in silence."""
+    schema = pa.schema([("a", pa.string())])
+    form = FileSource("/nowhere", CsvFormat(schema, header=True)).format
+    parts = list(form.read(io.BytesIO(text), {}, batch_rows=10))
+
+    assert [{"a": "x"}] == [row for part in parts for row in part.rows.to_pylist()]
+    assert [(3, "a quote is opened and not closed")] == [(bad.number, bad.reason) for part in parts for bad in part.bad]
+    assert [1] == [bad.index for bad in CsvFormat(schema).decode([b"x", b'"y', b"z"])[1]]
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\r"])
+def test_raw_values_with_line_breaks_are_refused_in_files_of_lines(value: str) -> None:
+    """They were two rows, and a carriage return was gone, when the file was read."""
+    form = FileSink("/nowhere", RawFormat("line", text=True)).format
+    writer = form.open(io.BytesIO(), form.schema)
+
+    with pytest.raises(ConnectorError, match="has a line break in it, and would be several rows of a file"):
+        writer.write(pa.table({"line": ["fine", value]}))
+    writer.write(pa.table({"line": ["a\rb", "", None]}))
+
+
 def test_integers_that_no_type_holds_are_said(tmp_path: Path) -> None:
     """In one line, which names file and column."""
     (tmp_path / "wide.csv").write_text(f"n\n{10**38}\n")
@@ -229,3 +271,10 @@ def test_avro_refuses_numbers_that_it_would_change(kind: str, column: pa.Array, 
     """1.5 was written as 1, and an int beyond 32 bits as what no reader of Avro takes."""
     with pytest.raises(ConnectorError, match=says):
         read_again(avro(kind), column)
+
+
+@pytest.mark.parametrize("digits", [0, 39])
+def test_decimals_of_avro_that_no_column_holds_name_their_field(digits: int) -> None:
+    """It was Arrow's line about a precision, of no field."""
+    with pytest.raises(ConnectorError, match=f"field 'v' is a decimal of {digits} digits, and columns have 38 at most"):
+        avro({"type": "bytes", "logicalType": "decimal", "precision": digits})

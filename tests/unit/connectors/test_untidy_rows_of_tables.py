@@ -1,0 +1,178 @@
+"""Delta and Iceberg tables with rows that are less tidy: partitions, names, times, keys, columns that came later."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg import expressions
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from snapline.connectors import DeltaSink, DeltaSource, IcebergSink, IcebergSource
+from snapline.dataflow.api.connector_api import GlobalCommittable
+from snapline.dataflow.errors import ConnectorError
+from tests.unit.connectors.parquet.places import Place
+
+JOBS = itertools.count(1)
+LATE = 253_402_300_800_000_000
+"""The first microsecond of the year 10000."""
+Tables = tuple[dict[str, str], Catalog]
+
+
+@pytest.fixture
+def iceberg(tmp_path) -> Iterator[Tables]:
+    """A catalogue with a namespace."""
+    where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    (tmp_path / "warehouse").mkdir()
+    catalog = load_catalog("default", **where)
+    catalog.create_namespace("shop")
+    yield where, catalog
+    executor, ExecutorFactory._instance = ExecutorFactory._instance, None
+    if executor is not None:
+        executor.shutdown()  # the library keeps its threads
+
+
+def write(sink: Any, columns: dict[str, Any]) -> None:
+    """One checkpoint of a job of its own."""
+    sink.validate()
+    place = Place(job_id=f"job-{next(JOBS)}")
+    writer = sink.create_writer(place, ())
+    writer.write(pa.RecordBatch.from_pydict(columns))
+    committables = writer.prepare_commit(1)
+    writer.close()
+    together = GlobalCommittable(place.job_id, place.operator_uid, 1, tuple(committables), False)
+    sink.create_global_committer(place).commit(together)
+
+
+def read(source: Any) -> list[dict[str, Any]]:
+    """All rows of a source that ends."""
+    source.enumerate_splits()
+    reader = source.create_reader(Place())
+    reader.add_splits(source.create_enumerator(()).discover({}).splits)
+    found: list[dict[str, Any]] = []
+    while (polled := reader.poll_next(0)).batch is not None or polled.finished_splits:
+        found += [] if polled.batch is None else polled.batch.to_pylist()
+    reader.close()
+    return sorted(found, key=lambda row: row.get("n", 0))
+
+
+def times(*values: int | None, zone: str | None = None) -> pa.Array:
+    return pa.array(values, pa.timestamp("us", zone))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        times(0, None, 1_700_000_000_123_456, -1, zone="UTC"),
+        times(0, None, 1_700_000_000_123_456),
+        pa.array(["a b", None, "é/%2F", "x=y:z", "+@,#?", " ", "None", "null"]),
+        pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)]),
+        pa.array([True, None, False]),
+    ],
+    ids=lambda column: str(column.type),
+)
+@pytest.mark.parametrize("start", [None, 0])
+def test_partitions_of_delta_are_read_as_they_were_written(tmp_path, column, start):
+    """By us and by polars; those of times with a zone could not be read, whoever had written them."""
+    expected = [{"ü b": value, "n": number} for number, value in enumerate(column.to_pylist())]
+
+    write(DeltaSink(tmp_path / "ours", partition_by=["ü b"]), {"ü b": column, "n": range(len(column))})
+    rows = pa.table({"ü b": column, "n": range(len(column))})
+    deltalake.write_deltalake(tmp_path / "theirs", rows, partition_by=["ü b"])
+
+    for path in (tmp_path / "ours", tmp_path / "theirs"):
+        assert expected == read(DeltaSource(path, columns=["ü b", "n"], starting_version=start))
+    assert expected == pl.read_delta(str(tmp_path / "ours")).select("ü b", "n").sort("n").to_dicts()
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [("__HIVE_DEFAULT_PARTITION__", "which a directory cannot say"), ("a" * 300, "shorten it")]
+)
+def test_partitions_of_delta_that_a_path_cannot_say_are_refused(tmp_path, value, says):
+    """The text that stands for null became null, or null it, whichever came first; polars reads them from the path."""
+    with pytest.raises(ConnectorError, match=rf"partition_by: .*{says}"):
+        write(DeltaSink(tmp_path / "table", partition_by=["p"]), {"p": [value], "n": [1]})
+
+
+def test_null_and_the_text_none_are_two_partitions_of_iceberg(iceberg):
+    """They shared a file, whose partition was said to be the text: who asked for nulls found none."""
+    where, catalog = iceberg
+    values = [None, "None", "__HIVE_DEFAULT_PARTITION__", "a" * 300, "b" * 300, ""]
+
+    write(IcebergSink("shop.t", catalog=where, partition_by=["p"]), {"p": values, "n": range(len(values))})
+
+    table = catalog.load_table("shop.t")
+    built: Any = expressions  # the library's types say less than its constructors take
+    asked = [built.IsNull("p"), *(built.EqualTo("p", value) for value in values[1:])]
+    assert [[number] for number in range(len(values))] == [
+        table.scan(row_filter=expression).to_arrow().column("n").to_pylist() for expression in asked
+    ]
+    assert values == [row["p"] for row in read(IcebergSource("shop.t", catalog=where))]
+
+
+@pytest.mark.parametrize("name", ["a.b", 'a"b', "a`b", "a b", "select", "Ü"])
+def test_keys_may_have_any_name(tmp_path, iceberg, name):
+    """Delta's library took a dot for the name of a table, and the job tried for ever."""
+    where, catalog = iceberg
+    for values in (["x"], ["x", "y"]):
+        columns = {name: values, "n": range(len(values))}
+        write(DeltaSink(tmp_path / "table", key=[name]), columns)
+        write(IcebergSink("shop.t", catalog=where, key=[name]), columns)
+
+    expected = [{name: "x", "n": 0}, {name: "y", "n": 1}]
+    assert expected == pl.read_delta(str(tmp_path / "table")).sort("n").to_dicts()
+    assert expected == catalog.load_table("shop.t").scan().to_arrow().sort_by("n").to_pylist()
+
+
+def test_a_key_that_is_not_a_number(tmp_path, iceberg):
+    """Delta finds it; Iceberg's library does not, and the job tried for ever and said to look at the network."""
+    nan = float("nan")
+    for number in (1, 2):
+        write(DeltaSink(tmp_path / "table", key=["k"]), {"k": [nan], "n": [number]})
+
+    assert [2] == deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().column("n").to_pylist()
+    with pytest.raises(ConnectorError, match="'k' is not-a-number in a row, by which no row can be found"):
+        write(IcebergSink("shop.t", catalog=iceberg[0], key=["k"]), {"k": [nan], "n": [1]})
+
+
+@pytest.mark.parametrize("column", [times(0, LATE), pa.array([0, 3_000_000], pa.date32())])
+def test_years_beyond_9999(tmp_path, iceberg, column):
+    """Python's times end there, and so did the job, with a traceback; Iceberg's library cannot read them back."""
+    write(DeltaSink(tmp_path / "table"), {"at": column})
+
+    assert column.equals(deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().column("at").combine_chunks())
+    with pytest.raises(ConnectorError, match="column 'at' has a time in a year before 1 or after 9999"):
+        write(IcebergSink("shop.t", catalog=iceberg[0]), {"at": column})
+
+
+def test_a_column_that_came_later_is_null_before(tmp_path):
+    """A table that had got a column could not be read from its first version on."""
+    for columns in ({"n": [1]}, {"n": [2], "later": ["a"]}):
+        deltalake.write_deltalake(tmp_path / "table", pa.table(columns), mode="append", schema_mode="merge")
+
+    rows = read(DeltaSource(tmp_path / "table", starting_version=0))
+
+    assert [{"n": 1, "later": None}, {"n": 2, "later": "a"}] == rows
+
+
+@pytest.mark.parametrize(
+    ("there", "given"),
+    [(pa.array([1], pa.int32()), [2**40]), (times(0), pa.array([1], pa.timestamp("ns")))],
+    ids=["integers", "nanoseconds"],
+)
+def test_a_value_that_does_not_fit_is_said_with_its_column(
+    tmp_path: Path, there: pa.Array, given: Sequence[Any]
+) -> None:
+    """Among a hundred columns that is what one wants to know."""
+    deltalake.write_deltalake(tmp_path / "table", pa.table({"v": there}))
+
+    with pytest.raises(ConnectorError, match="a batch does not fit the schema: column 'v': "):
+        write(DeltaSink(tmp_path / "table"), {"v": given})
