@@ -217,8 +217,8 @@ class DeltaVersions:
             raise unusable(source.path, error) from error
 
     def _require_columns(self, schema: str, version: int) -> None:
-        """Raise ConnectorError when the table has lost a column that is read, or its type. Earlier versions may not have
-        had it yet."""
+        """Raise ConnectorError when the table has lost a column that is read, or its type. Earlier versions may not
+        have had it yet."""
         if self._schema is None or version <= self._source.known_at:
             return
         now = pa.schema(library().Schema.from_json(schema).to_arrow())
