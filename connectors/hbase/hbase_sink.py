@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 TIMEOUT_MS = 30_000
+ROW_KEY_BYTES_MAX = 32_767
 PAUSE_SECONDS = 0.002
 """After it, the server's clock has gone on by a millisecond at least."""
 
@@ -46,7 +48,8 @@ class HBaseSink(Sink):
     ) -> None:
         """`host`, `port`: of HBase's Thrift server. `row_key`: the column that names the row. Every other column is a
         cell of `family`, under its name; bytes as they are, else as text in UTF-8; null is no cell. `delete`: a column
-        of truth values, true for rows that are to be deleted. `batch_rows`: so many rows are sent at once."""
+        of truth values, true for rows that are to be deleted, or of row kinds: `-D` deletes, and `-U` is passed over.
+        `batch_rows`: so many rows are sent at once."""
         if batch_rows < 1 or timeout_ms < 1:
             raise ConnectorError("HBaseSink: batch_rows and timeout_ms must be positive")
         self.table = table
@@ -133,20 +136,25 @@ class HBaseWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         sink = self._sink
-        for name in (sink.row_key, sink.delete):
-            if name and name not in batch.schema.names:
-                raise ConnectorError(
-                    f"{sink.described}: the rows have no column {name!r} but {', '.join(batch.schema.names)}"
-                )
+        if sink.row_key not in batch.schema.names:
+            raise ConnectorError(
+                f"{sink.described}: the rows have no column {sink.row_key!r} but {', '.join(batch.schema.names)}"
+            )
         keys = self._values(batch, sink.row_key)
-        deleted = batch.column(sink.delete).to_pylist() if sink.delete else [False] * len(keys)
+        kinds = row_kinds(batch, sink.delete, sink.described)
         names = [name for name in batch.schema.names if name not in {sink.row_key, sink.delete}]
         columns = [(f"{sink.family}:{name}".encode(), self._values(batch, name)) for name in names]
-        for number, (key, is_deleted) in enumerate(zip(keys, deleted, strict=True)):
+        for number, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
             if not key:
                 raise ConnectorError(f"{sink.described}: a row has no row key: {sink.row_key!r} is null or empty")
+            if len(key) > ROW_KEY_BYTES_MAX:
+                raise ConnectorError(
+                    f"{sink.described}: a row key of {len(key)} bytes, which begins with {key[:40]!r}; HBase takes {ROW_KEY_BYTES_MAX}"
+                )
+            if kind == BEFORE:
+                continue
             cells = {name: values[number] for name, values in columns if values[number] is not None}
-            self._add(key, None if is_deleted else cells)  # type: ignore[arg-type]  # nulls are left out
+            self._add(key, None if kind == GONE else cells)  # type: ignore[arg-type]  # nulls are left out
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         self._flush()

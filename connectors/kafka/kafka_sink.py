@@ -59,6 +59,7 @@ class KafkaSink(Sink):
         timestamp: str | None = None,
         headers: str | None = None,
         partition: str | None = None,
+        delete: str = "",
         guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once",
         transactional_id_prefix: str | None = None,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
@@ -66,7 +67,9 @@ class KafkaSink(Sink):
         settings: Settings | None = None,
     ) -> None:
         """`format`: of values; default is the column `value` as it is. `key`, `timestamp`, `headers`, `partition`:
-        columns that these are taken from; keys that are no bytes are written as text. `transactional_id_prefix`: begins
+        columns that these are taken from; keys that are no bytes are written as text. `delete`: with `key`, a column of
+        truth values or row kinds: true, or `-D`, writes a tombstone (the key with a null value), and `-U` is passed
+        over, so that a compacted topic keeps the last row of each key. `transactional_id_prefix`: begins
         the transactional ids, for access control; with a prefix of its own a sink also ends what earlier runs of its
         job left open, so give it to one job only. `transaction_timeout_ms`: Kafka aborts a transaction that is open for
         longer, which must cover the checkpoint interval, a checkpoint's duration and the time that a recovery takes.
@@ -84,6 +87,9 @@ class KafkaSink(Sink):
         self.bootstrap_servers = bootstrap_servers
         self.format: RowFormat = format or RawFormat()
         self.columns: MessageColumns = MessageColumns(key, timestamp, headers, partition)
+        self.delete = delete
+        if delete and key is None:
+            raise ConnectorError("KafkaSink: delete= needs key=, which a tombstone is of")
         self.guarantee = guarantee
         self.transactional_id_prefix = transactional_id_prefix
         self.transaction_timeout_ms = transaction_timeout_ms
@@ -101,7 +107,7 @@ class KafkaSink(Sink):
         if columns is not None:
             self.columns.require(columns.names, self.topic)
             require_columns(self.format.schema, columns, f"KafkaSink {self.topic}")
-        return stream
+        return stream.key_by(self.columns.key) if self.delete else stream
 
     def validate(self) -> None:
         with Metadata(self.bootstrap_servers, how_to_reach(self.settings)) as cluster:

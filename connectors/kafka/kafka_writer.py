@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from snapline.connectors.connector_metrics import BYTES_WRITTEN, CONNECTION_ERRORS
 from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
+from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
@@ -180,8 +181,13 @@ class RowProducer:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; waits while too many are queued."""
-        require_columns(self._sink.format.schema, batch.schema, f"KafkaSink {self._sink.topic}")
-        values = self._sink.format.encode(batch)
+        what = f"KafkaSink {self._sink.topic}"
+        require_columns(self._sink.format.schema, batch.schema, what)
+        values: Sequence[bytes | None]
+        if self._sink.delete:
+            batch, values = self._with_tombstones(batch, what)
+        else:
+            values = self._sink.format.encode(batch)
         self._bytes_written.inc(sum(len(value) for value in values if value is not None))
         columns = self._sink.columns.of(batch, self._sink.topic)
         for start in range(0, len(values), CHUNK_ROWS):
@@ -199,6 +205,19 @@ class RowProducer:
                 self._send_together(those, partition)
         self.producer.poll(0)
         self.check()
+
+    def _with_tombstones(self, batch: pa.RecordBatch, what: str) -> tuple[pa.RecordBatch, Sequence[bytes | None]]:
+        """The rows without those before updates, and their values, which are null where a row is deleted."""
+        sink = self._sink
+        kinds = pa.array(row_kinds(batch, sink.delete, what), pa.string())
+        kept = pc.not_equal(kinds, BEFORE)
+        batch, is_gone = batch.filter(kept), pc.equal(kinds, GONE).filter(kept)
+        if batch.column(str(sink.columns.key)).null_count:
+            raise ConnectorError(
+                f"{what}: a row has no key: {sink.columns.key!r} is null, and rows with delete= need one"
+            )
+        values = iter(sink.format.encode(batch.filter(pc.invert(is_gone))))
+        return batch, [None if gone else next(values) for gone in is_gone.to_pylist()]
 
     def _send_together(self, messages: list[dict[str, Any]], partition: int) -> None:
         """A call has one partition: what single messages say of it is not heard."""

@@ -63,6 +63,8 @@ class RedisLookup(ServiceLookup):
         self.columns: dict[str, pa.DataType] = dict(columns)
         self.prefix = prefix
         self.value = value
+        self.key_type: pa.DataType | None = None
+        """That of the rows' column, once it is known."""
         super().__init__(
             [on], columns, how=how, cache_keys=cache_keys, cache_ms=cache_ms,
             cache_absent_ms=cache_absent_ms, connections=connections, batch_keys=batch_keys, query_timeout_ms=query_timeout_ms,
@@ -89,6 +91,9 @@ class RedisLookup(ServiceLookup):
             raise ConnectorError(
                 f"{self.described}: on= names {self.on!r}, and the rows have {', '.join(schema.names)}"
             )
+        self.key_type = schema.field(self.on).type
+        if pa.types.is_nested(self.key_type) or pa.types.is_duration(self.key_type):
+            raise ConnectorError(f"{self.described}: on= names {self.on!r}, which is {self.key_type}; make it a text")
         if twice := sorted(set(self.columns) & set(schema.names)):
             raise ConnectorError(f"{self.described}: the rows have a column {twice[0]!r} already")
         return pa.schema([*schema, *self.columns.items()])
@@ -108,8 +113,8 @@ class RedisLookup(ServiceLookup):
     async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
         """Ask the server for all of these keys together."""
         pipeline = self._client.pipeline(transaction=False)
-        for (key,) in keys:
-            name = self.prefix.encode() + (key if isinstance(key, bytes) else str(key).encode())
+        for text in self._texts([key for (key,) in keys]):
+            name = self.prefix.encode() + text
             if self.value == "hash":
                 pipeline.hmget(name, list(self.columns))
             else:
@@ -120,6 +125,13 @@ class RedisLookup(ServiceLookup):
             line = refused(self.described, self.url, error)
             raise (ServiceAway(str(line)) if is_away(error) else line) from error
         return dict(zip(keys, self._read(keys, answers), strict=True))
+
+    def _texts(self, keys: Sequence[Any]) -> list[bytes]:
+        """The keys as `RedisSink` writes them, which for truth values, floats and times is not as Python does."""
+        if all(isinstance(key, bytes) for key in keys):
+            return list(keys)
+        texts: list[str] = pa.array(keys, self.key_type).cast(pa.string()).to_pylist()
+        return [text.encode() for text in texts]
 
     def _read(self, keys: Sequence[Key], answers: Sequence[Any]) -> list[Found]:
         """The rows of keys. Raises ConnectorError for a text that is no value of its type."""

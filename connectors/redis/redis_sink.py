@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.connectors.files.staging import file_name
 from snapline.connectors.redis.redis_connection import connect, library, refused, texts
+from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import ConnectorError
 
@@ -113,16 +114,16 @@ class RedisWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         sink = self._sink
         keys = texts(batch, sink.key, sink.described)
-        kinds = self._kinds(batch)
+        kinds = row_kinds(batch, sink.delete, sink.described)
         names = [sink.value] if sink.value else [n for n in batch.schema.names if n not in {sink.key, sink.delete}]
         columns = [(name.encode(), texts(batch, name, sink.described)) for name in names]
         for number, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
             if key is None:
                 raise ConnectorError(f"{sink.described}: a row has no key: {sink.key!r} is null")
-            if kind == "-U":
+            if kind == BEFORE:
                 continue
             value: Value = None
-            if kind != "-D":
+            if kind != GONE:
                 found = {name: values[number] for name, values in columns}
                 present = {name: each for name, each in found.items() if each is not None}
                 value = present.get(sink.value.encode()) if sink.value else present or None
@@ -145,29 +146,6 @@ class RedisWriter(SinkWriter):
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-    def _kinds(self, batch: pa.RecordBatch) -> Sequence[str]:
-        """What each row does, as kinds of rows."""
-        sink = self._sink
-        if not sink.delete:
-            return ["+U"] * batch.num_rows
-        if sink.delete not in batch.schema.names:
-            raise ConnectorError(
-                f"{sink.described}: the rows have no column {sink.delete!r} but {', '.join(batch.schema.names)}"
-            )
-        column = batch.column(sink.delete)
-        if pa.types.is_boolean(column.type):
-            return ["-D" if gone else "+U" for gone in column.to_pylist()]
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            raise ConnectorError(
-                f"{sink.described}: delete= names {sink.delete!r}, which is {column.type}; give truth values or row kinds"
-            )
-        found: list[str] = column.to_pylist()
-        if wrong := set(found) - {"+I", "+U", "-U", "-D"}:
-            raise ConnectorError(
-                f"{sink.described}: {sink.delete!r} is {next(iter(wrong))!r} in a row; there are +I, +U, -U and -D"
-            )
-        return found
 
     def _flush(self) -> None:
         if not self._pending or self._client is None:

@@ -116,3 +116,34 @@ def test_what_cannot_work_is_said_in_a_line(server, make, says):
     with pytest.raises(ConnectorError) as refusal:
         make(server[1])
     assert says in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_row_kinds_delete_at_minus_d_alone(server):
+    """Every row was deleted, because a text that is not empty is true."""
+    memory, port = server
+    kinds = ["+I", "+I", "-U", "+U", "-D"]
+    write_to(
+        sink_at(port, delete="row_kind", batch_rows=1), rows("a", "b", "a", "a", "b", n=[1, 2, 1, 3, 2], row_kind=kinds)
+    )
+
+    assert {b"a": {b"d:n": b"3"}} == memory.rows
+    with pytest.raises(ConnectorError, match="delete= names 'n', which is int64; give truth values or row kinds"):
+        write_to(sink_at(port, delete="n"), rows("a", n=[1]))
+
+
+def test_keys_of_any_bytes_and_their_length(server):
+    """What separates is no other letter, an empty value is a cell; HBase's own limit is said here."""
+    memory, port = server
+    keys = [b"\xff\x00:", "é\n".encode(), b"a" * 32_767]
+    batch = pa.RecordBatch.from_pydict({"k": keys, "v": [b"", b"\x00", b"x" * 1_000_000]})
+    sink = sink_at(port)
+    writer = sink.create_writer(Place(), ())
+    writer.write(batch)
+    writer.prepare_commit(1)
+    writer.close()
+
+    assert dict(zip(keys, [b"", b"\x00", b"x" * 1_000_000], strict=True)) == {
+        key: cells[b"d:v"] for key, cells in memory.rows.items()
+    }
+    with pytest.raises(ConnectorError, match=r"a row key of 32768 bytes, which begins with b'aaa.*; HBase takes 32767"):
+        write_to(sink, rows("a" * 32_768, n=[1]))

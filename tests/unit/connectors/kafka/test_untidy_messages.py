@@ -162,3 +162,35 @@ def test_raw_values_may_be_categories_or_of_one_size(broker, column):
     write(broker, topic, {"value": column})
 
     assert [b"a"] == broker.values(topic)
+
+
+@pytest.mark.parametrize(
+    "kind", [NUMBER, AvroFormat({"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]})]
+)
+@pytest.mark.parametrize("more", [{}, {"h": pa.array([None] * 6, HEADERS)}], ids=["together", "one by one"])
+def test_changes_become_the_last_rows_of_keys_and_tombstones(broker, kind, more):
+    """As Flink's upsert-kafka has it; a deleted row has its key and nulls, which the format need not take."""
+    topic = broker.topic()
+    changes = {
+        "k": ["a", "b", "a", "a", "b", ""],
+        "n": [1, 2, 1, 3, None, 4],
+        "row_kind": ["+I", "+I", "-U", "+U", "-D", "+I"],
+        **more,
+    }
+
+    write(broker, topic, changes, format=kind, key="k", delete="row_kind", headers="h" if more else None)
+
+    rows = read(broker, topic, kind, metadata=["key"])
+    assert [(b"a", 1), (b"b", 2), (b"a", 3), (b"b", None), (b"", 4)] == [(row["key"], row["n"]) for row in rows]
+    assert [message.key() for message in broker.read(topic) if message.value() is None] == [b"b"]
+
+
+def test_changes_need_keys(broker):
+    """A tombstone without a key deletes nothing."""
+    with pytest.raises(ConnectorError, match="KafkaSink: delete= needs key="):
+        KafkaSink("t", bootstrap_servers="127.0.0.1:1", delete="gone")
+    with pytest.raises(ConnectorError, match="a row has no key: 'k' is null, and rows with delete= need one"):
+        write(
+            broker, broker.topic(), {"k": pa.array([None], pa.string()), "n": [1], "gone": [True]},
+            format=NUMBER, key="k", delete="gone",
+        )  # fmt: skip

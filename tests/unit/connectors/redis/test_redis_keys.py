@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import decimal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,45 @@ def test_look_ups_that_cannot_work(server, tmp_path: Path):
         away.start()
         assert asked.rows({"shop": 1}) == [{"shop": 1, "m": None}]
     away.close()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([True, False]),
+        pa.array([1.0, 2.5, 1e300]),
+        pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("s")),  # noqa: DTZ001
+        pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "America/New_York")),
+        pa.array([decimal.Decimal("0.0000000")]),
+        pa.array([b"\xff:\x00", b""]),
+        pa.array(["a:b", "", "é\n"]),
+        pa.array(["a", "b"]).dictionary_encode(),
+    ],
+    ids=lambda column: str(column.type)[:20],
+)
+def test_a_look_up_finds_the_keys_that_the_sink_has_written(server, column):
+    """Truth values, floats and times were written in Arrow's words and asked for in Python's: none was found."""
+    rows = pa.RecordBatch.from_pydict({"k": column, "n": range(len(column))})
+    write(RedisSink("k", url=server.url, prefix="p:"), rows)
+    lookup = RedisLookup("k", url=server.url, prefix="p:", columns={"n": pa.int64()}, connections=1)
+    lookup.result_schema(pa.schema([("k", column.type)]))
+    lookup.open(Place())  # type: ignore[arg-type]  # has the metrics
+
+    async def ask() -> list[Any]:
+        found = await lookup._found_for(0, [(key,) for key in column.to_pylist()])
+        return [row["n"] for rows_of_key in found.values() for row in rows_of_key]
+
+    numbers = asyncio.run(ask())
+    lookup.close()
+    assert list(range(len(column))) == numbers
+
+
+def test_large_values_come_back(server):
+    """Of a megabyte, by each guarantee."""
+    value = b"\x00\xff" * 500_000
+    rows = pa.RecordBatch.from_pydict({"k": ["a"], "v": [value]})
+    once = RedisSink("k", url=server.url, prefix="once:", value="v", guarantee="exactly_once")
+    write(RedisSink("k", url=server.url, value="v"), rows)
+    commit(once, write(once, rows))
+
+    assert {"a": value, "once:a": value} == keys(server)
