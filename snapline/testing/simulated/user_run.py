@@ -311,7 +311,9 @@ class UserRun:
     def _arrived(self, payload: bytes) -> Any:
         """Read a specification, as a task does."""
         spec = cloudpickle.loads(payload)
-        uid = self._uid_of[payload]
+        uid = self._uid_of.get(payload)
+        if uid is None:  # of an edge, which has no function of the user's
+            return spec
         self._on_function(uid, spec)
         if is_own_sink(spec):
             watch_sink(uid, getattr(spec, "sink", None) or spec.function)
