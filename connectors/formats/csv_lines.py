@@ -1,7 +1,8 @@
 """CSV: one line a row. Read and written by pyarrow, whole batches at once.
 
 Decides that a value is one line with the schema's columns in their order; a line break inside a quoted field stays
-there. A file may begin with a header, which then says the order of its columns.
+there; an empty text is in quotes, and one that is null is nothing at all, as Spark and polars have it. A file may begin
+with a header, which then says the order of its columns.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import io
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,9 @@ QUOTE = ord('"')
 COLUMNS_MAX = 1 << 15
 """A longer header is no header; each column takes kilobytes."""
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "n/a", "null")
-"""Fields that are null, unless the column is a string: Arrow's own, without those that say not-a-number."""
+"""Fields that are null, unless the column is a text: Arrow's own, without those that say not-a-number. A text is null
+where there is nothing, not even quotes."""
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 class CsvFormat(RowFormat):
@@ -36,9 +40,11 @@ class CsvFormat(RowFormat):
     """
 
     def __init__(self, schema: pa.Schema, *, delimiter: str = ",", header: bool = False) -> None:
-        """`schema`: of the columns, in the order of the line. An empty field, or one that says NA or null, is null,
-        unless the column is a string. `header`: files begin with a line of names; those that are read may have their
-        columns in another order, and more of them."""
+        """`schema`: of the columns, in the order of the line. An empty field is null; so is one that says NA or null,
+        or has empty quotes, unless the column is a text. `header`: files begin with a line of names; those that are
+        read may have their columns in another order, and more of them."""
+        if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
+            raise ConnectorError(f"CsvFormat: delimiter is one letter of ASCII, not {delimiter!r}")
         self._schema = schema.remove_metadata()
         self.delimiter = delimiter
         self.header = header
@@ -97,7 +103,29 @@ class CsvFormat(RowFormat):
         """
         if np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE) % 2:
             raise ValueError("a quote is opened and not closed")  # Arrow would take all that follows for one field
-        table = pacsv.read_csv(
+        table = self._read(text)
+        if count is not None and table.num_rows != count:
+            raise ValueError("a line of CSV is not one row")
+        return table.select(self._schema.names).combine_chunks().to_batches()[0]
+
+    def _read(self, text: bytes | pa.Buffer) -> pa.Table:
+        texts = [field.name for field in self._schema if any(is_kind(field.type) for is_kind in TEXTS)]
+        if not texts:
+            return self._convert(text, null_values=NULLS)
+        plain = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        try:
+            return self._convert(text, **plain)
+        except pa.ArrowInvalid:  # perhaps because of nulls that say so, which to a text are words
+            rest = [name for name in self._schema.names if name not in texts]
+            if not rest:
+                raise
+            found = self._convert(text, null_values=NULLS, include_columns=rest)
+            for name, column in zip(texts, self._convert(text, **plain, include_columns=texts).columns, strict=True):
+                found = found.append_column(self._schema.field(name), column)
+            return found
+
+    def _convert(self, text: bytes | pa.Buffer, **options: Any) -> pa.Table:
+        return pacsv.read_csv(
             pa.BufferReader(text),
             read_options=pacsv.ReadOptions(
                 use_threads=False, block_size=len(text) + 1, column_names=self._schema.names
@@ -105,11 +133,8 @@ class CsvFormat(RowFormat):
             parse_options=pacsv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=False
             ),
-            convert_options=pacsv.ConvertOptions(column_types=self._schema, null_values=NULLS),
+            convert_options=pacsv.ConvertOptions(column_types=self._schema, **options),
         )
-        if count is not None and table.num_rows != count:
-            raise ValueError("a line of CSV is not one row")
-        return table.select(self._schema.names).combine_chunks().to_batches()[0]
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         lines: list[bytes | None] = list(self.write_text(batch).to_pybytes().split(b"\n")[:-1])

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from snapline.connectors.connector_metrics import COMMIT_RETRIES
 from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
@@ -259,7 +260,7 @@ class IcebergRows:
     def note(self) -> dict[str, Any]:
         columns = pa.schema(self._written).serialize().to_pybytes().hex()
         return {"table": self._sink.table, "directory": self._directory, "columns": columns,
-                "new_columns": self._sink.new_columns}  # fmt: skip
+                "new_columns": self._sink.new_columns, "spec": self.partitions.spec_id}  # fmt: skip
 
     def note_of_file(self, file: SealedFile) -> dict[str, Any]:
         return {}
@@ -308,6 +309,8 @@ class IcebergCommitter(GlobalCommitter):
         paths = [f"{note['directory']}/{file['path']}" for note in notes for file in note["files"]]
         before = table.metadata_location
         summary = {JOB: together.job_id, SINK: together.sink_uid, CHECKPOINT: str(together.checkpoint_id)}
+        # Files that were written for other partitions cannot be added, and their rows are written anew.
+        is_respread = any(note.get("spec", table.spec().spec_id) != table.spec().spec_id for note in notes)
         lacking = [columns_lacking(table, note, what) for note in {note["columns"]: note for note in notes}.values()]
         # The library would commit again by itself, without another look at what was committed meanwhile.
         table.metadata = table.metadata.model_copy(update={"properties": {**table.metadata.properties, RETRIES: "0"}})
@@ -321,6 +324,8 @@ class IcebergCommitter(GlobalCommitter):
                     waiting = waiting_rows(notes[0]["directory"], data_directory(table)[1], notes)
                     required = [field.name for field in columns_of(table) if not field.nullable]
                     merge_rows(transaction, waiting, key, required, summary)
+                elif is_respread:
+                    transaction.append(rows_of_files(table, notes), summary)
                 else:
                     transaction.add_files(paths, summary, check_duplicate_files=together.may_repeat)
         except CommitFailedException as error:
@@ -330,7 +335,7 @@ class IcebergCommitter(GlobalCommitter):
             return False
         except failures() as error:
             raise unusable(self._name, error) from error
-        if key:
+        if key or is_respread:
             self.abort(together)  # the rows are in the table's own files
         return True
 
@@ -346,6 +351,17 @@ def committed(table: Any, job_id: str, sink_uid: str) -> int | None:
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
     return None
+
+
+def rows_of_files(table: Any, notes: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows of a checkpoint's files."""
+    tables = []
+    for note in notes:
+        files, location = open_output(note["directory"], data_directory(table)[1])
+        for file in note["files"]:
+            with files.read(f"{location.path}/{file['path']}") as stream:
+                tables.append(pq.read_table(stream))
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def columns_lacking(table: Any, note: Mapping[str, Any], what: str) -> pa.Schema | None:

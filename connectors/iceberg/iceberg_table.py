@@ -117,6 +117,7 @@ class Partitions:
         """Take the columns of the table as it is, or of one that is to be made."""
         self.fields: list[tuple[str, str, str]] = []
         """Name of the field, the column it is computed from, and how."""
+        self.spec_id: int | None = None if table is None else table.spec().spec_id
         if table is None:
             self.fields = [(name, name, "identity") for name in wanted or ()]
             return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -157,6 +158,34 @@ def test_integers_that_no_type_holds_are_said(tmp_path: Path) -> None:
         ConnectorError, match=r"wide.csv does not say the columns: column 'n' has integers of more than 38"
     ):
         FileSource(str(tmp_path / "wide.csv"), "csv").schema()
+
+
+def test_csv_tells_an_empty_text_from_one_that_is_null(tmp_path: Path) -> None:
+    """Null was read as an empty text, in silence, and by polars as what it is; words like NA are texts, too."""
+    schema = pa.schema([("s", pa.string()), ("n", pa.int64()), ("b", pa.binary())])
+    rows = [
+        {"s": "x", "n": 1, "b": b""},
+        {"s": None, "n": None, "b": None},
+        {"s": "", "n": 2, "b": b"y"},
+        {"s": "NA", "n": 3, "b": None},
+    ]
+    kind = CsvFormat(schema, header=True)
+    lines = kind.encode(pa.RecordBatch.from_pylist(rows, schema))
+
+    assert rows == kind.decode(lines)[0].to_pylist()
+    assert [None, ""] == CsvFormat(pa.schema([("s", pa.string())])).decode([b"", b'""'])[0].column(0).to_pylist()
+    assert [{"s": "NA", "n": None, "b": b"NA"}, {"s": "", "n": None, "b": b""}] == kind.decode(
+        [b"NA,NA,NA", b'"","",""']
+    )[0].to_pylist()
+    text = b"\n".join([b"s,n,b", *(line or b"" for line in lines)])
+    assert ["x", None, "", "NA"] == pl.read_csv(io.BytesIO(text)).get_column("s").to_list()
+
+
+@pytest.mark.parametrize("delimiter", ["", ";;", "é", '"', "\n"])
+def test_a_delimiter_that_is_none_is_refused_at_once(delimiter: str) -> None:
+    """Every row was a bad one."""
+    with pytest.raises(ConnectorError, match="CsvFormat: delimiter is one letter of ASCII"):
+        CsvFormat(pa.schema([("s", pa.string())]), delimiter=delimiter)
 
 
 def test_bzip2_is_decompressed_and_a_text_that_begins_like_it_is_not() -> None:
