@@ -104,7 +104,7 @@ class PostgresSink(Sink):
             table = TargetTable.read(connection, self.table, self.key, self.described)
             if self.stream_schema is not None:
                 table.require_columns(self.stream_schema.names, self.described)
-                texts(pa.RecordBatch.from_pylist([], self.stream_schema), self.described)
+                texts(pa.RecordBatch.from_pylist([], self.stream_schema), table.types, self.described)
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -188,7 +188,9 @@ class PostgresWriter(SinkWriter):
             return
         what = self._sink.described
         self._rows += batch.num_rows
-        written = texts(batch, what)
+        target = self._run(self._known_target)
+        target.require_columns(batch.schema.names, what)
+        written = texts(batch, target.types, what)
         if not self._sink.key:
             self._run(lambda: self._append(written), written)
             return
@@ -254,18 +256,20 @@ class PostgresWriter(SinkWriter):
             pass
         return None
 
-    def _begin(self, columns: Sequence[str]) -> TargetTable:
+    def _begin(self) -> TargetTable:
         """The table, in a transaction."""
-        if self._target is None:
-            self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
-        self._target.require_columns(columns, self._sink.described)
         if not self._is_open:
             self._connection.execute(BEGIN)
             self._is_open = True
+        return self._known_target()
+
+    def _known_target(self) -> TargetTable:
+        if self._target is None:
+            self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
         return self._target
 
     def _append(self, batch: pa.RecordBatch) -> None:
-        target = self._begin(batch.schema.names)
+        target = self._begin()
         self._bytes_written.inc(self._copy(target.names, batch))
 
     def _copy(self, table: Sequence[str], rows: pa.RecordBatch | pa.Table) -> int:
@@ -315,7 +319,7 @@ class PostgresWriter(SinkWriter):
         from psycopg import sql
 
         names, key = table.column_names, self._sink.key
-        target = self._begin(names)
+        target = self._begin()
         places = [sql.Identifier(f"c{number}") for number in range(len(names))]
         values = {
             name: sql.SQL("{}::{}").format(place, bare_type(target.bare_types[name]))

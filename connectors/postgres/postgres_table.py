@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.dataflow.errors import ConnectorError
 
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -32,6 +33,7 @@ FRACTION = re.compile(r"^(timestamp)\(\d\)")
 COPIED = re.compile(r"^COPY \S+, line \d+, (?=column)")
 DETAILS = ("Key (", "Failing row ", "Partition key")
 DECIMAL_DIGITS = 38
+JSON_OPENS = '{"v": '
 BEFORE_YEAR_1 = r"^(-\d+|0000)-(.*)$"
 SESSION = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
 """What a time without a zone means does not depend on the server's settings, nor how a value is written as text."""
@@ -283,21 +285,59 @@ def _no_table(name: str, what: str) -> ConnectorError:
     return ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
 
 
-def texts(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
-    """Every value as the text that PostgreSQL reads."""
+def texts(batch: pa.RecordBatch, types: Mapping[str, str], what: str) -> pa.RecordBatch:
+    """Every value as the text that PostgreSQL reads. `types`: of the table's columns, as the server spells them."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        kind = field.type
-        if pa.types.is_nested(kind) or pa.types.is_duration(kind):
-            raise ConnectorError(f"{what}: column {field.name!r} is {kind}; make it a text, or columns of their own")
-        if any(test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)):
-            written = [None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]
-            columns.append(pa.array(written, pa.string()))
-        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            columns.append(_moments(column, field.name, what))
-        else:
-            columns.append(column.cast(pa.string()))
+        written = _as_texts(column, types.get(field.name, ""), field.name, what)
+        if written is None:
+            raise ConnectorError(
+                f"{what}: column {field.name!r} is {field.type}, and {types.get(field.name, 'nothing')} in the table; make it a text, or "
+                "columns of their own, or let the table have an array for a list, or jsonb"
+            )
+        columns.append(written)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array | None:
+    """The values as texts; None for a type that the table's column has no text of."""
+    kind = column.type
+    if pa.types.is_nested(kind) and spelled in {"json", "jsonb"}:
+        return _json(column)
+    if spelled.endswith("[]") and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return _arrays(column, spelled.removesuffix("[]"), name, what)
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind):
+        return None
+    if any(is_kind(kind) for is_kind in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)):
+        return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _moments(column, name, what)
+    return column.cast(pa.string())
+
+
+def _json(column: pa.Array) -> pa.Array:
+    """Lists and records as JSON; null stays null."""
+    form = JsonFormat(pa.schema([("v", column.type)]))
+    lines = form.encode(pa.RecordBatch.from_arrays([column], names=["v"]))
+    found = [line[len(JSON_OPENS) : -1].decode() if line else None for line in lines]
+    return pc.if_else(column.is_valid(), pa.array(found, pa.string()), pa.scalar(None, pa.string()))
+
+
+def _arrays(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array | None:
+    """Lists as PostgreSQL writes arrays. `spelled`: the type of their elements, which of lists is the same."""
+    is_deeper = pa.types.is_list(column.type.value_type) or pa.types.is_large_list(column.type.value_type)
+    elements = pc.list_flatten(column)
+    written = _arrays(elements, spelled, name, what) if is_deeper else _as_texts(elements, spelled, name, what)
+    if written is None:
+        return None
+    if not is_deeper:
+        escaped = pc.replace_substring(pc.replace_substring(written, "\\", "\\\\"), '"', '\\"')
+        written = pc.binary_join_element_wise('"', escaped, '"', "")
+    parts, found, at = pc.fill_null(written, "NULL").to_pylist(), list[str | None](), 0
+    for length in pc.list_value_length(column).to_pylist():
+        found.append(None if length is None else "{" + ",".join(parts[at : at + length]) + "}")
+        at += length or 0
+    return pa.array(found, pa.string())
 
 
 def _moments(column: pa.Array, name: str, what: str) -> pa.Array:

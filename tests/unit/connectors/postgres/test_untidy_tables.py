@@ -304,3 +304,49 @@ def test_the_victim_of_a_deadlock_tries_again(server, monkeypatch):
     write(server, "crossed", {"id": [1], "n": [2]})
 
     assert [(1, 2)] == server.rows("SELECT * FROM crossed")
+
+
+TEXTS = ["a", 'q"\\', "", "NULL", None, "{,}"]
+NESTED = pa.array([{"a": [1, None], "at": None, "s": "é"}, None])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "column", "expected"),
+    [
+        ("int[]", pa.array([[1, None, 3], []]), [[1, None, 3], []]),
+        ("int[][]", pa.array([[[1, 2], [3, None]], None]), [[[1, 2], [3, None]], None]),
+        ("text[]", pa.array([TEXTS, None], pa.large_list(pa.string())), [TEXTS, None]),
+        ("bytea[]", pa.array([[b"\x00\xff", b""], None]), [[b"\x00\xff", b""], None]),
+        ("float8[]", pa.array([[0.1, float("inf")], None]), [[0.1, float("inf")], None]),
+        ("jsonb", NESTED, NESTED.to_pylist()),
+        ("json", pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())), [{"k": 1}, None]),
+        ("jsonb", pa.array([[{"a": 1}, None], []]), [[{"a": 1}, None], []]),
+        ("jsonb[]", pa.array([[{"a": 'q"'}, None], None]), [[{"a": 'q"'}, None], None]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_lists_are_arrays_and_records_are_json(server, key, kind, column, expected):
+    """Users of Spark's JDBC and of polars have them so; they were refused."""
+    server.run("DROP TABLE IF EXISTS nested", f"CREATE TABLE nested (id int PRIMARY KEY, v {kind})")
+
+    write(server, "nested", {"id": [1, 2], "v": column.slice(0)}, key)
+    write(server, "nested", {"id": [3], "v": column.slice(1)}, key)
+
+    assert [*expected, expected[1]] == [value for (value,) in server.rows("SELECT v FROM nested ORDER BY id")]
+
+
+def test_nested_columns_that_the_table_has_no_type_for_are_refused(server):
+    """With both types and the way out, before any row where the stream's columns are known."""
+    server.run("CREATE TABLE flat (id int PRIMARY KEY, v text)")
+    says = r"column 'v' is list<item: int64>, and text in the table; make it a text, .* an array for a list, or jsonb"
+
+    class Stream:
+        schema = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.int64()))])
+
+    sink = PostgresSink("flat", dsn=server.dsn, guarantee="exactly_once")
+    sink.before_writing(Stream())
+    with pytest.raises(ConnectorError, match=says):
+        sink.validate()
+    with pytest.raises(ConnectorError, match=says):
+        write(server, "flat", {"id": [1], "v": [[1]]})
