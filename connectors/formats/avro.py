@@ -160,12 +160,13 @@ def _type(kind: Any, name: str) -> tuple[pa.DataType, bool]:
         return PRIMITIVES[kind], kind == "null"
     logical = kind.get("logicalType")
     if logical == "decimal":
-        if not 1 <= kind["precision"] <= DECIMAL_DIGITS:
+        digits, scale = kind.get("precision"), kind.get("scale", 0)
+        if not isinstance(digits, int) or not isinstance(scale, int) or not 1 <= digits <= DECIMAL_DIGITS:
             raise ConnectorError(
-                f"AvroFormat: field {name!r} is a decimal of {kind['precision']} digits, and columns have {DECIMAL_DIGITS} at most; "
+                f"AvroFormat: field {name!r} is a decimal of {digits} digits, and columns have {DECIMAL_DIGITS} at most; "
                 "make it a string, or its bytes without the logical type"
             )
-        return pa.decimal128(kind["precision"], kind.get("scale", 0)), False
+        return pa.decimal128(digits, scale), False
     if logical in LOGICAL:
         return LOGICAL[logical], False
     match kind["type"]:

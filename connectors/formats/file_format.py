@@ -271,7 +271,9 @@ class OrcFormat(FileFormat):
     def schema_of(self, stream: Any) -> pa.Schema:
         from pyarrow import orc
 
-        return orc.ORCFile(stream).schema.remove_metadata()
+        schema = orc.ORCFile(stream).schema.remove_metadata()
+        schema.names  # noqa: B018 (raises ValueError where one is no text)
+        return schema
 
 
 class _OrcEncoder:

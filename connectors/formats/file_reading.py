@@ -115,6 +115,7 @@ def orc_rows(
     done = int(position.get("rows", 0))
     for stripe in range(int(position.get("stripes", 0)), file.nstripes):
         batch = file.read_stripe(stripe, wanted)
+        batch.validate(full=True)  # Arrow does not look whether texts are texts
         for start in range(done, batch.num_rows, batch_rows):
             rows = batch.slice(start, batch_rows)
             yield FileRows(rows, {"stripes": stripe, "rows": start + rows.num_rows})
@@ -425,11 +426,14 @@ def json_of(stream: Any) -> JsonFormat:
     sample = sample_of(stream)
     if not sample.strip():
         raise ValueError("it is empty")
+    if not sample.lstrip().startswith(b"{"):  # where all that there is is null, Arrow ends the process
+        raise ValueError("its first line is no JSON object")
     _check_shape(sample)
     read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
     table = pj.read_json(io.BytesIO(sample), read_options)
     wide = [name for name, column in zip(table.column_names, table.columns, strict=True) if _is_wide(column)]
     rows = [json.loads(line) for line in sample.split(LINE_BREAK) if line.strip()] if wide else []
+    rows = [row for row in rows if row is not None]
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in wide}
     return JsonFormat(_usual(_with_wide(table, found)))
 

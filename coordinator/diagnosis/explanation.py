@@ -182,8 +182,9 @@ def _skew(details: pb.JobDetails) -> list[pb.JobFinding]:
             1, median_low(sorted(rates)[: len(rates) // 2 + 1])
         ):
             continue
-        first = -(-hottest.subtask_index * vertex.max_parallelism // vertex.parallelism)
-        last = -(-(hottest.subtask_index + 1) * vertex.max_parallelism // vertex.parallelism) - 1
+        parallelism = max(1, vertex.parallelism)
+        first = -(-hottest.subtask_index * vertex.max_parallelism // parallelism)
+        last = -(-(hottest.subtask_index + 1) * vertex.max_parallelism // parallelism) - 1
         keys = ", ".join(by_id[vertex.vertex_id].key_columns)
         share = 100 * hottest.records_in_per_second // max(1, sum(rates))
         line = (

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
+from snapline.runtime.storage.bounded_reads import get_at_most
 from snapline.runtime.storage.storage_port import Storage, StorageError
 
 DIRECTORY = "archive"
@@ -21,6 +22,8 @@ MAX_ARCHIVED_BYTES = 1 << 28
 """As a message that shows one."""
 DIGITS_MAX = 18
 """The end of a job has fewer digits in the name of its file; more are no time, and no field holds them."""
+GREATEST_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999, behind which nobody can show a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class JobArchive:
     def _read(self, name: str, size: int) -> pb.ArchivedJob:
         if size > MAX_ARCHIVED_BYTES:
             raise ValueError(f"it has {size} bytes, more than any")
-        job = pb.ArchivedJob.FromString(self._storage.get(name))
+        job = pb.ArchivedJob.FromString(get_at_most(self._storage, name, MAX_ARCHIVED_BYTES))
+        _check_shown(job)
         if job.details.overview.job_id != _job_id(name):
             raise ValueError("it holds another job than its name says")
         return job
@@ -90,6 +94,28 @@ class JobArchive:
 def _end_ms(name: str) -> int | None:
     text = name.rpartition("/")[2].partition("-")[0]
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else None
+
+
+def _check_shown(message: Message) -> None:
+    """Raise ValueError for statuses and times that nobody can show: they would keep all other jobs from being shown."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.enum_type is not None and field.name in ("status", "state") and not value:
+            raise ValueError(f"its {field.full_name} is missing")
+        if field.name == "overview" and not message.HasField(field.name):
+            raise ValueError(f"its {field.full_name} is missing")
+    for field, value in message.ListFields():
+        values = list(value.values() if hasattr(value, "values") else value if hasattr(value, "append") else [value])
+        for each in values:
+            if isinstance(each, Message):
+                _check_shown(each)
+            elif field.enum_type is not None and each not in field.enum_type.values_by_number:
+                raise ValueError(f"its {field.full_name} is {each}, which nobody knows")
+            elif field.name.endswith(TIMES) and not -1 <= each <= GREATEST_TIME_MS:
+                raise ValueError(f"its {field.full_name} is {each}, which is no time")
+
+
+TIMES = ("time_ms", "timestamp_ms", "timestamps_ms", "since_ms")
 
 
 def _job_id(name: str) -> str:

@@ -180,9 +180,18 @@ def _end_to_end(overview: pb.CheckpointOverview, subtask: pb.SubtaskCheckpointDe
     return subtask.acknowledge_timestamp_ms - overview.trigger_timestamp_ms
 
 
+def _is_known(setting: tuple[str, str]) -> bool:
+    """Whether this version has the setting, which another one may have stored with a job that has ended."""
+    try:
+        Configuration([setting])
+    except config.ConfigurationError:
+        return False
+    return True
+
+
 def checkpoint_config(details: pb.JobDetails) -> Json:
     """`/jobs/:jobid/checkpoints/config`: the settings of the job's checkpoints."""
-    settings = Configuration(details.configuration)
+    settings = Configuration(dict(filter(_is_known, details.configuration.items())))
     retention = settings.get_option(config.CHECKPOINTING_RETENTION)
     return {
         "mode": settings.get_option(config.CHECKPOINTING_MODE).lower(),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from snapline.dataflow.api.accumulators import AccumulatorValue, results_of
-from snapline.dataflow.config import RESTART_STRATEGY, Configuration, is_secret
+from snapline.dataflow.config import RESTART_STRATEGY, canonical_key, is_secret
 from snapline.dataflow.wire.codec import decode, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
@@ -294,7 +294,10 @@ def job_config(details: pb.JobDetails) -> Json:
     user = {key: REDACTED if is_secret(key) else value for key, value in sorted(settings.items())}
     execution = {
         "execution-mode": "PIPELINED",
-        "restart-strategy": Configuration(settings).get_option(RESTART_STRATEGY),
+        "restart-strategy": next(
+            (text for key, text in settings.items() if canonical_key(key) == RESTART_STRATEGY.key),
+            RESTART_STRATEGY.default,
+        ),
         "job-parallelism": max((vertex.parallelism for vertex in details.vertices), default=1),
         "object-reuse-mode": False,
         "user-config": user,
@@ -381,7 +384,7 @@ def _state_durations(subtask: pb.SubtaskDetails, now_ms: int) -> Json:
     left = [since for since, _ in entered[1:]] + [now_ms]
     lasted = {
         state: 0 if state in ENDED_STATES else max(until - since, 0)
-        for (since, state), until in zip(entered, left, strict=True)
+        for (since, state), until in zip(entered, left, strict=False)  # one that came nowhere has left nothing
     }
     return {state: lasted.get(state, -1) for state in ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")}
 

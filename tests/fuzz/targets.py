@@ -42,8 +42,10 @@ from snapline.runtime.leaders.leader_retrieval import open_leader_table
 from snapline.runtime.settings import from_toml
 from snapline.runtime.signing import NotSigned, Signer
 from snapline.taskmanager.network.flight.frames import ProtocolError, decode_downstream, decode_upstream
+from tests.fuzz.archived_jobs import draw_archived_job, show_archived_job
 from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
 from tests.fuzz.state_files import forge, restore_states, restore_windows, states_of_functions, states_of_windows
+from tests.fuzz.user_files import draw_avro, draw_csv, draw_json, reading
 from tests.unit.connectors.parquet.places import Place
 from tests.unit.taskmanager.state.outside.test_row_log import ODD, Owner
 
@@ -196,6 +198,10 @@ _CREDENTIAL = sign_credential("secret", Identity(Role.EXTERNAL, "job", expires_s
 _SETTINGS = b'"security.auth.token" = "a"\n[execution]\ncheckpointing.interval = "1 s"\nx = [1, {a = 2}]\n'
 
 TARGETS: dict[str, Target] = {
+    "archived_job": Target(draw_archived_job, show_archived_job, ()),
+    "avro": Target(draw_avro, reading("avro"), (ConnectorError,)),
+    "csv": Target(draw_csv, reading("csv"), (ConnectorError,)),
+    "json": Target(draw_json, reading("json"), (ConnectorError,)),
     "envelope": Target(of_message(cluster_pb2.Envelope), _envelope, (WireError, DecodeError)),
     "job_graph": Target(of_message(job_pb2.JobGraph), _job_graph, (WireError, DecodeError)),
     "external_program": Target(_conversation, _program, (DecodeError,)),

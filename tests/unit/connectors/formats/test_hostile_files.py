@@ -11,11 +11,13 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 from snapline.connectors.formats import file_reading
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import BLOCK_BYTES_MAX, check_schema
 from snapline.connectors.formats.csv_lines import CsvFormat
+from snapline.connectors.formats.file_format import OrcFormat
 from snapline.connectors.formats.file_reading import avro_rows, csv_of, json_of, text_rows
 from snapline.dataflow.errors import ConnectorError
 
@@ -150,3 +152,28 @@ def test_a_line_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
     file = io.BytesIO(gzip.compress(bytes(8 << 20)))
     with pytest.raises(ValueError, match="line 1 is longer than 1048576 bytes"):
         list(text_rows(CsvFormat(pa.schema([("n", pa.int64())])), file, {}, 1000))
+
+
+def test_a_file_of_json_that_is_null_has_no_columns() -> None:
+    """Arrow ended the process by a signal."""
+    for text in (b"null\n", b"null\nnull", b" null\n\n"):
+        with pytest.raises(ValueError, match="its first line is no JSON object"):
+            json_of(io.BytesIO(text))
+
+
+def test_a_decimal_without_digits_is_no_column() -> None:
+    """The specification lets readers take it for its bytes; no column says how."""
+    for more in ({}, {"precision": 0}, {"precision": 77}):
+        kind = {"type": "bytes", "logicalType": "decimal", **more}
+        with pytest.raises(ConnectorError, match=r"a decimal of|not an Avro schema"):
+            AvroFormat(with_field(kind))
+
+
+def test_texts_of_orc_that_are_none_are_refused_where_they_are_read() -> None:
+    """Whoever uses them would fail with no word of the file."""
+    sink = pa.BufferOutputStream()
+    orc.write_table(pa.table({"text": ["marked", "x"]}), sink, compression="uncompressed")
+    data = sink.getvalue().to_pybytes()
+    assert 3 <= data.count(b"marked")  # the value and its statistics
+    with pytest.raises(pa.ArrowInvalid, match="Invalid UTF8"):
+        list(OrcFormat().read(io.BytesIO(data.replace(b"marked", b"m\xff\xffked")), {}, batch_rows=10))

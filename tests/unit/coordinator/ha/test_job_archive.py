@@ -8,11 +8,13 @@ from snapline.coordinator.ha import job_archive
 from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
 from snapline.runtime.storage.memory_storage import MemoryStorage
 
 
 def ended(job_id: str, end_ms: int) -> pb.ArchivedJob:
-    return pb.ArchivedJob(details=pb.JobDetails(overview=pb.JobOverview(job_id=job_id, end_time_ms=end_ms)))
+    overview = pb.JobOverview(job_id=job_id, status=job_pb2.JOB_STATUS_FINISHED, end_time_ms=end_ms)
+    return pb.ArchivedJob(details=pb.JobDetails(overview=overview))
 
 
 def ids(archive: JobArchive, now_ms: int) -> list[str]:
@@ -91,3 +93,23 @@ def test_a_stray_file_is_no_archived_job(name: str) -> None:
     archive = JobArchive(storage, capacity=1, expiration_ms=1000)
     archive.put(ended("good", 7), 7)
     assert ((ended("good", 7),), ()) == (archive.load(10).jobs, archive.load(10).unreadable)
+
+
+@pytest.mark.parametrize("field", ["status", "start_time_ms", "unknown status"])
+def test_what_nobody_can_show_keeps_no_other_job_from_being_shown(field: str) -> None:
+    """A status that is missing or unknown, a time behind the year 9999: one such file broke every list."""
+    job = ended("bad", 9)
+    overview = job.details.overview
+    if field == "status":
+        overview.ClearField("status")
+    elif field == "start_time_ms":
+        overview.start_time_ms = 1 << 62
+    else:
+        overview.status = 99  # type: ignore[assignment]
+    storage = MemoryStorage("ha")
+    storage.put(f"archive/{9:015d}-bad", job.SerializeToString())
+    found = JobArchive(storage, 10, 0).load(10)
+
+    (line,) = found.unreadable
+    assert "JobOverview." in line
+    assert job_pb2.JOB_STATUS_FAILED == found.jobs[0].details.overview.status
