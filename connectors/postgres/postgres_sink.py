@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -40,6 +40,8 @@ from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
 
 BUFFERED_ROWS_MAX = 20_000
+BUFFERED_BYTES_MAX = 64 << 20
+"""Rows that are upserted wait for so many others, or bytes."""
 LOCK_SECONDS = 10
 ATTEMPTS = 3
 """So often rows are upserted that other transactions cross."""
@@ -177,7 +179,7 @@ class PostgresWriter(SinkWriter):
         self._connection = connect(sink.dsn)
         self._target: TargetTable | None = None
         self._buffered: list[pa.RecordBatch] = []
-        self._buffered_rows = 0
+        self._buffered_rows = self._buffered_bytes = 0
         self._rows = 0
         """In the transaction that is open, or that the rows in the buffer will make."""
         self._is_open = False
@@ -201,9 +203,11 @@ class PostgresWriter(SinkWriter):
                     "each failure; leave such rows out, or give them a value"
                 )
         self._buffered.append(written)
-        self._buffered_rows += batch.num_rows
+        self._buffered_rows += written.num_rows
+        self._buffered_bytes += written.nbytes
         # Prepared rows of the checkpoint before may hold locks, and are committed by this very thread: then wait.
-        if not self._sink.two_phase and self._buffered_rows >= BUFFERED_ROWS_MAX:
+        is_full = self._buffered_rows >= BUFFERED_ROWS_MAX or self._buffered_bytes >= BUFFERED_BYTES_MAX
+        if not self._sink.two_phase and is_full:
             self._run(self._flush)
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
@@ -288,7 +292,7 @@ class PostgresWriter(SinkWriter):
         """Upsert what is buffered, of each key the last row; commits, unless the barrier does."""
         if not self._buffered:
             return
-        batches, self._buffered, self._buffered_rows = self._buffered, [], 0
+        batches, self._buffered, self._buffered_rows, self._buffered_bytes = self._buffered, [], 0, 0
         tables = [pa.Table.from_batches([batch]).select(sorted(batch.schema.names)) for batch in batches]
         table = last_of_each_key(pa.concat_tables(tables), self._sink.key)
         self._run(lambda: self._upsert_all(table), table)
@@ -303,8 +307,8 @@ class PostgresWriter(SinkWriter):
 
         for attempt in range(ATTEMPTS):
             try:
-                for start in range(0, table.num_rows, BUFFERED_ROWS_MAX):
-                    self._upsert(table.slice(start, BUFFERED_ROWS_MAX))
+                for part in parts_of(table):
+                    self._upsert(part)
                 if not self._sink.two_phase:
                     self._connection.execute("COMMIT")
                     self._is_open = False
@@ -361,6 +365,14 @@ def last_of_each_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
     numbered = table.select(list(key)).append_column("__row", pa.array(range(table.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([("__row", "max")]).column("__row_max")
     return table if len(last) == table.num_rows else table.take(last.sort())
+
+
+def parts_of(table: pa.Table) -> Iterator[pa.Table]:
+    """Parts with so many rows and bytes that a statement takes them, whose parameters have a gigabyte at most."""
+    parts = -(-table.nbytes // BUFFERED_BYTES_MAX) or 1
+    rows = max(1, min(BUFFERED_ROWS_MAX, table.num_rows // parts))
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
 
 
 class PostgresCommitter(Committer):

@@ -350,3 +350,30 @@ def test_nested_columns_that_the_table_has_no_type_for_are_refused(server):
         sink.validate()
     with pytest.raises(ConnectorError, match=says):
         write(server, "flat", {"id": [1], "v": [[1]]})
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
+def test_large_rows_are_upserted_in_parts(server, monkeypatch, guarantee):
+    """Twenty thousand of them were one statement and all in memory, whatever their size."""
+    server.run("DROP TABLE IF EXISTS large", "CREATE TABLE large (id int PRIMARY KEY, v text)")
+    monkeypatch.setattr(postgres_sink, "BUFFERED_BYTES_MAX", 10_000)
+    done, parts = postgres_sink.PostgresWriter._upsert, list[int]()
+
+    def upsert(self: Any, table: pa.Table) -> None:
+        parts.append(table.num_rows)
+        done(self, table)
+
+    monkeypatch.setattr(postgres_sink.PostgresWriter, "_upsert", upsert)
+    sink = PostgresSink("large", dsn=server.dsn, key=["id"], guarantee=guarantee)
+    place = Place(attempt_number=next(ATTEMPTS))
+    writer, committer = sink.create_writer(place, ()), sink.create_committer(place)
+    writer.write(pa.RecordBatch.from_pydict({"id": range(10), "v": ["x" * 3_000] * 10}))
+    written = len(server.rows("SELECT FROM large"))
+    committables = writer.prepare_commit(1)
+    if committer is not None:
+        committer.commit(committables)
+        committer.close()
+    writer.close()
+
+    assert ((0 if committer else 10), 10) == (written, len(server.rows("SELECT FROM large")))
+    assert sum(parts) == 10 and max(parts) <= 3
