@@ -31,7 +31,7 @@ class InvalidArgument(JobDefinitionError, ValueError, TypeError):
 
     >>> sl.TumblingEventTimeWindows(0)
     Traceback (most recent call last):
-    snapline.dataflow.errors.InvalidArgument: a window's size must be positive, got 0 ms: say how many milliseconds it is long
+    snapline.dataflow.errors.InvalidArgument: a window's size must be positive, got 0 ms
     """
 
 

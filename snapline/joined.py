@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from snapline.connected import add_two_input, check_same_keys
 from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
@@ -77,6 +78,7 @@ class JoinedStreams:
         _check_how(how, ("inner", "left", "right", "full"), name)
         if not isinstance(assigner, get_args(PaneAssigner)):
             raise JobDefinitionError(f"{name!r}: joins take tumbling or sliding windows, not {assigner!r}")
+        check_milliseconds(f"{name!r}: allowed lateness", allowed_lateness_ms, least=0)
         timed = not isinstance(assigner, BY_CLOCK)
         left, right, schema = self._sides(name, timed=timed)
         spec = WindowJoinSpec(left, right, assigner, schema, how, allowed_lateness_ms, late_tag)
@@ -86,6 +88,8 @@ class JoinedStreams:
         self, lower_ms: int, upper_ms: int, *, late_tag: str = "", uid: str = "", name: str = "interval_join"
     ) -> DataStream:
         """Pairs with lower_ms <= right time - left time <= upper_ms (Flink: intervalJoin(...).between)."""
+        for which, bound_ms in (("lower", lower_ms), ("upper", upper_ms)):
+            check_milliseconds(f"{name!r}: the {which} bound", bound_ms, least=None)
         if lower_ms > upper_ms:
             raise JobDefinitionError(f"{name!r}: the lower bound {lower_ms} ms lies above the upper one {upper_ms} ms")
         left, right, schema = self._sides(name, timed=True)

@@ -25,6 +25,7 @@ from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.window_names import describe_windows
+from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.errors import JobDefinitionError
@@ -130,8 +131,7 @@ class DataStream(StreamResults):
         >>> orders.map_batches(lambda batch: batch).set_parallelism(4).node.parallelism
         4
         """
-        if parallelism < 1:
-            raise JobDefinitionError(f"operator {self.node.name!r}: parallelism must be at least 1, got {parallelism}")
+        check_whole(f"operator {self.node.name!r}: parallelism", parallelism, 1)
         self.node.parallelism = parallelism
         return self
 
@@ -143,10 +143,7 @@ class DataStream(StreamResults):
         >>> totals.set_max_parallelism(256).node.max_parallelism
         256
         """
-        if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
-            raise JobDefinitionError(
-                f"operator {self.node.name!r}: max parallelism must be 1 to {UPPER_BOUND_MAX_PARALLELISM}, got {max_parallelism}"
-            )
+        check_whole(f"operator {self.node.name!r}: max parallelism", max_parallelism, 1, UPPER_BOUND_MAX_PARALLELISM)
         self.node.max_parallelism = max_parallelism
         return self
 
@@ -434,10 +431,8 @@ class DataStream(StreamResults):
         >>> orders.async_wait(Price(), capacity=10, uid="price", schema=pa.schema([("cents", pa.int64())])).schema.names
         ['cents']
         """
-        if capacity < 1 or timeout_ms < 1:
-            raise JobDefinitionError(
-                f"operator {name!r}: capacity and timeout_ms must be positive, got {capacity} and {timeout_ms}"
-            )
+        check_whole(f"operator {name!r}: capacity", capacity, 1)
+        check_milliseconds(f"operator {name!r}: timeout_ms", timeout_ms)
         if retry is not None and not isinstance(retry, AsyncRetryStrategy):
             raise JobDefinitionError(
                 f"operator {name!r}: retry={retry!r} is no AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, 500)"

@@ -27,6 +27,7 @@ from snapline.dataflow.api.windows import (
     TimeWindow,
     WindowAssigner,
 )
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
@@ -69,8 +70,7 @@ class WindowedStream:
         >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000))
         >>> _ = minutes.allowed_lateness(5_000).aggregate(uid="minutes", n=sl.count())
         """
-        if lateness_ms < 0:
-            raise JobDefinitionError(f"allowed lateness must not be negative, got {lateness_ms} ms")
+        check_milliseconds("allowed lateness", lateness_ms, least=0)
         return replace(self, allowed_lateness_ms=lateness_ms)
 
     def side_output_late_data(self, tag: str) -> WindowedStream:

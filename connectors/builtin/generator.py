@@ -25,8 +25,9 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.columnar.arrow_columns import fixed_array
-from snapline.dataflow.errors import ConnectorError
+from snapline.dataflow.errors import ConnectorError, InvalidArgument
 
 MULTIPLIER = 2_654_435_761
 """Knuth's: spreads consecutive numbers over the keys."""
@@ -67,21 +68,21 @@ class GeneratorSource(Source):
         which the event was due, in microseconds since the epoch. `event_time_column`: add a timestamp[us] column, event
         i at i times `event_interval_us` after the epoch; it is the same in every run. `emit_interval_ms`: least time
         between two portions of a subtask; 0: 5 ms, or 100 ms when a subtask has fewer than 2,500 rows a second."""
-        if not 1 <= keys <= KEYS_MAX:
-            raise ConnectorError(f"GeneratorSource: keys must lie between 1 and {KEYS_MAX}, got {keys}")
-        if rows is not None and rows < 0:
-            raise ConnectorError(f"GeneratorSource: rows must not be negative, got {rows}")
-        if rows_per_second is not None and rows_per_second <= 0:
-            raise ConnectorError(f"GeneratorSource: rows_per_second must be positive, got {rows_per_second}")
-        for name, number in (
-            ("batch_rows", batch_rows),
-            ("splits", splits),
-            ("event_interval_us", event_interval_us),
+        is_rate = isinstance(rows_per_second, int | float) and not isinstance(rows_per_second, bool)
+        if rows_per_second is not None and not (is_rate and rows_per_second > 0):
+            raise ConnectorError(f"GeneratorSource: rows_per_second must be a positive number, got {rows_per_second!r}")
+        for name, number, least, most in (
+            ("keys", keys, 1, KEYS_MAX),
+            ("rows", 0 if rows is None else rows, 0, None),
+            ("batch_rows", batch_rows, 1, None),
+            ("splits", splits, 1, None),
+            ("event_interval_us", event_interval_us, 1, None),
+            ("emit_interval_ms", emit_interval_ms, 0, None),
         ):
-            if number < 1:
-                raise ConnectorError(f"GeneratorSource: {name} must be at least 1, got {number}")
-        if emit_interval_ms < 0:
-            raise ConnectorError(f"GeneratorSource: emit_interval_ms must not be negative, got {emit_interval_ms}")
+            try:
+                check_whole(f"GeneratorSource: {name}", number, least, most)
+            except InvalidArgument as error:
+                raise ConnectorError(str(error)) from None
         self.keys = keys
         self.rows = rows
         self.rows_per_second = rows_per_second

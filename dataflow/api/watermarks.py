@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.errors import InvalidArgument
 
 
@@ -59,8 +60,7 @@ class WatermarkStrategy:
     @classmethod
     def for_bounded_out_of_orderness(cls, column: str, max_out_of_orderness_ms: int) -> WatermarkStrategy:
         """Rows are at most this late. Raises InvalidArgument for a negative bound."""
-        if max_out_of_orderness_ms < 0:
-            raise InvalidArgument(f"max_out_of_orderness_ms must not be negative, got {max_out_of_orderness_ms}")
+        check_milliseconds("max_out_of_orderness_ms", max_out_of_orderness_ms, least=0)
         return cls(column, max_out_of_orderness_ms)
 
     @classmethod
@@ -75,8 +75,7 @@ class WatermarkStrategy:
 
     def with_idleness(self, idle_timeout_ms: int) -> WatermarkStrategy:
         """Declare a source idle after this long without rows. Raises InvalidArgument unless positive."""
-        if idle_timeout_ms <= 0:
-            raise InvalidArgument(f"idle_timeout_ms must be positive, got {idle_timeout_ms}")
+        check_milliseconds("idle_timeout_ms", idle_timeout_ms)
         return replace(self, idle_timeout_ms=idle_timeout_ms)
 
     def with_watermark_alignment(
@@ -85,9 +84,8 @@ class WatermarkStrategy:
         """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so
         that what joins them need not keep what the fast one has read. For sources only. Raises InvalidArgument for an
         empty name, a negative drift, or an interval that is not positive."""
-        if not group or max_drift_ms < 0 or update_interval_ms <= 0:
-            raise InvalidArgument(
-                "watermark alignment needs the name of a group, a drift that is not negative and a positive interval, got "
-                f"{group!r}, {max_drift_ms} ms and {update_interval_ms} ms"
-            )
+        if not group or not isinstance(group, str):
+            raise InvalidArgument(f"watermark alignment needs the name of a group, got {group!r}")
+        check_milliseconds("watermark alignment: max_drift_ms", max_drift_ms, least=0)
+        check_milliseconds("watermark alignment: update_interval_ms", update_interval_ms)
         return replace(self, alignment=WatermarkAlignmentParams(group, max_drift_ms, update_interval_ms))

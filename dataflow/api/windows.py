@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from snapline.dataflow.api.triggers import (
     EARLY_TRIGGERS,
@@ -17,6 +16,7 @@ from snapline.dataflow.api.triggers import (
     PurgingTrigger,
 )
 from snapline.dataflow.api.triggers import CountTrigger as CountTrigger  # noqa: PLC0414 - jobs of before look for it here
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.errors import InvalidArgument
 
@@ -61,16 +61,11 @@ class RowsBy:
     """`first` and `last` keep one row, `all` keeps every row with that value."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for another word than first, last or all."""
+        """Raises InvalidArgument for another word than first, last or all, and for no name of a column."""
+        if not isinstance(self.column, str):
+            raise InvalidArgument(f"rows are chosen by the name of a column, got {self.column!r}")
         if self.ties not in ("first", "last", "all"):
             raise InvalidArgument(f"ties are 'first', 'last' or 'all', not {self.ties!r}")
-
-
-def _check_milliseconds(what: str, value: Any, *, positive: bool = True) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgument(f"{what} is whole milliseconds, got {value!r}")
-    if positive and value <= 0:
-        raise InvalidArgument(f"{what} must be positive, got {value} ms: say how many milliseconds it is long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +82,8 @@ class TumblingEventTimeWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a size that is not positive or no integer."""
-        _check_milliseconds("a window's size", self.size_ms)
-        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+        check_milliseconds("a window's size", self.size_ms)
+        check_milliseconds("a window's offset", self.offset_ms, least=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +100,9 @@ class SlidingEventTimeWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a size or slide that is not positive or no integer."""
-        _check_milliseconds("a window's size", self.size_ms)
-        _check_milliseconds("a window's slide", self.slide_ms)
-        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+        check_milliseconds("a window's size", self.size_ms)
+        check_milliseconds("a window's slide", self.slide_ms)
+        check_milliseconds("a window's offset", self.offset_ms, least=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +118,8 @@ class TumblingProcessingTimeWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a size that is not positive or no integer."""
-        _check_milliseconds("a window's size", self.size_ms)
-        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+        check_milliseconds("a window's size", self.size_ms)
+        check_milliseconds("a window's offset", self.offset_ms, least=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +138,9 @@ class SlidingProcessingTimeWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a size or slide that is not positive or no integer."""
-        _check_milliseconds("a window's size", self.size_ms)
-        _check_milliseconds("a window's slide", self.slide_ms)
-        _check_milliseconds("a window's offset", self.offset_ms, positive=False)
+        check_milliseconds("a window's size", self.size_ms)
+        check_milliseconds("a window's slide", self.slide_ms)
+        check_milliseconds("a window's offset", self.offset_ms, least=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,7 @@ class EventTimeSessionWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a gap that is not positive, InvalidArgument for what is no integer."""
-        _check_milliseconds("a session's gap", self.gap_ms)
+        check_milliseconds("a session's gap", self.gap_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ class ProcessingTimeSessionWindows:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for a gap that is not positive or no integer."""
-        _check_milliseconds("a session's gap", self.gap_ms)
+        check_milliseconds("a session's gap", self.gap_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ come to its end. What it has put out is compared elsewhere.
 from __future__ import annotations
 
 import gc
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,8 @@ TASK_MANAGERS = 2
 STARTS_WITHIN_MS = 10_000
 ENDS_WITHIN_MS = 120_000
 """Milliseconds of simulated time, after the last fault, within which a run ends."""
+MOST_FAILURES = 30
+"""A job whose tasks fail so often after the last fault fails by itself, whatever its restart strategy would try."""
 FIRST_RESTORE_MS = 120
 """How long a job runs that is cancelled and restored from the same savepoint again."""
 ASK_AGAIN_MS = 200
@@ -277,6 +280,7 @@ class UserRun:
                     self._faults.start()
                     world.clock.run_until(world.clock.now_ms + plan.safety_ms, self._is_over)
                     self._faults.stop()
+                self._failures_allowed = MOST_FAILURES
                 world.clock.run_until(world.clock.now_ms + ENDS_WITHIN_MS, self._is_over)
             except Livelock as error:
                 detail = str(error)
@@ -307,6 +311,8 @@ class UserRun:
     # --- what the run is told -----------------------------------------------------------------------------------------
 
     _last_failure: SerializedFailure | None = None
+    _failures_allowed: float = math.inf
+    """As long as faults happen, tasks fail because of them."""
 
     def _arrived(self, payload: bytes) -> Any:
         """Read a specification, as a task does."""
@@ -327,6 +333,7 @@ class UserRun:
     def _observe(self, name: str, event: Any, effects: list[Any]) -> None:
         if type(event) is TaskEnteredState and event.state is ExecutionState.FAILED and event.failure is not None:
             failure = event.failure
+            self._failures_allowed -= 1
             self._last_failure = failure if failure.operator_uid else self._last_failure
             where = f" ({failure.operator_uid})" if failure.operator_uid else ""
             self._world.story.say(name, f"task failed{where}: {failure.summary}")
@@ -389,6 +396,8 @@ class UserRun:
                 raise Livelock(
                     f"its tasks have made {MOST_STEPS} steps; a source that never ends needs inputs={{uid: rows}}"
                 )
+            if self._failures_allowed < 0:
+                raise Livelock(f"its tasks have failed {MOST_FAILURES} times after the last fault")
             self._stop_when_all_has_come()
             return False
         if self._waiting:

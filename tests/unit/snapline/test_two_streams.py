@@ -83,7 +83,7 @@ def test_windows_that_need_no_event_time() -> None:
         (lambda a, b: a.key_by("id").window(7), "7 is no window: one of TumblingEventTimeWindows"),
         (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
         (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
-        (lambda a, b: a.async_wait(None, capacity=0), "capacity and timeout_ms must be positive"),
+        (lambda a, b: a.async_wait(None, capacity=0), "capacity must be a whole number, at least 1, got 0"),
         (
             lambda a, b: a.map_batches(lambda x: x).key_by("id").join(b.key_by("id")).unbounded(),
             "the columns of the left stream are not known",

@@ -115,11 +115,11 @@ def test_free_running_events_are_created_now() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keys": 0}, "keys must lie between 1 and"),
-        ({"rows": -1}, "rows must not be negative"),
-        ({"rows_per_second": 0}, "rows_per_second must be positive"),
-        ({"splits": 0}, "splits must be at least 1"),
-        ({"batch_rows": 0}, "batch_rows must be at least 1"),
+        ({"keys": 0}, "keys must be a whole number, 1 to 2"),
+        ({"rows": -1}, "rows must be a whole number, at least 0"),
+        ({"rows_per_second": 0}, "rows_per_second must be a positive number"),
+        ({"splits": 0}, "splits must be a whole number, at least 1"),
+        ({"batch_rows": 0}, "batch_rows must be a whole number, at least 1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

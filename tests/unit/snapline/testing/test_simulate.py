@@ -44,6 +44,23 @@ def test_a_right_job_passes_and_the_report_says_what_has_happened():
     assert str(report).endswith("the output was always the same")
 
 
+@pytest.mark.timeout(60)
+def test_a_function_that_fails_at_every_start_is_given_up():
+    """No row is to blame, so that the job would be restarted for ever; what it said is the answer."""
+
+    class Unreachable(sl.ProcessFunction):
+        def open(self, context):
+            raise RuntimeError("the model server is not there")
+
+        def process_element(self, row, context):
+            yield row
+
+    with pytest.raises(
+        SimulationError, match=r"fails without any fault: operator 'scores'.*the model server is not there"
+    ):
+        simulate(lambda env: rows_of(env).process(Unreachable(), uid="scores").sink_to(DiscardingSink(), uid="out"))
+
+
 def test_a_right_two_phase_sink_passes():
     """Its commits are repeated, fail before and after they are done, and show each row once."""
     report = simulate(
