@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.formats.row_format import RowFormat, require_narrow_floats
 from snapline.dataflow.errors import ConnectorError
 
 QUOTE = ord('"')
@@ -74,9 +74,10 @@ class CsvFormat(RowFormat):
         if missing is not None:
             raise ConnectorError(f"its header has no column {missing!r}, but {', '.join(names)}; correct schema=")
         known = {field.name: field for field in self._schema}
-        return CsvFormat(
-            pa.schema([known.get(name, pa.field(name, pa.string())) for name in names]), delimiter=self.delimiter
-        )
+        return self._of(pa.schema([known.get(name, pa.field(name, pa.string())) for name in names]))
+
+    def _of(self, schema: pa.Schema) -> CsvFormat:
+        return CsvFormat(schema, delimiter=self.delimiter)
 
     def header_line(self) -> bytes:
         r"""The line of names that a file begins with; nothing for files without a header.
@@ -104,6 +105,8 @@ class CsvFormat(RowFormat):
         if np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE) % 2:
             raise ValueError("a quote is opened and not closed")  # Arrow would take all that follows for one field
         table = self._read(text)
+        if pa.float32() in self._schema.types:
+            require_narrow_floats(table, lambda schema: self._of(schema).read_text(text))
         if count is not None and table.num_rows != count:
             raise ValueError("a line of CSV is not one row")
         return table.select(self._schema.names).combine_chunks().to_batches()[0]

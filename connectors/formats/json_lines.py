@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.formats.row_format import RowFormat, has_narrow_floats, require_narrow_floats
 from snapline.dataflow.errors import ConnectorError
 
 NEW_LINE, OPEN, CLOSE = b"\n{}"
@@ -49,6 +49,7 @@ class JsonFormat(RowFormat):
         self._schema = schema.remove_metadata()
         self._as_texts = pa.schema([field.with_type(_read_column_type(field.type)) for field in self._schema])
         """What Arrow's reader is asked for."""
+        self._has_narrow_floats = any(has_narrow_floats(kind) for kind in self._schema.types)
 
     @property
     def schema(self) -> pa.Schema:
@@ -95,6 +96,8 @@ class JsonFormat(RowFormat):
             ) from error
         if table.num_rows != count:
             raise ValueError("more than one JSON object in a row")
+        if self._has_narrow_floats:
+            require_narrow_floats(table, lambda schema: self._read_as(schema, text))
         columns = [_cast(column, field.type) for column, field in zip(table.columns, self._schema, strict=True)]
         table = pa.Table.from_arrays(columns, self._schema.names).cast(self._schema)
         return table.combine_chunks().to_batches()[0]

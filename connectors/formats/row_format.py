@@ -9,10 +9,11 @@ and SerializationSchema, for batches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.dataflow.errors import ConnectorError
 
@@ -107,6 +108,41 @@ class RowFormat(ABC):
             yield from self._decode(values[half:], indices[half:])
             return
         yield indices, batch
+
+
+def require_narrow_floats(table: pa.Table, read_as: Callable[[pa.Schema], pa.Table | pa.RecordBatch]) -> None:
+    """Raise ValueError where a float32, also inside of lists and records, is infinite and not so as a double: Arrow
+    makes infinity of numbers that are too large. `read_as`: reads the same text with other types."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        infinite = _count_infinite(column)
+        if infinite:
+            place = table.schema.get_field_index(name)
+            doubles = read_as(table.schema.set(place, table.schema.field(place).with_type(_with_doubles(column.type))))
+            if _count_infinite(doubles.column(name)) != infinite:
+                raise ValueError(f"a number of column {name!r} is larger than float32 has them")
+
+
+def has_narrow_floats(kind: pa.DataType) -> bool:
+    """Whether a type is float32, or has it inside of lists and records."""
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_float32(kind)) or any(has_narrow_floats(part) for part in parts)
+
+
+def _with_doubles(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_doubles(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_doubles(kind.value_type)))
+    return pa.float64() if pa.types.is_float32(kind) else kind
+
+
+def _count_infinite(column: pa.Array | pa.ChunkedArray) -> int:
+    kind = column.type
+    if pa.types.is_floating(kind) and not pa.types.is_float16(kind):
+        return int(pc.sum(pc.is_inf(column)).as_py() or 0)
+    if pa.types.is_struct(kind):
+        return sum(_count_infinite(pc.struct_field(column, place)) for place in range(kind.num_fields))
+    return _count_infinite(pc.list_flatten(column)) if pa.types.is_list(kind) else 0
 
 
 def require_columns(wanted: pa.Schema, rows: pa.Schema, what: str) -> None:

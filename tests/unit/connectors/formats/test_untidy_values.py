@@ -188,6 +188,17 @@ def test_a_delimiter_that_is_none_is_refused_at_once(delimiter: str) -> None:
         CsvFormat(pa.schema([("s", pa.string())]), delimiter=delimiter)
 
 
+def test_a_number_that_float32_has_not_is_a_bad_row() -> None:
+    """It was infinity; what says that it is infinite is."""
+    schema = pa.schema([("x", pa.float32()), ("y", pa.list_(pa.struct([("z", pa.float32())])))])
+    values = [b'{"x": 1e300}', b'{"x": 3e38}', b'{"x": Infinity}', b'{"y": [{"z": -1e39}]}', b'{"y": [{"z": 1}]}']
+    plain = CsvFormat(pa.schema([("x", pa.float32())]))
+
+    assert [0, 3] == [bad.index for bad in JsonFormat(schema).decode(values)[1]]
+    assert [0] == [bad.index for bad in plain.decode([b"1e39", b"inf", b"-Infinity", b"1e38"])[1]]
+    assert "a number of column 'x' is larger than float32 has them" == plain.decode([b"1e39"])[1][0].reason
+
+
 def test_bzip2_is_decompressed_and_a_text_that_begins_like_it_is_not() -> None:
     """A source sees by itself how a file is compressed."""
     form = FileSource("/nowhere", RawFormat("line", text=True)).format
