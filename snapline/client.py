@@ -38,6 +38,8 @@ JobDetails = pb.JobDetails
 CALL_TIMEOUT_S = 30.0
 SAVEPOINT_TIMEOUT_S = 3600.0
 JOBS_PER_PAGE = 200
+MAX_REASON = 4000
+"""Characters that a launcher tells of why it has no more TaskManagers, or why one has ended."""
 RECONNECT_PAUSE_S = 0.2
 
 
@@ -431,9 +433,13 @@ class ClusterClient:
         self, launcher_id: str, available_slots: int, reason: str, ended: Mapping[str, str], *, closed: bool = False
     ) -> None:
         """For launchers of TaskManagers: what can be had at most and why, and who has ended of what."""
-        gone = [pb.EndedWorker(resource_id=resource_id, reason=why) for resource_id, why in ended.items()]
+        gone = [pb.EndedWorker(resource_id=resource_id, reason=why[:MAX_REASON]) for resource_id, why in ended.items()]
         request = pb.ReportWorkersRequest(
-            launcher_id=launcher_id, available_slots=available_slots, reason=reason, ended=gone, closed=closed
+            launcher_id=launcher_id,
+            available_slots=available_slots,
+            reason=reason[:MAX_REASON],
+            ended=gone,
+            closed=closed,
         )
         self._call(self._stub.ReportWorkers, request)
 

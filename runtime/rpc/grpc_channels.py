@@ -26,6 +26,7 @@ import grpc.aio
 
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
+from snapline.runtime.cores.request_bounds import refuse_size
 from snapline.runtime.cores.senders import MAX_STREAMS, host_of
 from snapline.runtime.rpc.security import Security
 
@@ -246,11 +247,12 @@ REFUSALS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSI
 
 
 def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
-    """The handler of a call with one request, for somebody who may not send every one; what is refused is told."""
-    if handler.response_streaming and not identity.job:
-        return handler
+    """The handler of a call with one request, for somebody who may not send every one, and nobody one of any size; what
+    is refused is told."""
 
     async def check(request: Any, context: Any) -> None:
+        if too_large := refuse_size(request):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
         line = refuse_request(identity, request)
         if line:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, line)

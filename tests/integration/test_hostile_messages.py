@@ -16,7 +16,8 @@ from snapline.client import RequestRefused
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
-from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.cores.request_bounds import refuse_size
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
 from tests.services.cluster import LocalCluster
@@ -90,6 +91,32 @@ def test_an_envelope_of_more_messages_than_anybody_sends_is_refused(cluster: Loc
         with pytest.raises(grpc.RpcError, match="has 2000 messages, and 1000 is the most"):
             list(stub.Connect(iter([envelope]), metadata=security.metadata))
     assert cluster.client.list_jobs()
+
+
+def test_a_request_says_a_page_of_text_at_most(cluster: LocalCluster) -> None:
+    """A text of 80 MB was repeated in answer and log, took gigabytes, and in a tap the JobMaster's time: now each is
+    refused in one short line, streams too, and only one that brings a job may be larger."""
+    security = Security.from_configuration(Configuration({"security.auth.token": TOKEN}))
+    long = "x" * 9000
+    before = (cluster.logs / "coordinator.log").stat().st_size
+    with open_channel(cluster.address, security) as channel:
+        stub = client_pb2_grpc.ClientServiceStub(channel)
+        for ask in (
+            lambda: stub.TapOperator(client_pb2.TapOperatorRequest(uid=long), metadata=security.metadata),
+            lambda: stub.GetJob(client_pb2.GetJobRequest(job_id=long), metadata=security.metadata),
+            lambda: list(stub.WatchJob(client_pb2.WatchJobRequest(job_id=long), metadata=security.metadata)),
+            lambda: stub.Rescale(
+                client_pb2.RescaleRequest(parallelism_by_vertex={"x" * (2 << 20): 1}), metadata=security.metadata
+            ),
+        ):
+            with pytest.raises(grpc.RpcError) as raised:
+                ask()
+            error: Any = raised.value
+            assert grpc.StatusCode.INVALID_ARGUMENT is error.code()
+            assert "are the most that" in error.details() and len(error.details()) < 200
+    assert (cluster.logs / "coordinator.log").stat().st_size - before < 9000
+    assert "has 9000 characters" in refuse_size(client_pb2.GetJobRequest(job_id=long))
+    assert "" == refuse_size(client_pb2.SubmitJobRequest(job_graph={"name": "x" * (2 << 20)}))
 
 
 def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> None:
