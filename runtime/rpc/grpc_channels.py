@@ -10,6 +10,7 @@ compared in constant time and never logged. Who may call what is decided by `sna
 
 from __future__ import annotations
 
+import inspect
 import os
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -23,6 +24,7 @@ from typing import Any
 import grpc
 import grpc._common
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
@@ -231,7 +233,8 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         line = refuse_call(identity, method)
         if line:
             return refusal(grpc.StatusCode.PERMISSION_DENIED, line, self._refused)
-        return handler if handler.request_streaming else _limited(handler, identity, self._refused)
+        limit = _decoded if handler.request_streaming else _limited
+        return limit(handler, identity, self._refused)
 
 
 _CALLER: ContextVar[Identity] = ContextVar("caller", default=ADMINISTRATOR)
@@ -249,8 +252,17 @@ REFUSALS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSI
 def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
     """The handler of a call with one request, for somebody who may not send every one, and nobody one of any size; what
     is refused is told."""
+    decode = handler.request_deserializer
+
+    def read(data: bytes) -> Any:
+        try:
+            return data if decode is None else decode(data)
+        except DecodeError as error:
+            return _NoMessage(error)
 
     async def check(request: Any, context: Any) -> None:
+        if isinstance(request, _NoMessage):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.line)
         if too_large := refuse_size(request):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
         line = refuse_request(identity, request)
@@ -268,7 +280,11 @@ def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], Non
             raise
 
     async def stream(request: Any, context: Any) -> Any:
-        await check(request, context)
+        try:
+            await check(request, context)
+        except grpc.aio.AbortError:
+            refused(f"{identity} at {host_of(context.peer())}", context.details())
+            raise
         async for answered in handler.unary_stream(request, context):
             yield answered
 
@@ -276,7 +292,30 @@ def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], Non
         make, behavior = grpc.unary_stream_rpc_method_handler, stream
     else:
         make, behavior = grpc.unary_unary_rpc_method_handler, answer
-    return make(behavior, handler.request_deserializer, handler.response_serializer)
+    return make(behavior, read, handler.response_serializer)
+
+
+class _NoMessage:
+    """Bytes that are no message, of which gRPC itself would write a traceback for each."""
+
+    def __init__(self, error: DecodeError) -> None:
+        self.line = f"what was sent is no message: {str(error).splitlines()[0]}"
+
+
+def _decoded(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
+    """The handler of a stream of requests, which ends in one line at bytes that are no message."""
+    if not inspect.iscoroutinefunction(handler.stream_stream):  # reflection and health, which are gRPC's own
+        return handler
+
+    async def converse(requests: Any, context: Any) -> None:
+        try:
+            await handler.stream_stream(requests, context)
+        except DecodeError as error:
+            line = _NoMessage(error).line
+            refused(f"{identity} at {host_of(context.peer())}", line)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, line)
+
+    return grpc.stream_stream_rpc_method_handler(converse, handler.request_deserializer, handler.response_serializer)
 
 
 def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None] = lambda *_: None) -> Any:

@@ -119,6 +119,26 @@ def test_a_request_says_a_page_of_text_at_most(cluster: LocalCluster) -> None:
     assert "" == refuse_size(client_pb2.SubmitJobRequest(job_graph={"name": "x" * (2 << 20)}))
 
 
+@pytest.mark.parametrize(
+    "method", ["ClientService/GetJob", "ClientService/WatchJob", "ResourceManagerGateway/Connect", "RelayGateway/Carry"]
+)
+def test_bytes_that_are_no_message_are_one_line(cluster: LocalCluster, method: str) -> None:
+    """To whoever sent them, and in the log, where each was a traceback of gRPC's: two megabytes of them in a minute."""
+    security = Security.from_configuration(Configuration({"security.auth.token": TOKEN}))
+    log = cluster.logs / "coordinator.log"
+    before = len(log.read_text())
+    with open_channel(cluster.address, security) as channel:
+        for _ in range(20):
+            path = f"/snapline.v1.{method}"
+            kind: Any = channel.unary_unary if method.endswith("GetJob") else channel.unary_stream
+            kind = channel.stream_stream if "Gateway" in method else kind
+            data: Any = iter([b"\xff\xff"]) if "Gateway" in method else b"\xff\xff"
+            with pytest.raises(grpc.RpcError, match="what was sent is no message"):
+                answer: Any = kind(path, bytes, bytes)(data, metadata=security.metadata, timeout=20)
+                list(answer)
+    assert "Traceback" not in log.read_text()[before:]
+
+
 def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> None:
     """Before it is stored, where it would wait for the next leader."""
     graph = keyed_job()
