@@ -289,7 +289,7 @@ class CheckpointCoordinator:
             elif self._restoration.can_proceed and not in_flight.is_deciding:
                 kept, effects = self._restoration.proceed(self.executions, self._now_ms)
                 self._out += effects
-                in_flight.forget_final_states(kept)
+                in_flight.forget_final_states(kept, self.executions)
             else:
                 break
         if self._shutdown_status is not None:

@@ -8,9 +8,9 @@ Finished tasks: a vertex whose subtasks have all finished is stored as fully fin
 restore. Of a vertex of which some have finished, the others' state is stored and the finished ones are named. Union
 list state of such a vertex would lack the part of the finished ones; Flink refuses that checkpoint. Here a finished
 task's union state is carried over from the checkpoint that it finished with, and from there on through every later one,
-also across restores: it lies in the acknowledgement itself, whatever the threshold, unless it is very large. Then the
-checkpoint is refused that it would finish with while others go on: once it had ended, no checkpoint could complete, and
-those that wait for their last one would wait for ever.
+also across restores of all tasks or of one region: it lies in the acknowledgement itself, whatever the threshold,
+unless it is very large. Then the checkpoint is refused that it would finish with while others go on: once it had ended,
+no checkpoint could complete, and those that wait for their last one would wait for ever.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
+from snapline.dataflow.wire.messages import ExecutionState
 from snapline.runtime.cores.machine import check
 
 Effects = list[CheckpointCoordinatorEffect]
@@ -310,7 +311,8 @@ class Restoration:
         kept = {
             task: state
             for task, state in self.left_states.items()
-            if replaced is not None and task.vertex_id not in replaced
+            if replaced is not None
+            and (task.vertex_id not in replaced or executions.current(task)[1] is ExecutionState.FINISHED)
         }
         self.left_states = kept | left_states_of(checkpoint.operators, executions.vertices, may_end)
         if assignment.plan.max_parallelism:

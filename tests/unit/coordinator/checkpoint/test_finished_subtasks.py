@@ -85,6 +85,25 @@ def test_carried_on_after_a_restore_and_by_every_checkpoint_after_it() -> None:
     assert source(gone).finished_subtasks == (0,)
 
 
+def test_carried_on_when_only_another_subtask_of_its_vertex_starts_again() -> None:
+    """A region of one subtask fails and is restored: the one that has finished stays finished, and no checkpoint
+    without its part could complete, for which the others would wait at their end for ever."""
+    job = Coordinator(interval_ms=100)
+    first, second = job.sources
+    sink = job.tasks[2]
+    take(job, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
+    job.tell(running(first, state=ExecutionState.FINISHED))
+    job.tell(running(second, state=ExecutionState.FAILED))
+    job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
+    again = attempt("src", 1, 1)
+    job.tell(running(again))
+
+    completed = take(job, 2, {again: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
+
+    assert source(completed).finished_subtasks == (0,)
+    assert dict(source(completed).subtasks) == {0: listed(UNION, b"x"), 1: listed(UNION, b"z")}
+
+
 def test_carried_on_by_the_next_coordinator() -> None:
     """It knows only what is in the store."""
     _, completed = with_one_ended()
@@ -115,6 +134,27 @@ def test_carried_on_of_a_task_that_was_adopted_and_ends() -> None:
     second_checkpoint = take(job, 2, {second: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
 
     assert dict(source(second_checkpoint).subtasks) == {0: listed(UNION, b"x"), 1: listed(UNION, b"z")}
+
+
+def test_carried_on_of_an_adopted_task_when_another_subtask_starts_again() -> None:
+    """What the former leader heard last of it is still all that there will be."""
+    before = Coordinator(interval_ms=100)
+    first, second = before.sources
+    sink = before.tasks[2]
+    last = take(before, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
+    assert last is not None
+    job = Coordinator(interval_ms=100)
+    job.core.publication.recover((last,))
+    job.tell(RestoreLatest(CheckpointRequestID("adopt"), None, allow_non_restored_state=True, for_running_tasks=True))
+    job.tell(running(first, state=ExecutionState.FINISHED))
+    job.tell(running(second, state=ExecutionState.FAILED))
+    job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
+    again = attempt("src", 1, 1)
+    job.tell(running(again))
+
+    completed = take(job, 2, {again: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
+
+    assert dict(source(completed).subtasks) == {0: listed(UNION, b"x"), 1: listed(UNION, b"z")}
 
 
 def test_nothing_is_made_up_for_tasks_that_wait_for_no_last_checkpoint() -> None:
