@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -463,6 +464,9 @@ def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
     )
     table = pacsv.read_csv(io.BytesIO(sample), *options, pacsv.ConvertOptions(null_values=NULLS))
+    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"its header has the column {twice!r} twice")
     found: dict[str, list[Any]] = {}
     wide = [name for name, column in zip(table.column_names, table.columns, strict=True) if _is_wide(column)]
     if wide:

@@ -24,6 +24,9 @@ from tests.fuzz.targets import TARGETS, Target
 FINDINGS = Path(__file__).parent / "findings"
 BATCH = 200
 SECONDS_A_READ = 10
+"""Of CPU: others use the machine, too."""
+SECONDS_A_WAIT = 300
+"""By the clock: a reader that waits for something hangs."""
 MEMORY_BYTES = 256 << 20
 """More than before the first input is a finding."""
 
@@ -34,7 +37,8 @@ class TookTooLong(Exception):
 
 def try_one(target: Target, data: bytes) -> str:
     """Why the input is a finding, with the stack; empty: it was read, or refused as it should be."""
-    signal.alarm(SECONDS_A_READ)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS_A_READ)
+    signal.alarm(SECONDS_A_WAIT)
     try:
         target.read(data)
     except target.refusals:
@@ -42,6 +46,7 @@ def try_one(target: Target, data: bytes) -> str:
     except Exception:
         return traceback.format_exc()
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
     return ""
 
@@ -60,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], help="default: all")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGALRM, _raise_took_too_long)
+    for kind in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(kind, _raise_took_too_long)
     print(f"seed {given.seed}", flush=True)
     rng = random.Random(given.seed)
     counts: Counter[str] = Counter()
@@ -84,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _raise_took_too_long(_number: int, _frame: FrameType | None) -> None:
-    raise TookTooLong(f"longer than {SECONDS_A_READ} s")
+    raise TookTooLong(f"longer than {SECONDS_A_READ} s of CPU, or {SECONDS_A_WAIT} s of waiting")
 
 
 if __name__ == "__main__":

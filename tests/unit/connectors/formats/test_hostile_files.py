@@ -134,6 +134,13 @@ def test_json_whose_keys_are_data_has_no_columns() -> None:
         json_of(io.BytesIO("".join(json.dumps({f"k{n}": n}) + "\n" for n in range(30_000)).encode()))
 
 
+def test_a_header_of_csv_names_each_column_once() -> None:
+    """Also where a number beyond int64 has to be looked at again."""
+    for value in (b"2", b"99999999999999999999"):
+        with pytest.raises(ValueError, match="its header has the column 'a' twice"):
+            csv_of(io.BytesIO(b"a,a\n1," + value + b"\n"))
+
+
 def test_a_header_of_csv_has_so_many_columns() -> None:
     """Each takes kilobytes, whatever is in it."""
     names = ",".join(map(str, range(100_000))).encode()
