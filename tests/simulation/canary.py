@@ -733,7 +733,7 @@ CANARIES: dict[str, Canary] = {
         "a process that runs no task acknowledges, declines and ends those of others",
         _believe_a_stranger,
         _with_busy_stranger,
-        seed=501,
+        seed=527,
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

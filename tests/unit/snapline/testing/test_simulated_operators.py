@@ -10,6 +10,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import DiscardingSink
+from snapline.coordinator.checkpoint.in_flight import CheckpointsInFlight
 from snapline.testing import simulate
 
 ROWS = [{"k": "abc"[n % 3], "at": 10 * n, "v": n * 7 % 11, "n": n} for n in range(120)]
@@ -70,3 +71,15 @@ def test_a_job_of_one_operator(name: str, seeds: int) -> None:
 
     assert report.ok, str(report)
     assert report.restarts
+
+
+def test_a_finished_region_whose_state_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint completes after another region has been restored, and the last tasks wait for one for ever."""
+    forget = CheckpointsInFlight.forget_final_states
+    monkeypatch.setattr(
+        CheckpointsInFlight, "forget_final_states", lambda self, kept, _executions=None: forget(self, kept)
+    )
+
+    report = simulate(lambda env: JOBS["async"](env).sink_to(DiscardingSink(), uid="out"), seeds=8, check=False)
+
+    assert report.is_broken and "does not come to its end" in report.story
