@@ -15,7 +15,7 @@ from snapline.taskmanager.operators.windows.beaten_rows import BeatenRows
 from snapline.testing import simulate
 
 ROWS = [{"k": "abc"[n % 3], "at": 10 * n, "v": n * 7 % 11} for n in range(200)]
-SEEDS = pytest.mark.parametrize("seeds", [20, pytest.param(1000, marks=[pytest.mark.rare, pytest.mark.timeout(1200)])])
+SEEDS = pytest.mark.parametrize("seeds", [20, pytest.param(300, marks=[pytest.mark.rare, pytest.mark.timeout(1200)])])
 
 
 @pytest.fixture(autouse=True)
