@@ -27,7 +27,7 @@ class JobDefinitionError(SnaplineError):
 
 
 class InvalidArgument(JobDefinitionError, ValueError, TypeError):
-    """A window, trigger, aggregate or watermark strategy cannot be what it is declared as.
+    """What a program gives to a window, trigger, aggregate, join, watermark strategy or operator cannot be what it is.
 
     >>> sl.TumblingEventTimeWindows(0)
     Traceback (most recent call last):

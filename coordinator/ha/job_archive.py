@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError, Message
 
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
-from snapline.runtime.storage.bounded_reads import get_at_most
 from snapline.runtime.storage.storage_port import Storage, StorageError
 
 DIRECTORY = "archive"
@@ -74,7 +73,7 @@ class JobArchive:
     def _read(self, name: str, size: int) -> pb.ArchivedJob:
         if size > MAX_ARCHIVED_BYTES:
             raise ValueError(f"it has {size} bytes, more than any")
-        job = pb.ArchivedJob.FromString(get_at_most(self._storage, name, MAX_ARCHIVED_BYTES))
+        job = pb.ArchivedJob.FromString(self._storage.get_range(name, 0, size))
         _check_shown(job)
         if job.details.overview.job_id != _job_id(name):
             raise ValueError("it holds another job than its name says")

@@ -60,6 +60,19 @@ def with_one_ended() -> tuple[Coordinator, CompletedCheckpoint]:
     return job, completed
 
 
+def adopted_with_one_ended() -> Coordinator:
+    """A former leader completed checkpoint 1, with which subtask 0 of `src` ends; this one hears that it has."""
+    before = Coordinator(interval_ms=100)
+    first, second, sink = before.tasks
+    last = take(before, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
+    assert last is not None
+    job = Coordinator(interval_ms=100)
+    job.core.publication.recover((last,))
+    job.tell(RestoreLatest(CheckpointRequestID("adopt"), None, allow_non_restored_state=True, for_running_tasks=True))
+    job.tell(running(first, state=ExecutionState.FINISHED))
+    return job
+
+
 def test_carried_on_by_the_coordinator_that_saw_it_end() -> None:
     """Its part and that of the one that goes on."""
     _, completed = with_one_ended()
@@ -121,15 +134,8 @@ def test_carried_on_by_the_next_coordinator() -> None:
 
 def test_carried_on_of_a_task_that_was_adopted_and_ends() -> None:
     """The former leader completed its last checkpoint; it hears of that from us, and takes no other."""
-    before = Coordinator(interval_ms=100)
-    first, second = before.sources
-    sink = before.tasks[2]
-    last = take(before, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
-    assert last is not None
-    job = Coordinator(interval_ms=100)
-    job.core.publication.recover((last,))
-    job.tell(RestoreLatest(CheckpointRequestID("adopt"), None, allow_non_restored_state=True, for_running_tasks=True))
-    job.tell(running(first, state=ExecutionState.FINISHED))
+    job = adopted_with_one_ended()
+    _, second, sink = job.tasks
 
     second_checkpoint = take(job, 2, {second: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
 
@@ -138,15 +144,8 @@ def test_carried_on_of_a_task_that_was_adopted_and_ends() -> None:
 
 def test_carried_on_of_an_adopted_task_when_another_subtask_starts_again() -> None:
     """What the former leader heard last of it is still all that there will be."""
-    before = Coordinator(interval_ms=100)
-    first, second = before.sources
-    sink = before.tasks[2]
-    last = take(before, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
-    assert last is not None
-    job = Coordinator(interval_ms=100)
-    job.core.publication.recover((last,))
-    job.tell(RestoreLatest(CheckpointRequestID("adopt"), None, allow_non_restored_state=True, for_running_tasks=True))
-    job.tell(running(first, state=ExecutionState.FINISHED))
+    job = adopted_with_one_ended()
+    _, second, sink = job.tasks
     job.tell(running(second, state=ExecutionState.FAILED))
     job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
     again = attempt("src", 1, 1)
