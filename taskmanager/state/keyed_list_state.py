@@ -9,6 +9,7 @@ or last elements costs nothing for those that stay. Mirrors Flink's HeapListStat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ class KeyedListState(KeyedState):
     """List state in columns (implements snapline.dataflow.api.state.ListState)."""
 
     __slots__ = (
-        "_ahead", "_allocator", "_chains", "_copies", "_entries", "_keeps", "_kept", "_lists", "_lookahead", "_python",
-        "_scope", "_values", "descriptor",
+        "_added", "_ahead", "_allocator", "_chains", "_copies", "_entries", "_keeps", "_kept", "_lists", "_lookahead",
+        "_python", "_scope", "_values", "descriptor",
     )  # fmt: skip
 
     def __init__(self, descriptor: ListStateDescriptor, scope: BatchScope, capacity: int) -> None:
@@ -51,7 +52,9 @@ class KeyedListState(KeyedState):
             and (descriptor.ttl is None or not pa.types.is_struct(user_type))
         )
         self._lists: dict[int, KnownList] = {}
-        """The lists of the present batch, by number of the key."""
+        """The lists of the present batch that were read or replaced, by number of the key."""
+        self._added: dict[int, list[Any]] = {}
+        """What the present batch adds to the others: most functions add more often than they read."""
         self._entries: dict[int, Slots] = {}
         """Where the elements of lists that were loaded lie, by number of the key."""
         self._ahead: dict[int, tuple[list[Any], Slots]] = {}
@@ -61,9 +64,7 @@ class KeyedListState(KeyedState):
 
     def get(self) -> list[Any]:
         index = self._index()
-        known = self._lists.get(index)
-        if known is None:
-            known = self._lists[index] = KnownList(None)
+        known = self._lists.get(index) or self._know(index)
         if known.stored is None and not known.is_cut:
             known.take_stored(self._load(index))
         return known.give(copies=self._copies)
@@ -71,9 +72,14 @@ class KeyedListState(KeyedState):
     def add(self, value: Any) -> None:
         index = self._index()
         known = self._lists.get(index)
-        if known is None:
-            known = self._lists[index] = KnownList(None)
-        known.add(value)
+        if known is not None:
+            known.add(value)
+            return
+        added = self._added.get(index)
+        if added is None:
+            self._added[index] = [value]
+        else:
+            added.append(value)
 
     def add_all(self, values: Sequence[Any]) -> None:
         for value in values:
@@ -81,22 +87,20 @@ class KeyedListState(KeyedState):
 
     def update(self, values: Sequence[Any]) -> None:
         index = self._index()
-        known = self._lists.get(index)
-        if known is None:
-            known = self._lists[index] = KnownList(None)
+        known = self._lists.get(index) or self._know(index)
         known.replace(values, compares=self._keeps)
 
     def clear(self) -> None:
         self.update(())
 
     def flush(self) -> None:
-        if not self._lists and not self._ahead:
+        if not self._lists and not self._added and not self._ahead:
             return
         slots = self._scope.slots
-        lists, entries, ahead = self._lists, self._entries, self._ahead
-        self._lists, self._entries, self._ahead = {}, {}, {}
-        changed = [(number, known) for number, known in lists.items() if known.added]
-        elements = self._python.to_arrow([value for _, known in changed for value in known.added])
+        added, lists, entries, ahead = self._added, self._lists, self._entries, self._ahead
+        self._added, self._lists, self._entries, self._ahead = {}, {}, {}, {}
+        added.update((number, known.added) for number, known in lists.items() if known.added)
+        elements = self._python.to_arrow(list(chain.from_iterable(added.values())))
         slot_of = slots.tolist()
         if self._keeps:
             for number, (elements_ahead, _) in ahead.items():
@@ -121,10 +125,8 @@ class KeyedListState(KeyedState):
                 np.array([number for number, _ in dropped], np.int32), [len(part) for _, part in dropped]
             )
             self._unlink(slots[owners], np.concatenate([part for _, part in dropped]))
-        if changed:
-            owners = np.repeat(
-                np.array([number for number, _ in changed], np.int32), [len(known.added) for _, known in changed]
-            )
+        if added:
+            owners = np.repeat(np.fromiter(added, np.int32), list(map(len, added.values())))
             self._append(slots[owners], elements)
 
     def grow(self, capacity: int) -> None:
@@ -174,6 +176,11 @@ class KeyedListState(KeyedState):
         if not self._scope.is_open:
             self._scope.check_open(self.descriptor.name)
         return self._scope.index
+
+    def _know(self, index: int) -> KnownList:
+        """The list of one key of the batch, which is read or replaced from now on."""
+        known = self._lists[index] = KnownList(self._added.pop(index, None))
+        return known
 
     def _load(self, index: int) -> list[Any]:
         """The stored elements of one key; what is stored of those that follow is loaded, too."""

@@ -24,12 +24,12 @@ class KnownList:
 
     __slots__ = ("added", "end", "first", "given", "is_cut", "stored")
 
-    def __init__(self, stored: list[Any] | None) -> None:
-        """`stored`: None as long as nothing has asked for it; only `added` and `is_cut` count then."""
-        self.stored = stored
-        self.first = 0
-        self.end = 0 if stored is None else len(stored)
-        self.added: list[Any] = []
+    def __init__(self, added: list[Any] | None = None) -> None:
+        """`added`: what the batch has added so far; it is taken over."""
+        self.stored: list[Any] | None = None
+        """None as long as nothing has asked for it; only `added` and `is_cut` count then."""
+        self.first = self.end = 0
+        self.added: list[Any] = [] if added is None else added
         self.is_cut = False
         """Whether nothing of what is stored stays."""
         self.given: list[Any] | None = None
