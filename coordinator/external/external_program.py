@@ -47,6 +47,7 @@ from snapline.dataflow.wire.messages import (
 from snapline.dataflow.wire.program_limits import MAX_DETAILS, MAX_LINE, PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.machine import CollectedEffects, check
+from snapline.runtime.cores.request_bounds import refuse_size
 
 MAX_NAME = 60
 """Letters of what a program calls itself."""
@@ -211,6 +212,9 @@ class ExternalProgram:
     def _registered(self, register: pb.Register) -> None:
         if self._phase is not _Phase.NEW:
             self._end("Register was said already: one stream is one program, open another one", is_fault=True)
+            return
+        if too_large := refuse_size(register):
+            self._end(too_large, is_fault=True)
             return
         self._register = register
         if register.protocol_version != PROTOCOL_VERSION:

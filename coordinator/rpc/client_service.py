@@ -232,7 +232,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         known = {vertex.vertex_id for vertex in details.vertices}
         unknown = sorted(set(request.parallelism_by_vertex) - known)
         if unknown:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the job has no vertex {', '.join(unknown)}")
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the job has no vertex {unknown[0][:80]!r}")
         if not known:  # its JobMaster is starting
             status = decode_job_status(details.overview.status).value
             line = f"only a running job can be rescaled; it is {status}"

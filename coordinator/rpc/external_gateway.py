@@ -41,6 +41,7 @@ from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
 from snapline.runtime.cores.connections import PeerKind
 from snapline.runtime.cores.credentials import Identity, sign_ticket
+from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
@@ -52,7 +53,7 @@ END_SECONDS = 5.0
 """How long a program may take to read what was said last."""
 
 Context = grpc.aio.ServicerContext[pb.FromProgram, pb.ToProgram]
-FindForProgram = Callable[[str, str], Awaitable["tuple[JobID, LeaderSessionID] | pb.Rejected"]]
+FindForProgram = Callable[[Identity, str, str], Awaitable["tuple[JobID, LeaderSessionID] | pb.Rejected"]]
 
 
 class _ProgramStream(ServedStream):
@@ -121,8 +122,8 @@ class _ProgramStream(ServedStream):
 
     def _tell_program(self, message: pb.ToProgram) -> None:
         if message.HasField("complaint"):
-            self.logger.warning(
-                "external program is wrong", resource_id=self.program.resource_id, reason=message.complaint.detail
+            self.streams.refusals.write(
+                self.sender, message.complaint.detail, resource_id=self.program.resource_id, gateway="external"
             )
         if len(self.out) < MAX_QUEUED_FOR_PROGRAM:
             self.out.append(message)
@@ -139,7 +140,11 @@ class _ProgramStream(ServedStream):
             self.refuse(refusal)
 
     async def _find(self, job: str, task: str) -> None:
-        found = await self.find(job, task)
+        try:
+            found = await self.find(self.identity, job, task)
+        except StreamRefused as refusal:
+            self.refuse(refusal)
+            return
         if isinstance(found, pb.Rejected):
             self.take(JobNotFound(found))
         else:
@@ -207,7 +212,8 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             logger.info("external program's stream ended", resource_id=stream.program.resource_id, reason=reason)
             self._streams.tell_end(stream, reason)
 
-    async def _find(self, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
+    async def _find(self, identity: Identity, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
+        """Where the job is led. Raises StreamRefused for one that the program's credential is not for."""
         found = self._registry.find_for_program(job, task)
         if (
             isinstance(found, pb.Rejected)
@@ -217,6 +223,9 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             detail = f"job {job!r} is just beginning: try again"  # an earlier one of its name has ended
             return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
         job_id = found if isinstance(found, str) else JobID(job)
+        if identity.job and not isinstance(found, pb.Rejected) and job_id != identity.job:
+            line = f"a {identity} may not take part in job {job_id}"
+            raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
         leader = self._leaders.job_master(job_id)
         if isinstance(found, pb.Rejected):
             if leader is None or found.reason != pb.REJECTION_REASON_UNKNOWN_JOB:
@@ -247,11 +256,15 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
 
     @staticmethod
     async def _read(stream: _ProgramStream, requests: AsyncIterator[pb.FromProgram]) -> None:
+        clock = asyncio.get_running_loop().time
+        budget = MessageBudget(clock())
         try:
             async for message in requests:
                 if stream.ending:
                     return
                 stream.take(ProgramSaid(message))
+                if pause_s := budget.spend(1, clock()):
+                    await asyncio.sleep(pause_s)
             if stream.finding is not None:
                 await stream.finding  # a program that says no more is still told where to go
         finally:

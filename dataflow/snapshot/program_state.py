@@ -31,7 +31,7 @@ BY_KEY_PREFIX = f"{RESERVED_PREFIX}by-key:"
 """How the names of lists begin whose elements have a key group."""
 _KEY_GROUP_BYTES = 4
 ELEMENT_OVERHEAD_BYTES = 16
-"""What an element counts for besides its bytes, so that a million empty ones are not free."""
+"""What a state and an element count for besides their bytes, so that a million empty ones are not free."""
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
@@ -51,6 +51,7 @@ def size_of(states: Iterable[pb.NamedState]) -> int:
     """How many bytes the states count for."""
     return sum(
         len(state.name)
+        + ELEMENT_OVERHEAD_BYTES
         + sum(len(element) + ELEMENT_OVERHEAD_BYTES for element in state.elements)
         + sum(len(each.file) + len(each.digests) + ELEMENT_OVERHEAD_BYTES for each in state.uploaded)
         for state in states
@@ -68,18 +69,21 @@ def check_states(
             f"its state has {size} bytes, and {max_bytes} are allowed (external.state.max-bytes of the coordinator): keep less, or "
             + ("upload it" if may_upload else "keep it in a store of your own, and its version here")
         )
-    names = [state.name for state in states]
+    names: set[str] = set()
     for state in states:
-        if not state.name or names.count(state.name) > 1:
-            raise StateRefused(f"a state has no name of its own: {state.name!r}")
+        if not state.name or state.name in names:
+            raise StateRefused(f"a state has no name of its own: {state.name[:80]!r}")
+        names.add(state.name)
         if state.name.startswith(RESERVED_PREFIX):
-            raise StateRefused(f"state {state.name!r} begins with {RESERVED_PREFIX!r}, as no state of a program may")
+            raise StateRefused(
+                f"state {state.name[:80]!r} begins with {RESERVED_PREFIX!r}, as no state of a program may"
+            )
         for each in state.uploaded:
-            _check_uploaded(state.name, each, may_upload=may_upload)
+            _check_uploaded(state.name[:80], each, may_upload=may_upload)
         if state.redistribution == pb.REDISTRIBUTION_BY_KEY:
             _check_key_groups(state, key_groups)
         elif state.redistribution not in _MODES:
-            raise StateRefused(f"state {state.name!r} has the unknown redistribution {state.redistribution}")
+            raise StateRefused(f"state {state.name[:80]!r} has the unknown redistribution {state.redistribution}")
 
 
 def _check_uploaded(name: str, element: pb.UploadedElement, *, may_upload: bool) -> None:
@@ -102,15 +106,15 @@ def _check_uploaded(name: str, element: pb.UploadedElement, *, may_upload: bool)
 
 def _check_key_groups(state: pb.NamedState, key_groups: range) -> None:
     if not key_groups:
-        raise StateRefused(f"state {state.name!r} is redistributed by key, and the rows of this task have no keys")
+        raise StateRefused(f"state {state.name[:80]!r} is redistributed by key, and the rows of this task have no keys")
     if len(state.key_groups) != len(state.elements):
         raise StateRefused(
-            f"state {state.name!r} has {len(state.elements)} elements and {len(state.key_groups)} key groups"
+            f"state {state.name[:80]!r} has {len(state.elements)} elements and {len(state.key_groups)} key groups"
         )
     foreign = next((each for each in state.key_groups if each not in key_groups), None)
     if foreign is not None:
         raise StateRefused(
-            f"state {state.name!r} has an element of key group {foreign}, and this task has "
+            f"state {state.name[:80]!r} has an element of key group {foreign}, and this task has "
             f"{key_groups.start} to {key_groups.stop - 1}: use the key groups that came with its rows"
         )
 

@@ -61,4 +61,6 @@ def refuse_request(identity: Identity, request: Any) -> str:
                 "jobs: ask with one that is for all jobs"
             )
         return ""
-    return f"this credential is for job {identity.job} only, and the call is about {asked or 'all jobs'}"
+    return (
+        f"this credential is for job {identity.job} only, and the call is about {repr(asked) if asked else 'all jobs'}"
+    )

@@ -307,11 +307,11 @@ def test_a_program_that_is_wrong_is_told_so_and_harms_no_other_task(cluster, pro
     assert "checkpoint 99, which the program was not asked for" in bad.hear("complaint").detail
     number = bad.hear("trigger_checkpoint").checkpoint_id
     bad.acknowledge(number, b"x" * 3_000_000)
-    assert "has 3000017 bytes, and 2097152 are allowed (external.state.max-bytes" in bad.hear("complaint").detail
+    assert "has 3000033 bytes, and 2097152 are allowed (external.state.max-bytes" in bad.hear("complaint").detail
     good.acknowledge(good.hear("trigger_checkpoint").checkpoint_id)
     failed = cluster.follow(job_id, lambda details: details.checkpoint_counts.failed >= 1)
     assert failed.overview.restarts == 0
-    assert "has 3000017 bytes" in cluster.client.list_checkpoints(job_id).latest_failed.failure.message
+    assert "has 3000033 bytes" in cluster.client.list_checkpoints(job_id).latest_failed.failure.message
     bad.say(register=bad.register)
     assert "Register was said already" in bad.hear("goodbye").reason
     details = cluster.follow(job_id, lambda details: details.overview.restarts >= 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import queue
@@ -23,6 +24,7 @@ from snapline.cli import cli
 from snapline.client import ClusterClient, JobFailed, RequestRefused
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
+from snapline.coordinator.rpc import external_gateway
 from snapline.coordinator.rpc.external_gateway import MAX_QUEUED_FOR_PROGRAM
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -32,6 +34,7 @@ from snapline.dataflow.ids import JobID
 from snapline.external import ExternalTask, ParticipationRefused, participate, upload
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
+from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
@@ -247,6 +250,32 @@ def test_a_program_that_is_wrong_is_told_so_and_harms_nobody(coordinator, raw, t
     assert coordinator.client.get_job(job_id).overview.latest_completed_checkpoint_id >= 2
 
 
+def test_what_a_program_says_wrong_is_one_line_a_second(coordinator, raw, monkeypatch):
+    """It is told each time; the log had nine megabytes of it after four seconds, and what it sends had no budget."""
+    counted = []
+
+    class Counted(MessageBudget):
+        def spend(self, messages, now_s):
+            counted.append(messages)
+            return super().spend(messages, now_s)
+
+    monkeypatch.setattr(external_gateway, "MessageBudget", Counted)
+    coordinator.submit("fleet", bad=1)
+    bad = raw("fleet", "bad").runs()
+    for _ in range(500):
+        bad.say(task_running=pb.TaskRunning(attempt_id="nope"))
+    assert 500 == sum(message.HasField("complaint") for message in itertools.islice(complaints(bad), 500))
+    lines = [line for line in coordinator.log.getvalue().splitlines() if "'nope'" in line]
+    assert 0 < len(lines) < 250
+    assert "127.0.0.1" in lines[0] and '"resource_id":"external-' in lines[0]
+    assert sum(counted) >= 500
+
+
+def complaints(program):
+    """What the program is told, without what it is asked."""
+    return (message for message in program.call if message.HasField("complaint"))
+
+
 def test_state_over_the_limit_fails_the_checkpoint_and_says_how_much(coordinator, raw):
     """The line has both sizes and the setting, for the program and in the checkpoint's failure."""
     job_id = coordinator.submit(
@@ -254,9 +283,9 @@ def test_state_over_the_limit_fails_the_checkpoint_and_says_how_much(coordinator
     )
     fat = raw("fleet", "fat").runs()
     fat.acknowledge(fat.hear("trigger_checkpoint").checkpoint_id, b"x" * 3_000)
-    assert "has 3017 bytes, and 2048 are allowed (external.state.max-bytes" in fat.hear("complaint").detail
+    assert "has 3033 bytes, and 2048 are allowed (external.state.max-bytes" in fat.hear("complaint").detail
     failed = coordinator.client.list_checkpoints(job_id).latest_failed
-    assert "has 3017 bytes, and 2048 are allowed" in failed.failure.message
+    assert "has 3033 bytes, and 2048 are allowed" in failed.failure.message
 
 
 def test_a_program_that_hangs_is_given_up(tmp_path):

@@ -17,6 +17,7 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.graph.jobgraph import SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.protos import client_pb2, client_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.cores.request_bounds import refuse_size
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
@@ -137,6 +138,30 @@ def test_bytes_that_are_no_message_are_one_line(cluster: LocalCluster, method: s
                 answer: Any = kind(path, bytes, bytes)(data, metadata=security.metadata, timeout=20)
                 list(answer)
     assert "Traceback" not in log.read_text()[before:]
+
+
+def test_a_name_with_a_line_break_is_one_short_line(cluster: LocalCluster) -> None:
+    """Of vertices that the job has not, a megabyte was repeated, as it was."""
+    job_id = cluster.client.submit(replace(keyed_job("named"), job_id=JobID("e" * 32)))
+    cluster.follow(job_id, lambda details: len(details.vertices) > 0)
+    secrets = (TOKEN, sign_credential(TOKEN, Identity(Role.CLIENT, job=job_id)))
+    answers = []
+    for secret, request in zip(
+        secrets,
+        (
+            client_pb2.RescaleRequest(job_id=job_id, parallelism_by_vertex={"a\nb" + "x" * 500_000: 1}),
+            client_pb2.RescaleRequest(job_id="a\nb", parallelism=1),
+        ),
+        strict=True,
+    ):
+        security = Security(secret)
+        with open_channel(cluster.address, security) as channel, pytest.raises(grpc.RpcError) as raised:
+            client_pb2_grpc.ClientServiceStub(channel).Rescale(request, metadata=security.metadata)
+        error: Any = raised.value
+        answers.append(error.details())
+    cluster.client.cancel(job_id)
+    line = f"this credential is for job {job_id} only, and the call is about 'a\\nb'"
+    assert [f"the job has no vertex {'a' + chr(10) + 'b' + 'x' * 77!r}", line] == answers
 
 
 def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> None:

@@ -17,7 +17,7 @@ import pytest
 import snapline as sl
 from snapline.client import ClusterClient, RequestRefused
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.protos import cluster_pb2, cluster_pb2_grpc
+from snapline.protos import cluster_pb2, cluster_pb2_grpc, external_pb2, external_pb2_grpc
 from snapline.runtime.cores.credentials import MARK, Identity, Role, sign_credential
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
@@ -126,6 +126,34 @@ def test_a_client_for_one_job_sees_and_ends_only_that_one(cluster: LocalCluster)
             client.cancel("job-2")
         with pytest.raises(RequestRefused, match="there is no job 'job-1'"):
             client.cancel("job-1")
+
+
+def test_a_program_for_one_job_gets_no_ticket_of_another(cluster: LocalCluster) -> None:
+    """Nor hears where its tasks are: with a ticket a TaskManager lets it in as a source of that job."""
+    env = cluster.environment(parallelism=1)
+    rows = env.from_external("numbers", pa.schema([("n", pa.int64())]), uid="numbers")
+    rows.print()
+    job_id = cluster.submit(env, "of others")
+    try:
+        cluster.follow(job_id, lambda details: any(each.resource_id for v in details.vertices for each in v.subtasks))
+        answers: dict[str, Any] = {}
+        for own in (job_id, "another"):
+            security = Security(sign_credential(secret(), Identity(Role.EXTERNAL, job=own)))
+            register = external_pb2.Register(protocol_version=1, job="of others", task="numbers")
+            with open_channel(cluster.address, security) as channel:
+                said = iter([external_pb2.FromProgram(register=register)])
+                stub = external_pb2_grpc.ExternalTasksStub(channel)
+                try:
+                    answers[own] = next(iter(stub.Participate(said, metadata=security.metadata))).rejected.reason
+                except grpc.RpcError as error:
+                    answers[own] = (error.code(), error.details())
+    finally:
+        cluster.cancel(job_id)
+    line = f"a external for job another may not take part in job {job_id}"
+    assert {
+        job_id: external_pb2.REJECTION_REASON_AT_TASK_MANAGER,
+        "another": (grpc.StatusCode.PERMISSION_DENIED, line),
+    } == answers
 
 
 def idle_until(mark: Path) -> Any:

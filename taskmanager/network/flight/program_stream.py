@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
+from snapline.runtime.cores.request_bounds import refuse_size
 from snapline.taskmanager.programs.offered_places import OfferedPlace, OfferedPlaces, no_place
 
 COMMAND = b"snapline.external/1"
@@ -45,6 +46,8 @@ class ProgramStream:
         self._goodbye = ""
         """Why the stream ends; empty: it does not."""
         self._is_over = False
+        self._place: OfferedPlace | None = None
+        """The place that the program has."""
         self._heard_at = time.monotonic()
         self._is_read = True
         """False: what the program has said waits for the task, so that its silence means nothing."""
@@ -72,11 +75,11 @@ class ProgramStream:
 
     def serve(self, reader: Any, writer: Any) -> None:
         """Until the program has ended the stream, or nobody wants it any more."""
-        place = self._register(self._read(reader))
         sender = threading.Thread(target=self._send, args=(writer,), name="program-send", daemon=True)
-        watcher = threading.Thread(target=self._watch, args=(place,), name="program-watch", daemon=True)
+        watcher = threading.Thread(target=self._watch, name="program-watch", daemon=True)
+        watcher.start()  # before the first word, which may never come
+        place = self._place = self._register(self._read(reader))
         sender.start()
-        watcher.start()
         try:
             while place is not None and not self._goodbye and (message := self._read(reader)) is not None:
                 self._hear(place, message)
@@ -94,6 +97,9 @@ class ProgramStream:
         """The place that the program has from now on; None: it was told why it has none, or is gone."""
         if first is None or first.WhichOneof("message") != "register":
             self.end("the first message has to be Register")
+            return None
+        if too_large := refuse_size(first.register):
+            self.end(too_large)
             return None
         settings = self._places.settings
         named = "".join(letter for letter in first.register.program if letter.isalnum() or letter in "-_.")[:MAX_NAME]
@@ -162,7 +168,7 @@ class ProgramStream:
 
     # --- the watcher's thread -----------------------------------------------------------------------------------------
 
-    def _watch(self, place: OfferedPlace | None) -> None:
+    def _watch(self) -> None:
         settings = self._places.settings
         while not self._is_over:
             with self._changed:
@@ -175,9 +181,10 @@ class ProgramStream:
                 self._end_connection()
                 continue
             silent_ms = (time.monotonic() - self._heard_at) * 1000
-            if self._is_read and silent_ms >= settings.heartbeat_timeout_ms and place is not None:
+            if self._is_read and silent_ms >= settings.heartbeat_timeout_ms:
                 why = f"no heartbeat for {settings.heartbeat_timeout_ms} ms"
-                place.left(self, why)
+                if self._place is not None:
+                    self._place.left(self, why)
                 self.end(why)
-            else:
+            elif self._place is not None:
                 self.say(pb.ToProgram(heartbeat=pb.Heartbeat()))

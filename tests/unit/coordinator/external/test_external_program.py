@@ -182,6 +182,17 @@ def test_a_program_that_has_a_name_is_shown_by_it():
     assert registration.info.resource_id == "external-1-eu-1x"
 
 
+@pytest.mark.parametrize("field", ["job", "task", "program", "host", "ticket"])
+def test_what_a_program_says_of_itself_is_a_page_at_most(field):
+    """Fifty megabytes were repeated in the answer, and a name or host kept the coordinator from all others for 16 s."""
+    story = Story()
+    register = pb.Register(protocol_version=1)
+    setattr(register, field, "x" * 9_000)
+    reason, is_fault = story.ends(ProgramSaid(pb.FromProgram(register=register)))
+    assert (f"Register.{field} has 9000 characters; 8192 are the most that it may have", True) == (reason, is_fault)
+    assert "external-1" == story.core.resource_id
+
+
 def test_an_attempt_begins_with_state_and_ends_as_it_says():
     """Deployed, running, finished; and the state comes as it was acknowledged."""
     story = Story().running()

@@ -118,7 +118,7 @@ def test_a_checkpoint_that_does_not_cover_its_rows_is_declined():
     place.says(rows_processed=processed(1))
     keyed: Any = {"name": "n", "redistribution": pb.REDISTRIBUTION_BY_KEY}
     wrong = [
-        (pb.NamedState(name="n", elements=[b"x" * LIMIT]), "has 217 bytes, and 200 are allowed"),
+        (pb.NamedState(name="n", elements=[b"x" * LIMIT]), "has 233 bytes, and 200 are allowed"),
         (
             pb.NamedState(**keyed, elements=[b"1"], key_groups=[3]),
             "an element of key group 3, and this task has 10 to 19",

@@ -23,6 +23,7 @@ from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings
 from snapline.taskmanager.network.flight.program_stream import ProgramStream
 from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSettings
 from snapline.taskmanager.programs.program_place import ProgramFailed
+from tests.services.cluster import wait_until
 
 SECRET = "exchange"
 RUN = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SINK)
@@ -40,7 +41,7 @@ def exchange():
 class Program:
     """One that says what a test wants."""
 
-    def __init__(self, exchange, ticket, command=b""):
+    def __init__(self, exchange, ticket, command=b"", name="mine", *, says_nothing=False):
         self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.channel = open_channel(exchange.address, Security(), has_own_connection=True)
         self.call = participation._exchange(self.channel, ticket, iter(self.said.get, None))
@@ -53,7 +54,8 @@ class Program:
                 iter([pb.FlightFrame(flight_descriptor=pb.FlightTarget(type=2, cmd=command))]),
                 metadata=(("authorization", f"Ticket {ticket}"),),
             )
-        self.say(register=pb.Register(protocol_version=1, ticket=ticket, program="mine"))
+        if not says_nothing:
+            self.say(register=pb.Register(protocol_version=1, ticket=ticket, program=name))
 
     def say(self, **message):
         self.said.put(pb.FromProgram(**message))
@@ -72,8 +74,8 @@ class Program:
 def program(exchange):
     opened = []
 
-    def connect(*arguments):
-        opened.append(Program(exchange, *arguments))
+    def connect(*arguments, **options):
+        opened.append(Program(exchange, *arguments, **options))
         return opened[-1]
 
     yield connect
@@ -95,6 +97,21 @@ def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program
     with pytest.raises(grpc.RpcError) as refused:
         next(program(good, b"snapline.exchange/1 edge").call)
     assert "a ticket opens the stream of its program alone" in str(refused.value.details())
+
+
+def test_a_program_that_never_registers_loses_its_connection(exchange, program):
+    """Nobody watched it before, so that its thread was held for ever."""
+    silent = program(sign_ticket(SECRET, "j", "t"), says_nothing=True)
+    with pytest.raises(grpc.RpcError):
+        list(silent.call)
+    wait_until(lambda: exchange.number_of_streams == (0, 0), "the end of the stream")
+
+
+def test_what_a_program_says_of_itself_is_a_page_at_most(program):
+    """A name of a hundred megabytes was looked at letter by letter."""
+    ticket = sign_ticket(SECRET, "j", "t")
+    heard = program(ticket, name="x" * 9_000).hear("goodbye")
+    assert "Register.program has 9000 characters; 8192 are the most that it may have" == heard.reason
 
 
 def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, program):
