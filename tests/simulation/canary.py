@@ -15,7 +15,9 @@ from unittest.mock import patch
 
 from snapline.coordinator.actors import checkpoint_io
 from snapline.coordinator.checkpoint.events import CheckpointStored
+from snapline.coordinator.checkpoint.in_flight import CheckpointsInFlight
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
+from snapline.coordinator.checkpoint.restore.restoration import Restoration
 from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from snapline.coordinator.ha.zookeeper_high_availability import FencedNodes
@@ -50,7 +52,7 @@ from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation import strangers
-from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with_forward_edges
+from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with_forward_edges, with_uneven_regions
 from tests.simulation.job_plan import Stage
 from tests.simulation.liars import LIES
 from tests.simulation.options import RESIZING, SETTLED, Options
@@ -478,6 +480,29 @@ def _hooked(options: Options) -> Options:
 
 
 @contextmanager
+def _forget_ended_regions() -> Iterator[None]:
+    """As it once was: who restores a subtask alone forgets what others of its vertex left behind, be it known from
+    them or, by a later leader, from the latest checkpoint."""
+    forget, answer = CheckpointsInFlight.forget_final_states, Restoration._answer
+
+    def answer_forgetting(self: Any, prepared: Any, *arguments: Any, **named: Any) -> Any:
+        replaced = getattr(prepared, "vertices", None) or ()
+        self.left_states = {task: state for task, state in self.left_states.items() if task.vertex_id not in replaced}
+        return answer(self, prepared, *arguments, **named)
+
+    with (
+        patch.object(CheckpointsInFlight, "forget_final_states", lambda self, kept, _=None: forget(self, kept)),
+        patch.object(Restoration, "_answer", answer_forgetting),
+    ):
+        yield
+
+
+def _uneven_regions(options: Options) -> Options:
+    """The job is over soon, or never."""
+    return replace(with_uneven_regions(options, random.Random(options.seed)), operations=(), liveness_ms=20_000)
+
+
+@contextmanager
 def _forget_requests_under_way() -> Iterator[None]:
     with patch.object(AsyncOperator, "_unanswered", lambda self: []):
         yield
@@ -704,6 +729,11 @@ CANARIES: dict[str, Canary] = {
     "adopt nothing": Canary("a new leader restarts what runs", _adopt_nothing, _leaders_die),
     "forget who has finished": Canary(
         "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die, seed=506
+    ),
+    "forget ended regions": Canary(
+        "union list state of a subtask that ended is lost when another is restored alone",
+        _forget_ended_regions,
+        _uneven_regions,
     ),
     "forget what hooks said": Canary("master hooks do not get their state back", _forget_what_hooks_said, _hooked),
     "forget requests under way": Canary(

@@ -27,6 +27,7 @@ from tests.simulation.options import (
     FaultOptions,
     Options,
 )
+from tests.simulation.workload import SplitPlan
 
 
 def draw_options(seed: int, *, faults: bool = True) -> Options:
@@ -198,8 +199,11 @@ def draw_operations(seed: int, settings: dict[str, str]) -> tuple[tuple[int, str
 
 
 def draw_theme(seed: int, options: Options, *, faults: bool) -> Options:
-    """Give some runs one thing that they are about: leaders that die, data in flight, slow watermarks, a cluster that
-    is resized."""
+    """Give some runs one thing that they are about: regions that end one after another, leaders that die, data in
+    flight, slow watermarks, a cluster that is resized."""
+    uneven = random.Random(f"{seed}/uneven regions")
+    if faults and uneven.random() < 0.15:
+        return with_uneven_regions(options, uneven)
     leaders = random.Random(f"{seed}/generation 7")
     if faults and leaders.random() < 0.2:
         return only_leaders_die(options, leaders)
@@ -359,6 +363,71 @@ def with_forward_edges(options: Options, rng: random.Random) -> Options:
         job=job,
         slots=max(-(-wanted // options.task_managers), options.slots),
         stalls=(rng.choice(names), options.stalls[1]),
+    )
+
+
+def with_uneven_regions(options: Options, rng: random.Random) -> Options:
+    """Each subtask is a region of its own: some end early, others fail later and are restored alone, and what the ended
+    ones left behind as union list state is still to be known."""
+    regions = rng.choice([2, 2, 3, 4])
+    first = options.job.sources[0][0]
+    splits = regions * rng.choice([1, 1, 2])
+    short = set(rng.sample(range(regions), rng.randint(1, regions - 1)))
+
+    def rows(split: int) -> int:
+        return rng.randint(0, 15) if split % regions in short else rng.randint(60, 160)
+
+    with_union_state = Stage("watermarks", None, regions, bound_ms=rng.choice([0, 30, 200]))
+    kinds = [rng.choice(["map", "filter", "twice"]) for _ in range(rng.randint(0, 1))]
+    stages = [Stage(kind, None, regions) for kind in kinds]
+    pushed_rows = rng.choice([0, 0, 1, 3])
+    if not pushed_rows or rng.random() < 0.5:
+        stages.insert(rng.randint(0, len(stages)), with_union_state)
+    job = replace(
+        options.job,
+        sources=(tuple(SplitPlan(n, rows(n), first.keys, first.own_keys, splits) for n in range(splits)),),
+        source_parallelism=(regions,),
+        batch_rows=rng.choice([1, 3]),
+        stages=tuple(stages),
+        second_edge=None,
+        keyed="none",
+        repeat_ms=0,
+        side_parallelism=0,
+        sink_kind=rng.choice(["committer", "function"]),
+        sink_parallelism=regions,
+        sink_partitioning=None,
+        raw_branch=rng.random() < 0.25,
+        raw_sink_parallelism=regions,
+        alignment=None,
+        pushed_rows=pushed_rows,
+        discovered=0,
+        hooked=options.job.hooked and not pushed_rows,
+    )
+    kinds = [
+        "kill task manager",
+        "user exception",
+        "break data stream",
+        "kill coordinator",
+        "slow task",
+        "slow storage",
+    ]
+    enabled = {kind for kind in kinds if rng.random() < 0.3} | {rng.choice(["kill task manager", "user exception"])}
+    settings = {
+        **options.job_settings,
+        "execution.checkpointing.interval": f"{rng.choice([30, 100])} ms",
+        "restart-strategy.fixed-delay.delay": f"{rng.choice([0, 50])} ms",
+    }
+    settings.pop("scheduler-mode", None)
+    return replace(
+        options,
+        job=job,
+        another_job=None,
+        task_managers=regions,
+        slots=1,
+        machines=min(options.machines, regions),
+        job_settings=settings,
+        pause_ms=rng.choice([60, 150]),
+        faults=FaultOptions(frozenset(enabled), rng.choice([300, 800])),
     )
 
 
