@@ -34,9 +34,11 @@ from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_pla
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
-from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.task.task_failure import ChannelFailure, InputPosition, serialize_failure
 from snapline.taskmanager.threads.thread_dumper import stack_of
 
+INPUT_LOST = "task lost its input"
+"""The message of a task whose producer or connection is gone; whether that is a failure is the JobMaster's to say."""
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
 
@@ -129,7 +131,9 @@ class RunningTasks:
         thread.start(task)
 
     def _note(self, job_id: JobID, task_name: str, environment: TaskEnvironment, event: Any) -> None:
-        """What a task tells; its failure is logged here, too, where its host's log is read."""
+        """What a task tells; its failure is logged here, too, where its host's log is read. That it lost its input is
+        no warning here: the producer may have heard before it that the job is cancelled, and the JobMaster, which
+        knows, warns of every other loss."""
         read = environment.bytes_read
         if (
             (read.local or read.remote)
@@ -138,13 +142,13 @@ class RunningTasks:
         ):
             self._logger.info("state restored", task=task_name, local_bytes=read.local, remote_bytes=read.remote)
         if isinstance(event, TaskEnteredState) and event.state is ExecutionState.FAILED and event.failure is not None:
-            failure = event.failure
+            failure, attempt = event.failure, event.attempt_id.attempt_number
+            what = {"job_id": job_id, "task": task_name, "attempt": attempt, "reason": failure.summary}
             where = {"operator": failure.operator_uid, "position": failure.position, "traceback": failure.traceback}
-            details = {name: value for name, value in where.items() if value}
-            attempt = event.attempt_id.attempt_number
-            self._logger.warning(
-                TASK_FAILED, job_id=job_id, task=task_name, attempt=attempt, reason=failure.summary, **details
-            )
+            if failure.error_type == ChannelFailure.__name__:
+                self._logger.info(INPUT_LOST, **what)
+            else:
+                self._logger.warning(TASK_FAILED, **what, **{name: value for name, value in where.items() if value})
         self._tell(event)
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:

@@ -1,0 +1,131 @@
+"""What a TaskManager's log says of tasks that end, and whether an operator is woken for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapline.connectors import DiscardingSink
+from snapline.dataflow.graph.operator_specs import MapBatchesSpec, SinkSpec, SourceSpec
+from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.partitioning import Partitioning
+from snapline.dataflow.wire.messages import ExecutionState
+from snapline.runtime.clock import ManualClock
+from snapline.runtime.storage.memory_storage import MemoryStorage
+from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.actors.running_tasks import RunningTasks
+from snapline.taskmanager.network.channels.local_exchange import LocalExchange
+from snapline.taskmanager.snapshots.uploader import SnapshotUploader
+from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
+from tests.unit.taskmanager.task.local_job import ListSource, LocalJob, Operator, batch, edge
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+class RecordedLog:
+    """Keeps each line with its level."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def info(self, event: str, **context: Any) -> None:
+        self.lines.append(("info", event, context))
+
+    def warning(self, event: str, **context: Any) -> None:
+        self.lines.append(("warning", event, context))
+
+
+class ByHand:
+    """Steps its task when the test says so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.task: StreamTask | None = None
+
+    def start(self, task: StreamTask) -> None:
+        self.task = task
+
+    def wake_up(self) -> None: ...
+
+    def join(self, timeout_seconds: float) -> bool:
+        return True
+
+    def run(self) -> ExecutionState:
+        assert self.task is not None
+        while self.task.step(0).kind is ProgressKind.WORKED:
+            pass
+        return self.task.state
+
+
+class RaisingFunction:
+    """Fails on the first batch."""
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no such airport")
+
+
+@pytest.fixture
+def uploader():
+    """Uploads that nobody asks for."""
+    made = SnapshotUploader(ResourceID("tm"), StateStorages(lambda _: MemoryStorage("none")))
+    yield made
+    made.close()
+
+
+def run_with(uploader: SnapshotUploader, function: Any) -> tuple[RunningTasks, list[ByHand], LocalJob, RecordedLog]:
+    """A source that waits after a batch and its consumer, each having done what there was to do."""
+    source = ListSource([[batch(k=[1])]], pauses={"s0": 1})
+    job = LocalJob(
+        [
+            Operator("source", SourceSpec(source, source.spec_splits())),
+            Operator("map", MapBatchesSpec(function, SCHEMA), [edge(0, Partitioning.REBALANCE)]),
+            Operator("sink", SinkSpec(DiscardingSink()), [edge(1)]),
+        ]
+    )
+    log, runners = RecordedLog(), []
+
+    def make_runner(name: str) -> ByHand:
+        runners.append(ByHand(name))
+        return runners[-1]
+
+    tasks = RunningTasks(
+        LocalExchange(),
+        uploader,
+        StateStorages(lambda _: MemoryStorage("none")),
+        None,
+        False,
+        make_runner,
+        ManualClock(),
+        lambda _: None,
+        log,  # type: ignore[arg-type]
+    )
+    for each in job.tasks:
+        tasks.start(each.descriptor)
+    for runner in (*runners, *runners):
+        runner.run()
+    return tasks, runners, job, log
+
+
+def test_a_producer_that_is_cancelled_first_is_no_warning(uploader) -> None:
+    """When a job is cancelled each task hears of it by itself, and the consumer may be the last: only the JobMaster
+    knows whether the loss of an input is a failure, and it warns of one."""
+    tasks, (producer, consumer), job, log = run_with(uploader, lambda rows: rows)
+    tasks.cancel(job.tasks[0].descriptor.attempt_id)
+
+    assert producer.run() is ExecutionState.CANCELED
+    assert consumer.run() is ExecutionState.FAILED
+    ((level, event, context),) = [line for line in log.lines if line[1] != "task started"]
+    assert (level, event, sorted(context)) == ("info", "task lost its input", ["attempt", "job_id", "reason", "task"])
+    assert "subtask 1, on TaskManager tm broke: producer" in context["reason"]
+
+
+def test_a_user_function_that_fails_is_a_warning_with_its_traceback(uploader) -> None:
+    """It is a failure whatever the JobMaster makes of it."""
+    _, (_, consumer), _, log = run_with(uploader, RaisingFunction())
+
+    assert consumer.run() is ExecutionState.FAILED
+    ((level, event, context),) = [line for line in log.lines if line[1] != "task started"]
+    assert (level, event, context["operator"]) == ("warning", "task failed", "map")
+    assert "no such airport" in context["traceback"]
