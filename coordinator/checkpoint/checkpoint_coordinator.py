@@ -287,9 +287,8 @@ class CheckpointCoordinator:
                 self._ask_decider = False
                 self._decided(self._decider.poll(self._inputs()))
             elif self._restoration.can_proceed and not in_flight.is_deciding:
-                kept, effects = self._restoration.proceed(self.executions, self._now_ms)
-                self._out += effects
-                in_flight.forget_final_states(kept, self.executions)
+                self._out += self._restoration.proceed(self.executions, self._now_ms)
+                in_flight.forget_final_states(self.executions)
             else:
                 break
         if self._shutdown_status is not None:
@@ -597,7 +596,7 @@ class CheckpointCoordinator:
         self._replace_tasks("The job is being rescaled.")
         self.executions = ExecutionTracker(self._restoration.with_max_parallelism(event.vertices), event.edges)
         self._plans = self._plan_calculator()
-        self._in_flight.forget_final_states(None)
+        self._in_flight.forget_final_states(self.executions)
 
     def _plan_calculator(self) -> CheckpointPlanCalculator:
         if self._given_plan_calculator is not None:

@@ -15,7 +15,8 @@ from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from snapline.dataflow.wire.messages import ExecutionState
 
-_ENDED_WITHOUT_RESULT = (ExecutionState.FAILED, ExecutionState.CANCELED)
+ENDED_WITHOUT_RESULT = (ExecutionState.FAILED, ExecutionState.CANCELED)
+"""States of a task that has to start again, or whose job is over."""
 
 
 class ExecutionTracker:
@@ -99,7 +100,7 @@ class ExecutionTracker:
                 failed.append(known)
             subtasks[attempt.subtask_index] = (attempt, state)
             self.version += 1
-            if state in _ENDED_WITHOUT_RESULT:
+            if state in ENDED_WITHOUT_RESULT:
                 self._end_of_data.discard(attempt)
                 failed.append(attempt)
             elif state is ExecutionState.FINISHED:

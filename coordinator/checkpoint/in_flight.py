@@ -45,7 +45,6 @@ from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
-    ExecutionState,
     ForTasks,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -364,19 +363,11 @@ class CheckpointsInFlight:
         owns_directory = not event.published_by_other
         return False, self.abort(pending, event.reason, now_ms, detail=event.detail, owns_directory=owns_directory)
 
-    def forget_final_states(
-        self, kept_vertices: frozenset[JobVertexID] | None, executions: ExecutionTracker | None = None
-    ) -> None:
-        """Tasks start anew, except those of `kept_vertices`, and those of `executions` that have finished: the region
-        of another subtask of their vertex may be all that starts again."""
-
-        def stays(attempt: ExecutionAttemptID) -> bool:
-            if kept_vertices is not None and attempt.vertex_id in kept_vertices:
-                return True
-            finished = (attempt, ExecutionState.FINISHED)
-            return executions is not None and executions.current(attempt.execution_vertex_id) == finished
-
-        self._final_states = {attempt: state for attempt, state in self._final_states.items() if stays(attempt)}
+    def forget_final_states(self, executions: ExecutionTracker) -> None:
+        """Tasks start anew, except those whose attempt is still the current one of `executions`: they have finished, or
+        will with what they acknowledged, while the region of another subtask of their vertex starts again."""
+        final_states = self._final_states.items()
+        self._final_states = {attempt: state for attempt, state in final_states if executions.is_current(attempt)}
 
 
 def failure_effect(verdict: FailureVerdict, reason: CheckpointFailureReason) -> FailJob | FailTask:

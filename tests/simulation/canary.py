@@ -483,7 +483,7 @@ def _hooked(options: Options) -> Options:
 def _forget_ended_regions() -> Iterator[None]:
     """As it once was: who restores a subtask alone forgets what others of its vertex left behind, be it known from
     them or, by a later leader, from the latest checkpoint."""
-    forget, answer = CheckpointsInFlight.forget_final_states, Restoration._answer
+    answer = Restoration._answer
 
     def answer_forgetting(self: Any, prepared: Any, *arguments: Any, **named: Any) -> Any:
         replaced = getattr(prepared, "vertices", None) or ()
@@ -491,7 +491,7 @@ def _forget_ended_regions() -> Iterator[None]:
         return answer(self, prepared, *arguments, **named)
 
     with (
-        patch.object(CheckpointsInFlight, "forget_final_states", lambda self, kept, _=None: forget(self, kept)),
+        patch.object(CheckpointsInFlight, "forget_final_states", lambda self, _: self._final_states.clear()),
         patch.object(Restoration, "_answer", answer_forgetting),
     ):
         yield

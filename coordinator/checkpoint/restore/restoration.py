@@ -34,7 +34,7 @@ from snapline.coordinator.checkpoint.events import (
     RestoreLatest,
     RestoreSavepoint,
 )
-from snapline.coordinator.checkpoint.executions import ExecutionTracker
+from snapline.coordinator.checkpoint.executions import ENDED_WITHOUT_RESULT, ExecutionTracker
 from snapline.coordinator.checkpoint.finalization import left_states_of
 from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.coordinator.checkpoint.publication import CheckpointPublication
@@ -45,7 +45,6 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionVertexID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
-from snapline.dataflow.wire.messages import ExecutionState
 from snapline.runtime.cores.machine import check
 
 Effects = list[CheckpointCoordinatorEffect]
@@ -158,12 +157,11 @@ class Restoration:
         refused: Effects = [] if held is None else [RestoreFailed(held.answer.request_id, why)]
         return [*refused, *self._refuse_all(why, retryable=False)]
 
-    def proceed(self, executions: ExecutionTracker, now_ms: int) -> tuple[frozenset[JobVertexID] | None, Effects]:
-        """Serve the first waiting request. Returns the vertices whose tasks stay as they are (None: everything is
-        replaced), and what has to be done."""
+    def proceed(self, executions: ExecutionTracker, now_ms: int) -> Effects:
+        """Serve the first waiting request."""
         event = self._waiting.pop(0)
         if isinstance(event, RestoreSavepoint):
-            return None, self._adopt(event, executions)
+            return self._adopt(event, executions)
         latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
         if latest is None:
             self.tasks_as_finished, self.left_states = frozenset(), {}
@@ -180,8 +178,7 @@ class Restoration:
             is_first_start, self._has_started = latest is None and not self._has_started, True
             if not is_first_start:
                 self.sweeps_next = True
-            return None, effects
-        return frozenset(vertex.vertex_id for vertex in executions.vertices) - frozenset(event.vertices), effects
+        return effects
 
     # --- from a snapshot that a user named
 
@@ -312,7 +309,7 @@ class Restoration:
             task: state
             for task, state in self.left_states.items()
             if replaced is not None
-            and (task.vertex_id not in replaced or executions.current(task)[1] is ExecutionState.FINISHED)
+            and (task.vertex_id not in replaced or executions.current(task)[1] not in ENDED_WITHOUT_RESULT)
         }
         self.left_states = kept | left_states_of(checkpoint.operators, executions.vertices, may_end)
         if assignment.plan.max_parallelism:

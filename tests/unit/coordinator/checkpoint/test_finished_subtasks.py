@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.effects import RemoveCompletedCheckpoint, StoreCompletedCheckpoint
 from snapline.coordinator.checkpoint.events import (
@@ -22,6 +24,8 @@ from tests.unit.coordinator.checkpoint.small_job import Coordinator, attempt, li
 UNION = OperatorStateMode.UNION
 ENDED = TaskStateSnapshot(is_task_finished=True)
 """Of a subtask that runs only to end again."""
+
+SAYS_SO_LATER = pytest.mark.parametrize("later", [False, True])
 
 
 def ending(data: bytes) -> TaskStateSnapshot:
@@ -60,8 +64,9 @@ def with_one_ended() -> tuple[Coordinator, CompletedCheckpoint]:
     return job, completed
 
 
-def adopted_with_one_ended() -> Coordinator:
-    """A former leader completed checkpoint 1, with which subtask 0 of `src` ends; this one hears that it has."""
+def adopted(*, has_ended: bool = True) -> Coordinator:
+    """A former leader completed checkpoint 1, with which subtask 0 of `src` ends; this one hears that it has, if it
+    `has_ended`."""
     before = Coordinator(interval_ms=100)
     first, second, sink = before.tasks
     last = take(before, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
@@ -69,8 +74,21 @@ def adopted_with_one_ended() -> Coordinator:
     job = Coordinator(interval_ms=100)
     job.core.publication.recover((last,))
     job.tell(RestoreLatest(CheckpointRequestID("adopt"), None, allow_non_restored_state=True, for_running_tasks=True))
-    job.tell(running(first, state=ExecutionState.FINISHED))
+    if has_ended:
+        job.tell(running(first, state=ExecutionState.FINISHED))
     return job
+
+
+def restore_the_second(job: Coordinator, *, later: bool) -> None:
+    """Subtask 1 of `src` fails and is restored alone; 0 has finished before that, or says so after it."""
+    first, second = job.sources
+    if not later:
+        job.tell(running(first, state=ExecutionState.FINISHED))
+    job.tell(running(second, state=ExecutionState.FAILED))
+    job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
+    job.tell(running(attempt("src", 1, 1)))
+    if later:
+        job.tell(running(first, state=ExecutionState.FINISHED))
 
 
 def test_carried_on_by_the_coordinator_that_saw_it_end() -> None:
@@ -98,18 +116,17 @@ def test_carried_on_after_a_restore_and_by_every_checkpoint_after_it() -> None:
     assert source(gone).finished_subtasks == (0,)
 
 
-def test_carried_on_when_only_another_subtask_of_its_vertex_starts_again() -> None:
+@SAYS_SO_LATER
+def test_carried_on_when_only_another_subtask_of_its_vertex_starts_again(*, later: bool) -> None:
     """A region of one subtask fails and is restored: the one that has finished stays finished, and no checkpoint
-    without its part could complete, for which the others would wait at their end for ever."""
+    without its part could complete, for which the others would wait at their end for ever. So does one that has taken
+    its last checkpoint, and says only later that it has finished."""
     job = Coordinator(interval_ms=100)
     first, second = job.sources
     sink = job.tasks[2]
     take(job, 1, {first: ending(b"x"), second: snapshot(src=listed(UNION, b"y")), sink: TaskStateSnapshot()})
-    job.tell(running(first, state=ExecutionState.FINISHED))
-    job.tell(running(second, state=ExecutionState.FAILED))
-    job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
+    restore_the_second(job, later=later)
     again = attempt("src", 1, 1)
-    job.tell(running(again))
 
     completed = take(job, 2, {again: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
 
@@ -134,7 +151,7 @@ def test_carried_on_by_the_next_coordinator() -> None:
 
 def test_carried_on_of_a_task_that_was_adopted_and_ends() -> None:
     """The former leader completed its last checkpoint; it hears of that from us, and takes no other."""
-    job = adopted_with_one_ended()
+    job = adopted()
     _, second, sink = job.tasks
 
     second_checkpoint = take(job, 2, {second: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
@@ -142,14 +159,13 @@ def test_carried_on_of_a_task_that_was_adopted_and_ends() -> None:
     assert dict(source(second_checkpoint).subtasks) == {0: listed(UNION, b"x"), 1: listed(UNION, b"z")}
 
 
-def test_carried_on_of_an_adopted_task_when_another_subtask_starts_again() -> None:
+@SAYS_SO_LATER
+def test_carried_on_of_an_adopted_task_when_another_subtask_starts_again(*, later: bool) -> None:
     """What the former leader heard last of it is still all that there will be."""
-    job = adopted_with_one_ended()
-    _, second, sink = job.tasks
-    job.tell(running(second, state=ExecutionState.FAILED))
-    job.tell(RestoreLatest(CheckpointRequestID("region"), vertices=(second.vertex_id,)))
+    job = adopted(has_ended=False)
+    _, _, sink = job.tasks
+    restore_the_second(job, later=later)
     again = attempt("src", 1, 1)
-    job.tell(running(again))
 
     completed = take(job, 2, {again: snapshot(src=listed(UNION, b"z")), sink: TaskStateSnapshot()})
 
