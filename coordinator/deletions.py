@@ -7,27 +7,14 @@ Flink's CheckpointsCleaner and the retries of DispatcherResourceCleaner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
+from snapline.coordinator.io import IoLane
 from snapline.runtime.clock import Clock
 
 DELETE_PAUSES_MS = (1_000, 2_000, 4_000)
 """Before what could not be deleted is tried again, and again; then it stays."""
-
-
-class SlowWork(Protocol):
-    """Performs slow work on another thread (implemented by IoExecutor)."""
-
-    def submit(
-        self,
-        name: str,
-        work: Callable[[], Any],
-        tell: Callable[[Any], object],
-        failed: Callable[[BaseException], Any],
-    ) -> None:
-        """Run `work`; `failed` hears why it failed."""
-        ...
 
 
 class Timers(Protocol):
@@ -41,7 +28,7 @@ class Timers(Protocol):
 class Deletions:
     """Deletes files, and tries again later when the storage does not answer. Thread-safe."""
 
-    def __init__(self, io: SlowWork, timers: Timers, clock: Clock) -> None:
+    def __init__(self, io: IoLane, timers: Timers, clock: Clock) -> None:
         self._io = io
         self._timers = timers
         self._clock = clock

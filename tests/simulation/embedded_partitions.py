@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import io
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from typing import Any
@@ -230,14 +229,7 @@ class Run:
             self.story.append(line)
 
 
-def main() -> int:
-    """Run seeds until one contradicts an oracle."""
-    return run_seeds(
-        "Partitions of resumable functions in the simulator.",
-        "every attempt that ended gave the whole output",
-        lambda seed, is_told: Run(seed, keep_story=is_told),
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_seeds(
+        "Partitions of resumable functions in the simulator.", "every attempt that ended gave the whole output", Run
+    )

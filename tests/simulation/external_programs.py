@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -402,14 +401,5 @@ class Run:
             self.cluster.coordinator.kill()
 
 
-def main() -> int:
-    """Run seeds until one contradicts an oracle."""
-    return run_seeds(
-        "Programs outside in the simulator.",
-        "every number was written once",
-        lambda seed, is_told: Run(seed, keep_story=is_told),
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_seeds("Programs outside in the simulator.", "every number was written once", Run)

@@ -14,7 +14,6 @@ snapshot; and all comes to its end once the faults stop.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -320,14 +319,9 @@ class ChainRun(FaultyRun):
         return subtask.operator.snapshot_state(checkpoint_id, 0)
 
 
-def main() -> int:
-    """Run seeds until one contradicts an oracle."""
-    return run_seeds(
+if __name__ == "__main__":
+    run_seeds(
         "Jobs whose source, operator and sink are programs outside, in the simulator.",
         "every row went from the source into one file",
-        lambda seed, is_told: ChainRun(seed, keep_story=is_told),
+        ChainRun,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -381,14 +380,5 @@ class Run(FaultyRun):
                 self._covered.append((row["key"], row["number"], row["total"]))
 
 
-def main() -> int:
-    """Run seeds until one contradicts an oracle."""
-    return run_seeds(
-        "Programs outside that are operators, in the simulator.",
-        "every row was answered once",
-        lambda seed, is_told: Run(seed, keep_story=is_told),
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_seeds("Programs outside that are operators, in the simulator.", "every row was answered once", Run)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 
 class SeededRun(Protocol):
@@ -20,16 +21,24 @@ class SeededRun(Protocol):
         ...
 
 
-def run_seeds(what: str, all_well: str, create: Callable[[int, bool], SeededRun]) -> int:
-    """Run what the command line asks for. `create`: from a seed, and whether its story will be printed, which is so for
-    one that was asked for alone. Raises what a run raises, after its seed was printed."""
+class CreateRun(Protocol):
+    """Makes the run of a seed."""
+
+    def __call__(self, seed: int, *, keep_story: bool) -> SeededRun:
+        """`keep_story`: it will be printed."""
+        ...
+
+
+def run_seeds(what: str, all_well: str, create: CreateRun) -> NoReturn:
+    """Run what the command line asks for, and end the process. The story of a seed that was asked for alone is printed.
+    Raises what a run raises, after its seed was printed."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
     is_alone = given.seed is not None
     for seed in [given.seed] if is_alone else range(given.seeds):
-        run = create(seed, is_alone)
+        run = create(seed, keep_story=is_alone)
         try:
             run.perform()
         except BaseException:
@@ -39,4 +48,4 @@ def run_seeds(what: str, all_well: str, create: Callable[[int, bool], SeededRun]
             if is_alone:
                 print("\n".join(run.story))
     print(f"{1 if is_alone else given.seeds} seeds: {all_well}")
-    return 0
+    sys.exit(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from snapline.coordinator.deletions import DELETE_PAUSES_MS, Deletions
 from snapline.coordinator.ha.high_availability import LeadershipLost
@@ -24,9 +23,7 @@ class Desk:
     def seconds_until(self, at_ms: int) -> float:
         return at_ms / 1000
 
-    def submit(
-        self, _: str, work: Callable[[], Any], tell: Callable[[Any], object], failed: Callable[[BaseException], Any]
-    ) -> None:
+    def submit(self, name, work, tell, failed, limit_ms=0):
         try:
             tell(work())
         except Exception as error:
