@@ -7,9 +7,12 @@ decided by whoever makes the application.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import socketserver
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -20,7 +23,9 @@ from snapline.runtime.rpc.security import Security
 MAX_CONNECTIONS = 16
 """Served at a time, each on a thread of its own; Prometheus needs one."""
 REQUEST_SECONDS = 5.0
-"""How long a connection may say nothing, its handshake included."""
+"""How long the handshake and the request of a connection may take, and then the reading of its answer."""
+MAX_OF_HOST = 8
+"""Connections of one host at a time: the rest of all is for others."""
 READERS = frozenset({Role.ADMINISTRATOR, Role.CLIENT})
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -34,7 +39,11 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, host: str, port: int, application: Application, security: Security) -> None:
         """Listen at once. Raises OSError."""
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._hosts: Counter[str] = Counter()
+        """How many connections each host has at present."""
+        self._hosts_lock = threading.Lock()
+        self._waiting: dict[int, tuple[socket.socket, float]] = {}
+        """Connections whose request is not there yet, by the thread that waits for it, and until when."""
         self._security = security
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -49,13 +58,20 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve it on a thread, unless too many are served."""
-        if not self._free.acquire(blocking=False):
+        host = str(client_address[0])
+        with self._hosts_lock:
+            served = self._hosts.total() < MAX_CONNECTIONS and self._hosts[host] < MAX_OF_HOST
+            if served:
+                self._hosts[host] += 1
+        if not served:
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection to its end."""
+        thread, watched = threading.get_ident(), request.dup()
+        self._waiting[thread] = watched, time.monotonic() + REQUEST_SECONDS
         try:
             security = self._security.current()
             if security.tls:
@@ -64,7 +80,22 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         except OSError:  # no handshake, or it took too long
             self.shutdown_request(request)
         finally:
-            self._free.release()
+            self._waiting.pop(thread, None)
+            watched.close()
+            with self._hosts_lock:
+                self._hosts -= Counter([str(client_address[0])])
+
+    def request_has_come(self) -> None:
+        """Note that the request of the calling thread is there."""
+        self._waiting.pop(threading.get_ident(), None)
+
+    def service_actions(self) -> None:
+        """End what is waited for too long; the server's own thread comes here twice a second."""
+        now = time.monotonic()
+        for watched, until in list(self._waiting.values()):
+            if now >= until:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    watched.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Somebody who goes away in the middle is no news."""
@@ -87,6 +118,14 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     """One request, without a line in the log."""
+
+    server: MetricsEndpoint
+
+    def parse_request(self) -> bool:
+        """Read the head of the request, which ends the time that it has."""
+        came = super().parse_request()
+        self.server.request_has_come()
+        return came
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
         """Write no line: a scrape is no news."""

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from snapline.runtime.rpc.sender_limits import RefusalLog
@@ -21,6 +22,9 @@ MAX_CONNECTIONS = 256
 """How many connections one host may have to the page."""
 REQUEST_SECONDS = 10.0
 """Within which the head of a request has to be there, and before that a handshake."""
+
+MAX_WAITING_BYTES = 64 << 10
+"""What may have come of further requests before the answer to one; browsers send none so early."""
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -80,9 +84,21 @@ def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECON
             self._answered = cycle
             self._look = self.loop.call_later(request_s, self._close_if_silent)
 
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if len(self.conn.trailing_data[0]) > MAX_WAITING_BYTES and not self.transport.is_closing():
+                self._tell("too many requests wait that came before the answer to another one")
+                self.transport.abort()
+
         def send_400_response(self, msg: str) -> None:
+            self._tell("what came to the page is no HTTP")
+            try:
+                super().send_400_response(msg)
+            except h11.LocalProtocolError:  # an answer has begun, or may have no text
+                self.transport.close()
+
+        def _tell(self, reason: str) -> None:
             if refusals is not None:
-                refusals.write(self.client[0] if self.client else "", "what came to the page is no HTTP")
-            super().send_400_response(msg)
+                refusals.write(self.client[0] if self.client else "", reason)
 
     return TimedProtocol

@@ -71,7 +71,7 @@ class PageServer:
         refusals = RefusalLog(logger) if logger else None
         application, http = told_once(app.application, refusals), timed_protocol(refusals)
         config = uvicorn.Config(application, http=http, log_config=None, access_log=False, lifespan="on", ws="none")
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it names no sender, and knows no measure
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it names no sender, and knows no measure
         config.timeout_graceful_shutdown = 1
         if security.tls:
             config.load()

@@ -19,6 +19,7 @@ from snapline.runtime.logs import silent_logger
 from snapline.runtime.metrics import Kind, MetricsServer, Sample
 from snapline.runtime.rpc.security import Security
 from tests.services.certificates import Authority, why_not
+from tests.services.cluster import wait_until
 
 
 def scrape(port: int) -> str:
@@ -94,6 +95,50 @@ def test_half_requests_take_no_more_than_their_share(monkeypatch):
     assert most <= metrics_endpoint.MAX_CONNECTIONS
     assert "snapline_jobmanager_one 1.0" in scrape(port)
     server.stop()
+
+
+def test_a_request_that_comes_byte_by_byte_is_not_waited_for(monkeypatch):
+    """Sixteen of them kept Prometheus out for as long as they liked."""
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_SECONDS", 0.3)
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    with socket.create_connection(("127.0.0.1", server.start("127.0.0.1", 0)), timeout=0.05) as slow:
+        ended = False
+        while not ended:
+            try:
+                slow.sendall(b"G")
+                ended = not slow.recv(1)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+    server.stop()
+
+
+def test_one_host_leaves_others_their_share(monkeypatch):
+    """Half of the connections are for somebody else, however many it opens."""
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    port = server.start("127.0.0.1", 0)
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    wait_until(
+        lambda: sum(is_closed(each) for each in held) == 40 - metrics_endpoint.MAX_OF_HOST, "the rest to be closed"
+    )
+    with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0), timeout=30) as other:
+        other.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert other.recv(12) == b"HTTP/1.0 200"
+    for each in held:
+        each.close()
+    server.stop()
+
+
+def is_closed(connection):
+    """Whether the other side has closed it."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def test_metrics_ask_for_what_the_cluster_asks_for():

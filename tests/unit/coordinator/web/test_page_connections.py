@@ -175,6 +175,33 @@ def test_a_head_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
         assert received(connection).startswith(b"HTTP/1.1 400")
 
 
+def test_requests_that_wait_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends ever more requests and reads no answer took eight megabytes in half a minute, with each of its
+    connections."""
+    with (
+        serving(monkeypatch, 30) as (port, lines),
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+        pytest.raises(ConnectionError),
+    ):
+        connection.sendall(ASKED * (1 << 20))
+    assert "too many requests wait that came before the answer" in lines.written[0][1]["reason"]
+
+
+def test_a_body_that_breaks_an_answer_off_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request without a body in the answer, whose own body is nonsense, wrote two of them, each time."""
+    with serving(monkeypatch, 10) as (port, lines):
+        for path in (b"/v1/config", b"/v1/openapi.json", b"/nothing"):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                connection.sendall(
+                    b"HEAD " + path + b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+                )
+                received(connection)
+    assert [] == caplog.records
+    assert "what came to the page is no HTTP" == lines.written[0][1]["reason"]
+
+
 def test_what_is_no_number_is_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A metric of a user's function may be the mean of nothing, which JSON cannot say."""
     answering(monkeypatch, GetJob=pb.JobDetails(metrics=[job_pb2.MetricValue(name="mean", value=float("nan"))]))
