@@ -47,6 +47,10 @@ READ_BYTES = 8 * CHUNK_BYTES
 """A snapshot that is adopted is read in parts of this size."""
 
 
+MAX_LISTS_BYTES = 1 << 30
+"""What the list states of a subtask have at most that are read here."""
+
+
 class NoSnapshot(SnaplineError):
     """There is no snapshot at the path, or none that can be used so; names the path and the way out."""
 
@@ -183,8 +187,15 @@ def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: 
 def read_elements(
     storages: StateStorages, state: OperatorStateHandle
 ) -> Iterator[tuple[OperatorStateEntry, tuple[bytes, ...]]]:
-    """Each list state of a subtask with its elements; the blob is read once. Raises StorageError or ChangedState."""
-    data = read_blob_range(storages, state.handle, 0, state.handle.state_size_bytes)
+    """Each list state of a subtask with its elements; the blob is read once. Raises NoSnapshot for one that is too
+    large, StorageError or ChangedState."""
+    size = state.handle.state_size_bytes
+    if size > MAX_LISTS_BYTES:
+        where = "" if isinstance(state.handle, ByteStreamStateHandle) else f" in {state.handle.path}"
+        raise NoSnapshot(
+            f"a subtask has list states of {size} bytes{where}, and {MAX_LISTS_BYTES} are the most that are read"
+        )
+    data = read_blob_range(storages, state.handle, 0, size)
     for entry in state.entries:
         yield entry, tuple(data[offset : offset + size] for offset, size in entry.offsets)
 

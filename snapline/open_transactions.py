@@ -92,24 +92,42 @@ def open_snapshot(path: str) -> tuple[StateStorages, Snapshot]:
 
 
 def open_transactions(storages: StateStorages, snapshot: Snapshot) -> list[OpenTransaction]:
-    """What is pre-committed in the snapshot, by sink and checkpoint; some of it may be committed by now."""
+    """What is pre-committed in the snapshot, by sink and checkpoint; some of it may be committed by now. Raises
+    TransactionError for what no sink has written."""
     found: list[OpenTransaction] = []
     for operator in snapshot.metadata.operators:
-        held: dict[tuple[str, str, int], list[Any]] = {}
-        together = False
-        for element in _elements(storages, operator, COMMITTABLES_STATE):
-            together = together or "sink_uid" in element
-            job_id, sink_uid = element.get("job_id", snapshot.metadata.job_id), element.get("sink_uid", operator.uid)
-            # What tells a committer to clean up after lost attempts is no output.
-            if "sweep" not in element["data"]:
-                held.setdefault((job_id, sink_uid, element["checkpoint_id"]), []).append(element["data"])
-        for element in _elements(storages, operator, STATE_NAME):
-            for checkpoint_id, handle, _ in element["pending"]:
-                held.setdefault((snapshot.metadata.job_id, operator.uid, checkpoint_id), []).append(handle)
-        found += [
-            OpenTransaction(operator.operator_id, operator.uid, *whose, together, tuple(data))
-            for whose, data in sorted(held.items())
-        ]
+        try:
+            found += _open_of(storages, snapshot, operator)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise TransactionError(
+                f"{snapshot.location} holds, as what sink {operator.uid!r} has pre-committed, what no sink has written "
+                f"({type(error).__name__}): take another snapshot of the job"
+            ) from error
+    return found
+
+
+def _open_of(storages: StateStorages, snapshot: Snapshot, operator: OperatorState) -> list[OpenTransaction]:
+    """What one operator has pre-committed. Raises whatever its elements let Python raise when they are none."""
+    held: dict[tuple[str, str, int], list[Any]] = {}
+    together = False
+    for element in _elements(storages, operator, COMMITTABLES_STATE):
+        together = together or "sink_uid" in element
+        job_id, sink_uid = element.get("job_id", snapshot.metadata.job_id), element.get("sink_uid", operator.uid)
+        # What tells a committer to clean up after lost attempts is no output.
+        if "sweep" not in element["data"]:
+            held.setdefault((job_id, sink_uid, element["checkpoint_id"]), []).append(element["data"])
+    for element in _elements(storages, operator, STATE_NAME):
+        for checkpoint_id, handle, _ in element["pending"]:
+            held.setdefault((snapshot.metadata.job_id, operator.uid, checkpoint_id), []).append(handle)
+    for job_id, sink_uid, checkpoint_id in held:
+        if (type(job_id), type(sink_uid), type(checkpoint_id)) != (str, str, int):
+            raise TypeError(f"{(job_id, sink_uid, checkpoint_id)} name no transaction")
+    found = [
+        OpenTransaction(operator.operator_id, operator.uid, *whose, together, tuple(data))
+        for whose, data in sorted(held.items(), key=lambda each: each[0])
+    ]
+    for each in found:
+        each.rows, each.what  # noqa: B018 - whoever lists them asks for both
     return found
 
 

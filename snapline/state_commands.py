@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from snapline.printing import echo
+from snapline.printing import echo, harmless
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
@@ -58,12 +58,13 @@ def list_states(snapshot: str, output: str) -> None:
         first = [table.uid, key, f"{table.rows_at_most:,}", f"{table.size_bytes:,} B"]
         for number, column in enumerate(table.columns):
             kind = column.kind.replace("_", " ") + (f" ({column.serializer})" if column.serializer else "")
-            shown.add_row(*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type))
+            row = [*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type)]
+            shown.add_row(*map(harmless, row))
     for lists in reader.lists():
         for number, (name, elements) in enumerate(lists.elements.items()):
             size = f"{sum(map(len, elements)):,} B"
             first = [lists.uid if number == 0 else "", "-", f"{len(elements):,}", size]
-            shown.add_row(*first, name, f"list ({lists.modes[name]})", "binary")
+            shown.add_row(*map(harmless, first), harmless(name), f"list ({lists.modes[name]})", "binary")
     _console().print(shown, markup=False)
 
 

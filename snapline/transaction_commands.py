@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from snapline.dataflow.wire.statuses import decode_job_status
-from snapline.printing import echo
+from snapline.printing import echo, harmless
 
 if TYPE_CHECKING:
     from snapline.cli import Target
@@ -43,7 +43,8 @@ def list_transactions(target: Target, what: str) -> None:
     for each in found:
         rows = "" if each.rows is None else f"{each.rows:,}"
         count = str(len(each.committables))
-        table.add_row(each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what)
+        shown = (each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what)
+        table.add_row(*map(harmless, shown))
     Console(file=sys.stdout, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE).print(table, markup=False)
 
 
