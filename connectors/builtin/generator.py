@@ -213,7 +213,9 @@ class GeneratorReader(SourceReader):
         split = self._next_split()
         if split is None:
             return Polled(InputStatus.NOTHING_AVAILABLE, finished_splits=finished)
-        count = min(self._source.batch_rows, self._source.batch_rows if split.remaining is None else split.remaining)
+        count, remaining = self._source.batch_rows, split.remaining
+        if remaining is not None and remaining < count:
+            count = remaining
         limiter = self._limiter
         if limiter is not None:
             granted = limiter.permitted(now_ms, count)
@@ -227,7 +229,7 @@ class GeneratorReader(SourceReader):
         if self._source.event_time_column:
             columns.append(split.event_times(count))
         self._emitted += count
-        if split.remaining == 0:
+        if count == remaining:
             self._unfinished.remove(split)
             finished = (*finished, split.split_id)
         else:

@@ -8,7 +8,7 @@ at most `burst_ms` of rows are caught up. Mirrors Flink's RateLimiterStrategy.pe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -28,18 +28,23 @@ class RateLimiter:
     """None: everything that was due is caught up, however long the stall."""
     start_ms: int | None = None
     taken: int = 0
+    _portion: int = field(init=False, repr=False)
+    """The rows of an interval, one at least."""
+
+    def __post_init__(self) -> None:
+        self._portion = max(1, self._rows_in(self.interval_ms))
 
     def permitted(self, now_ms: int, wanted: int) -> int:
         """How many of `wanted` rows may be emitted now; 0 unless at least a portion is due. What is returned is
         taken."""
         if self.start_ms is None:
             self.start_ms = now_ms
-        due = self._due(now_ms)
+        due = int((now_ms - self.start_ms) * self.rows_per_second / 1000)
         if self.burst_ms is not None and due - self.taken > (most := max(1, self._rows_in(self.burst_ms))):
             self.start_ms, self.taken = now_ms, 0  # a stall: the past is forgiven, up to the burst
             return min(wanted, most)
         available = due - self.taken
-        if available < min(wanted, self._portion()):
+        if available < wanted and available < self._portion:
             return 0
         granted = min(wanted, available)
         self.taken += granted
@@ -48,14 +53,8 @@ class RateLimiter:
     def wake_at_ms(self, now_ms: int, wanted: int) -> int:
         """When `permitted` will grant something next."""
         start_ms = now_ms if self.start_ms is None else self.start_ms
-        rows = self.taken + min(wanted, self._portion())
+        rows = self.taken + min(wanted, self._portion)
         return max(now_ms + 1, start_ms + math.ceil(rows * 1000 / self.rows_per_second))
-
-    def _due(self, now_ms: int) -> int:
-        return self._rows_in(now_ms - (self.start_ms or 0))
 
     def _rows_in(self, duration_ms: int) -> int:
         return int(duration_ms * self.rows_per_second / 1000)
-
-    def _portion(self) -> int:
-        return max(1, self._rows_in(self.interval_ms))

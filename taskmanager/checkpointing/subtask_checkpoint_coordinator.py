@@ -191,6 +191,8 @@ class SubtaskCheckpointCoordinator:
     def check_output_barriers(self) -> None:
         """A barrier that has left all outputs overtakes nothing any more: its checkpoint does not wait for the
         timeout."""
+        if not self._pending:
+            return
         waiting = [item for item in self._pending.values() if item.outputs is None and item.timer is not None]
         for pending in waiting:
             if not self._task.is_barrier_waiting(pending.checkpoint_id):

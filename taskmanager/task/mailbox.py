@@ -76,10 +76,7 @@ class Mailbox:
 
     def take(self) -> Mail | None:
         """Only on the task's thread."""
-        try:
-            return self._mails.popleft()
-        except IndexError:
-            return None
+        return self._mails.popleft() if self._mails else None
 
     def close(self) -> None:
         """Take no mail any more, because the task has ended."""

@@ -242,16 +242,22 @@ class OperatorChain:
             item.operator.setup(context, output)
             self._registries.append(context.accumulators)
             self._metric_groups.append(context.metrics)
-        self._pending_possible = tuple(
-            item.operator
-            for item in reversed(self.operators)
-            if type(item.operator).has_pending_work is not StreamOperator.has_pending_work
-        )
+        self.head = self.operators[0]
+        """The operator that reads the gates, or the source."""
+        operator = self.head.operator
+        self.source = operator if isinstance(operator, SourceOperatorContract) else None
+        """The head, if it is a source."""
         self._blocked_possible = tuple(
             item.operator
             for item in reversed(self.operators)
             if type(item.operator).is_blocked is not StreamOperator.is_blocked
         )
+        self._pending_possible = tuple(
+            (item.operator, item.operator in self._blocked_possible)
+            for item in reversed(self.operators)
+            if type(item.operator).has_pending_work is not StreamOperator.has_pending_work
+        )
+        """With whether it may be blocked, too."""
         self._latencies = Latencies()
         self._now_ms = processing_time.now_ms
         self._output_by_operator = dict(
@@ -335,17 +341,6 @@ class OperatorChain:
                 (output.taps if output.is_read and not tap.of_input else item.taps).add(tap, answer)
 
     @property
-    def head(self) -> ChainedOperator:
-        """The operator that reads the gates, or the source."""
-        return self.operators[0]
-
-    @property
-    def source(self) -> SourceOperatorContract | None:
-        """The head, if it is a source."""
-        head = self.operators[0].operator
-        return head if isinstance(head, SourceOperatorContract) else None
-
-    @property
     def source_records(self) -> int:
         """Rows that the head has emitted."""
         return self._outputs[0].records_out
@@ -358,17 +353,20 @@ class OperatorChain:
     @property
     def has_pending_work(self) -> bool:
         """Whether some operator has more to do before the next element. What is upstream of a blocked one waits."""
-        for operator in self._pending_possible:
+        for operator, may_be_blocked in self._pending_possible:
             if operator.has_pending_work:
                 return True
-            if operator.is_blocked:
+            if may_be_blocked and operator.is_blocked:
                 return False
         return False
 
     @property
     def is_blocked(self) -> bool:
         """Whether some operator takes nothing more for now."""
-        return any(operator.is_blocked for operator in self._blocked_possible)
+        for operator in self._blocked_possible:  # noqa: SIM110 - asked in each step: a generator is one call more
+            if operator.is_blocked:
+                return True
+        return False
 
     @property
     def awaits(self) -> str:
@@ -378,6 +376,8 @@ class OperatorChain:
     @property
     def wake_at_ms(self) -> int | None:
         """When an operator will have more to do by time alone. What is upstream of a blocked one waits for that one."""
+        if not self._blocked_possible:
+            return None
         times: list[int | None] = []
         for operator in self._blocked_possible:
             times.append(operator.wake_at_ms)

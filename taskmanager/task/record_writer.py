@@ -287,7 +287,11 @@ class RecordWriter:
     @property
     def is_available(self) -> bool:
         """Whether every subpartition has room. Where consumers ask, whoever emits asks for their demand instead."""
-        return self._asks or all(subpartition.is_available for subpartition in self.subpartitions)
+        if not self._asks:
+            for subpartition in self.subpartitions:
+                if not subpartition.is_available:
+                    return False
+        return True
 
     def debloat(self, now_ms: int) -> None:
         """Let the bounds of the subpartitions follow their consumers; as often as convenient."""

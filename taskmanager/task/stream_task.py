@@ -74,7 +74,11 @@ from snapline.taskmanager.task.task_wiring import TaskInput, TaskParts, wire
 
 
 class ProgressKind(Enum):
-    """What a step of the task has done."""
+    """What a step of the task has done. The label, which the meter counts by, is an attribute: a member's `value` takes
+    two calls, after each step."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
 
     WORKED = "worked"
     """Something was done: call the next step at once."""
@@ -121,6 +125,8 @@ class StreamTask:
         self._state = ExecutionState.CREATED
         self._mailbox = Mailbox(environment.wake_up)
         self._time = TaskProcessingTime()
+        self._is_over = False
+        """Whether the state is a terminal one."""
         self._hindered = False
         """The last step could take no row."""
         self._position = InputPosition()
@@ -180,7 +186,7 @@ class StreamTask:
     def step(self, now_ms: int) -> Progress:
         """Do one piece of work. Raises InvariantViolation only: a defect of ours, after which the shell fails the task
         by `abandon`."""
-        if self._state.is_terminal:
+        if self._is_over:
             return OVER
         self._time.advance(now_ms, hindered=self._hindered)
         self._meter.step_begins(now_ms)
@@ -197,17 +203,17 @@ class StreamTask:
         except Exception as error:
             self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
             progress = OVER
-        self._meter.step_ends(progress.kind.value)
+        self._meter.step_ends(progress.kind.label)
         self._hindered = progress.kind in HINDERED
         return progress
 
     def abandon(self, error: BaseException) -> None:
         """A broken invariant, or whatever else the shell could not bear: FAILED, with everything released."""
-        if not self._state.is_terminal:
+        if not self._is_over:
             self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
 
     def _step(self, now_ms: int) -> Progress:
-        parts = self._wired()
+        parts = self._parts or self._wired()
         worked = self._handle_mail(now_ms)
         if self._state is ExecutionState.INITIALIZING:
             return self._run_when_ready(parts)
@@ -216,14 +222,16 @@ class StreamTask:
                 parts.input.gate.handler.timer_fired(key, now_ms)
             parts.checkpoints.timer_fired(key)
         parts.checkpoints.check_output_barriers()
-        self._perform_waiting_triggers(now_ms)
+        if self._triggers:
+            self._perform_waiting_triggers(now_ms)
+        has_room = True
         for writer in parts.writers:
             writer.debloat(now_ms)
-        has_room = all(writer.is_available for writer in parts.writers)
+            has_room = has_room and writer.is_available
         kind, wake_at_ms = self._advance(parts, now_ms, has_room=has_room)
         if kind is ProgressKind.IDLE:
             self._time.found_nothing()
-        if self._state.is_terminal:
+        if self._is_over:
             return OVER
         if kind is ProgressKind.WORKED or worked:
             for writer in parts.writers:
@@ -232,10 +240,10 @@ class StreamTask:
         times = [wake_at_ms, parts.timers.next_at_ms]
         if has_room and parts.chain is not None:
             times.append(parts.chain.wake_at_ms)
-        if has_room and not (parts.chain is not None and parts.chain.is_blocked):
+        if has_room and kind is not ProgressKind.BLOCKED:
             times.append(self._time.next_at_ms)
-        times.extend(writer.flush_due(now_ms, idle=True) for writer in parts.writers)
-        return Progress(kind, min((at_ms for at_ms in times if at_ms is not None), default=None))
+        times += [writer.flush_due(now_ms, idle=True) for writer in parts.writers]
+        return Progress(kind, min([at_ms for at_ms in times if at_ms is not None], default=None))
 
     def _advance(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
         """The next piece of work, by phase."""
@@ -306,8 +314,7 @@ class StreamTask:
 
     def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
-        task_input = parts.input
-        task_input = check(task_input, "there is no task input, although the task has gates")
+        task_input = parts.input or check(parts.input, "there is no task input, although the task has gates")
         polled = task_input.union.poll_priority() if priority_only else task_input.union.poll_next()
         if polled is None:
             return False
@@ -444,7 +451,7 @@ class StreamTask:
                 self._environment.exchange.release_result_partition(str(self.descriptor.attempt_id), partition.edge_id)
 
     def _become(self, state: ExecutionState, failure: SerializedFailure | None = None) -> None:
-        self._state = state
+        self._state, self._is_over = state, state.is_terminal
         self._environment.task_state_changed(
             TaskStateChanged(self.descriptor.job_id, self.descriptor.attempt_id, state, failure)
         )
@@ -522,8 +529,8 @@ class StreamTask:
         handled = False
         while (mail := self._mailbox.take()) is not None:
             if isinstance(mail, ChannelNonEmptyMail):
-                task_input = self._wired().input
-                task_input = check(task_input, "there is no task input, although channels belong to gates")
+                parts = self._wired()
+                task_input = parts.input or check(parts.input, "there is an input, because channels belong to gates")
                 gate = task_input.union.gates[mail.gate_index]
                 gate.notify_channel_non_empty(mail.channel_index, priority=mail.priority)
             else:

@@ -8,7 +8,7 @@ is built in the INITIALIZING step, on the task's thread. It does not run anythin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -63,11 +63,11 @@ class TaskInput:
     descriptors: tuple[InputGateDescriptor, ...]
     first_channel: tuple[int, ...]
     """The position of the first channel of each gate among all channels of the task."""
+    union: UnionInputGate = field(init=False)
+    """The gates as one, without barriers being handled."""
 
-    @property
-    def union(self) -> UnionInputGate:
-        """The gates as one, without barriers being handled."""
-        return self.gate.gate
+    def __post_init__(self) -> None:
+        self.union = self.gate.gate
 
     def channel_number(self, gate_index: int, channel_index: int) -> int:
         """Position among all channels of the task."""

@@ -7,7 +7,6 @@ of ours: the task is abandoned, which reports FAILED. Mirrors the executing thre
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 from snapline.runtime.clock import Clock
@@ -30,8 +29,10 @@ class Bell:
     def ring(self) -> None:
         """Wake who waits, or who will."""
         if self._silence.locked():
-            with contextlib.suppress(RuntimeError):  # another thread has rung just now
+            try:
                 self._silence.release()
+            except RuntimeError:  # another thread has rung just now
+                pass
 
     def clear(self) -> None:
         """Forget that it was rung."""
@@ -100,11 +101,12 @@ class TaskThread:
         clock, bell, turns = self._clock, self._bell, self._turns
         turns.begin(turn)
         try:
-            began_ms = clock.now_ms()
+            began_ms: int | None = None
             while True:
                 bell.clear()
                 now_ms = clock.now_ms()
-                if turns.somebody_waits and now_ms - began_ms >= QUANTUM_MS:
+                began_ms = now_ms if began_ms is None else began_ms
+                if now_ms - began_ms >= QUANTUM_MS and turns.somebody_waits:
                     return WORKED
                 progress = task.step(now_ms)
                 if progress.kind is not ProgressKind.WORKED:

@@ -90,7 +90,7 @@ class TurnTable(Generic[W]):
         """Take the turn of somebody who has done the work, or has gone; returns whose turn it is now. One who went on
         without has none to give back."""
         self._holders.pop(who, None)
-        return self._call(now_ms)
+        return self._call(now_ms) if self._waiting else []
 
     def leave(self, who: W, now_ms: int) -> list[W]:
         """Forget somebody who has gone, holding a turn or waiting; returns whose turn it is now."""
@@ -159,7 +159,8 @@ class Turns:
         """Wait until it is this one's turn."""
         with self._lock:
             its_turn = self._table.ask(turn, self._clock.now_ms())
-            self._watch()
+            if self._table.needs_a_look:
+                self._watch()
         if not its_turn:
             turn.bell.acquire()
 
@@ -167,7 +168,8 @@ class Turns:
         """Let the next one work."""
         with self._lock:
             called = self._table.give_back(turn, self._clock.now_ms())
-        _ring(called)
+        if called:
+            _ring(called)
 
     def leave(self, turn: Turn) -> None:
         """Forget the turn of a thread that ends, whatever it was at."""

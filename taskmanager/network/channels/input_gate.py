@@ -119,7 +119,7 @@ class InputGate:
             polled = self.poll_priority()
             if polled is not None:
                 return polled
-        while (channel_index := self._first_in_line()) is not None:
+        while self._places and (channel_index := self._first_in_line()) is not None:
             polled = self.poll_channel(channel_index)
             if polled is not None:
                 return polled
@@ -321,16 +321,17 @@ class UnionInputGate:
     """All gates of a task as one. Not thread-safe."""
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
-        self._gates = tuple(gates)
+        self.gates = tuple(gates)
+        """One gate per logical input, by index."""
         check(
-            all(gate.gate_index == index for index, gate in enumerate(self._gates)),
+            all(gate.gate_index == index for index, gate in enumerate(self.gates)),
             "gates must stand in the order of their index",
         )
         self._next = 0
 
     def poll_priority(self) -> BufferOrEvent | None:
         """The next priority element, None when there is none; never anything else."""
-        for gate in self._gates:
+        for gate in self.gates:
             polled = gate.poll_priority()
             if polled is not None:
                 return polled
@@ -338,14 +339,14 @@ class UnionInputGate:
 
     def poll_next(self) -> BufferOrEvent | None:
         """The next element: of a channel that said it had a priority element first, else of the gates in turn."""
-        for gate in self._gates:
+        for gate in self.gates:
             if gate.has_priority_channel:
                 polled = gate.poll_next()
                 if polled is not None:
                     return polled
-        for _ in self._gates:
-            gate = self._gates[self._next]
-            self._next = (self._next + 1) % len(self._gates)
+        for _ in self.gates:
+            gate = self.gates[self._next]
+            self._next = (self._next + 1) % len(self.gates)
             polled = gate.poll_next()
             if polled is not None:
                 return polled
@@ -353,98 +354,93 @@ class UnionInputGate:
 
     def notify_channel_non_empty(self, channel: InputChannelInfo, *, priority: bool) -> None:
         """Something can be polled from this channel."""
-        self._gates[channel.gate_index].notify_channel_non_empty(channel.channel_index, priority=priority)
+        self.gates[channel.gate_index].notify_channel_non_empty(channel.channel_index, priority=priority)
 
     def block_consumption(self, channel: InputChannelInfo) -> None:
         """The channel waits for `resume_consumption`."""
-        self._gates[channel.gate_index].block_consumption(channel.channel_index)
+        self.gates[channel.gate_index].block_consumption(channel.channel_index)
 
     def resume_consumption(self, channel: InputChannelInfo) -> None:
         """Let the channel go on after its aligned barrier was handled."""
-        self._gates[channel.gate_index].resume_consumption(channel.channel_index)
+        self.gates[channel.gate_index].resume_consumption(channel.channel_index)
 
     def hold_consumption(self, channel: InputChannelInfo) -> None:
         """Nothing of the channel is polled."""
-        self._gates[channel.gate_index].hold_consumption(channel.channel_index)
+        self.gates[channel.gate_index].hold_consumption(channel.channel_index)
 
     def release_consumption(self, channel: InputChannelInfo) -> None:
         """Poll the channel again, which was held."""
-        self._gates[channel.gate_index].release_consumption(channel.channel_index)
+        self.gates[channel.gate_index].release_consumption(channel.channel_index)
 
     def convert_to_priority(self, channel: InputChannelInfo, sequence_number: int) -> None:
         """The announced barrier timed out."""
-        self._gates[channel.gate_index].convert_to_priority(channel.channel_index, sequence_number)
+        self.gates[channel.gate_index].convert_to_priority(channel.channel_index, sequence_number)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """An unaligned checkpoint was triggered."""
-        for gate in self._gates:
+        for gate in self.gates:
             gate.checkpoint_started(barrier)
 
     def checkpoint_stopped(self, checkpoint_id: CheckpointID) -> Mapping[InputChannelInfo, tuple[pa.RecordBatch, ...]]:
         """The checkpoint is over: what all gates remembered."""
         remembered: dict[InputChannelInfo, tuple[pa.RecordBatch, ...]] = {}
-        for gate in self._gates:
+        for gate in self.gates:
             remembered.update(gate.checkpoint_stopped(checkpoint_id))
         return remembered
 
     @property
     def queued(self) -> QueueFigures:
         """What waits before all gates; asked for from any thread."""
-        return together([gate.queued for gate in self._gates])
+        return together([gate.queued for gate in self.gates])
 
     def release(self) -> None:
         """Close all channels of all gates, because the task is over."""
-        for gate in self._gates:
+        for gate in self.gates:
             gate.release()
-
-    @property
-    def gates(self) -> tuple[InputGate, ...]:
-        """One gate per logical input, by index."""
-        return self._gates
 
     @property
     def number_of_channels(self) -> int:
         """Return how many channels all gates have."""
-        return sum(gate.number_of_channels for gate in self._gates)
+        return sum(gate.number_of_channels for gate in self.gates)
 
     @property
     def channel_infos(self) -> tuple[InputChannelInfo, ...]:
         """Return the channels of all gates, in their order."""
-        return tuple(info for gate in self._gates for info in gate.channel_infos)
+        return tuple(info for gate in self.gates for info in gate.channel_infos)
 
     @property
     def open_channels(self) -> tuple[InputChannelInfo, ...]:
         """Channels that have not ended, over all gates."""
-        return tuple(info for gate in self._gates for info in gate.open_channels)
+        return tuple(info for gate in self.gates for info in gate.open_channels)
 
     @property
     def blocked_channels(self) -> frozenset[InputChannelInfo]:
         """Channels that wait behind their aligned barrier."""
         return frozenset(
-            InputChannelInfo(gate.gate_index, index) for gate in self._gates for index in gate.blocked_channels
+            InputChannelInfo(gate.gate_index, index) for gate in self.gates for index in gate.blocked_channels
         )
 
     @property
     def has_priority_channel(self) -> bool:
         """Whether some channel has a priority element."""
-        return any(gate.has_priority_channel for gate in self._gates)
+        return any(gate.has_priority_channel for gate in self.gates)
 
     @property
     def has_available_channel(self) -> bool:
         """Whether polling may return something."""
-        return any(gate.has_available_channel for gate in self._gates)
+        return any(gate.has_available_channel for gate in self.gates)
 
     @property
     def has_received_end_of_data(self) -> bool:
         """Every channel has said that no more rows follow."""
-        return all(gate.has_received_end_of_data for gate in self._gates)
+        return all(gate.has_received_end_of_data for gate in self.gates)
 
     @property
     def should_drain(self) -> bool:
         """Every channel ended its data for good."""
-        return all(gate.should_drain for gate in self._gates)
+        return all(gate.should_drain for gate in self.gates)
 
     @property
     def is_finished(self) -> bool:
         """Return whether every channel of every gate has ended."""
-        return all(gate.is_finished for gate in self._gates)
+        return all(gate.is_finished for gate in self.gates)

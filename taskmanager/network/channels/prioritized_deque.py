@@ -20,20 +20,21 @@ class PrioritizedDeque(Generic[T]):
 
     def __init__(self) -> None:
         self._elements: deque[T] = deque()
-        self._priority = 0
+        self.num_priority_elements = 0
+        """How many elements have priority."""
 
     def add(self, element: T, *, priority: bool = False) -> None:
         """At the end; with priority behind the earlier priority elements, in front of all others."""
         if not priority:
             self._elements.append(element)
             return
-        self._elements.insert(self._priority, element)
-        self._priority += 1
+        self._elements.insert(self.num_priority_elements, element)
+        self.num_priority_elements += 1
 
     def prioritize(self, element: T) -> None:
         """Give priority to an element; nothing happens if it has it. One that is not queued is added, as in Flink."""
         position = self._position(lambda other: other is element)
-        if position is not None and position < self._priority:
+        if position is not None and position < self.num_priority_elements:
             return
         if position is not None:
             del self._elements[position]
@@ -43,8 +44,8 @@ class PrioritizedDeque(Generic[T]):
         """Remove and return the first element, None when there is none."""
         if not self._elements:
             return None
-        if self._priority:
-            self._priority -= 1
+        if self.num_priority_elements:
+            self.num_priority_elements -= 1
         return self._elements.popleft()
 
     def peek(self) -> T | None:
@@ -58,8 +59,8 @@ class PrioritizedDeque(Generic[T]):
         position = position or 0
         element = self._elements[position]
         del self._elements[position]
-        if position < self._priority:
-            self._priority -= 1
+        if position < self.num_priority_elements:
+            self.num_priority_elements -= 1
         return element
 
     def find(self, predicate: Callable[[T], bool]) -> T | None:
@@ -70,12 +71,7 @@ class PrioritizedDeque(Generic[T]):
     def clear(self) -> None:
         """Remove all elements of the deque."""
         self._elements.clear()
-        self._priority = 0
-
-    @property
-    def num_priority_elements(self) -> int:
-        """How many elements have priority."""
-        return self._priority
+        self.num_priority_elements = 0
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over the elements from front to back."""

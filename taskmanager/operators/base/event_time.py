@@ -177,7 +177,9 @@ class WatermarkTracker:
     def _taking_part(self, activity_ms: int | None) -> list[int | None]:
         """What the splits that are not idle have reached; what all have, when all are."""
         timeout_ms = self._strategy.idle_timeout_ms
-        reached = {split_id: self._reached(split_id, seen) for split_id, seen in self._splits.items()}
+        reached = self._splits
+        if self._least_ms:
+            reached = {split_id: self._reached(split_id, seen) for split_id, seen in reached.items()}
         if not timeout_ms or activity_ms is None:
             return list(reached.values())
         active = [

@@ -151,10 +151,12 @@ class SourceOperator(WatermarkedSource):
                 cadence.before_batch(self.output)
                 self.output.emit_batch(workable(polled.batch))
                 generator.on_batch(polled.batch, polled.split_id, self.context.processing_time.activity_ms())
-                self._finish_splits(polled.finished_splits)
+                if polled.finished_splits:
+                    self._finish_splits(polled.finished_splits)
                 cadence.after_batch(self.output)
         elif generator is not None and cadence is not None:
-            self._finish_splits(polled.finished_splits)
+            if polled.finished_splits:
+                self._finish_splits(polled.finished_splits)
             cadence.on_time(self.output)
         self._wake_at_ms = None
         if polled.status is InputStatus.NOTHING_AVAILABLE:
@@ -181,7 +183,7 @@ class SourceOperator(WatermarkedSource):
         generator.keep_active(activity_ms, ahead)
 
     def _finish_splits(self, split_ids: Sequence[str]) -> None:
-        if split_ids and self._generator is not None and self._cadence is not None:
+        if self._generator is not None and self._cadence is not None:
             for split_id in split_ids:
                 self._greatest[split_id] = self._generator.greatest_of(split_id)
                 self._generator.finish_split(split_id)

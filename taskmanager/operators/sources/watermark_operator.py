@@ -73,6 +73,8 @@ class WatermarkCadence:
     def on_time(self, output: Output, *, looked: bool = True, with_rows: bool = False, early_ms: int = 0) -> None:
         """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was
         busy. `with_rows`: rows have just gone. `early_ms`: a watermark is due so much earlier."""
+        if not (self._dirty or self._idle_timeout_ms or self._generator.is_periodic):
+            return
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
         if is_due and (self._dirty or self._generator.is_periodic):
