@@ -11,8 +11,8 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters but for the tab and the end of a line."""
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters but for the tab and the end of a line, and halves of characters, which nobody can print."""
 
 
 def harmless(text: str) -> str:

@@ -76,8 +76,8 @@ def test_so_is_what_no_function_has_written(tmp_path: Path, element: object) -> 
 
 
 def test_names_of_others_do_not_steer_the_terminal(tmp_path: Path) -> None:
-    """Uids, names of states and of transactions are spelled out where they are listed."""
-    steering = json.dumps({**GOOD, "sink_uid": "\x1b[31m", "data": {"transaction": "\x1b[32m"}}).encode()
+    """Uids, names of states and of transactions are spelled out where they are listed, and so is what is no text."""
+    steering = json.dumps({**GOOD, "sink_uid": "\x1b[31m", "data": {"transaction": "\x1b[32m\ud800"}}).encode()
     path = savepoint(tmp_path, COMMITTABLES_STATE, steering, uid="\x1b[33m")
     other = tmp_path / "other"
     other.mkdir()
