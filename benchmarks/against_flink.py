@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.cluster import fail, report, versions
+from benchmarks.row_functions import KEYS
 from snapline.dataflow.errors import SnaplineError
 
 PATIENCE_S = 900.0
@@ -39,6 +40,17 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "keyed-sum-1m": (["benchmarks.keyed_sum", "--keys", "1000000"], ["--job", "kc", "--keys", "1000000"]),
     "keyed-sum-rows": (["benchmarks.keyed_sum", "--keys", "100000", "--rows"], ["--job", "kc", "--keys", "100000"]),
     "windows": (["benchmarks.windows"], ["--job", "win"]),
+    **{
+        f"rocksdb-{keys // 100_000 / 10:g}m": (
+            ["benchmarks.keyed_sum", "--keys", str(keys), "--backend", "rocksdb", "--memory", "64 mb"],
+            ["--job", "kc", "--keys", str(keys), "--backend", "rocksdb", "--managed-mb", "128", "--fill", str(keys)],
+        )
+        for keys in (2_500_000, 10_000_000)
+    },
+    **{
+        name: (["benchmarks.row_functions", "--function", name], ["--job", name, "--keys", str(KEYS)])
+        for name in ("map", "list", "timer", "async")
+    },
     "latency": (
         ["benchmarks.latency", "--rate", "10000", "--buffer-timeout", "0ms"],
         ["--job", "lat", "--rate", "10000", "--buffer-timeout-ms", "0", "--emit-us", "1000", "--keys", "1000"],
