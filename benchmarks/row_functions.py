@@ -1,8 +1,8 @@
 """What a row costs in functions that work row by row, on Spark: the same four as of the Flink program to compare with.
 
-`map` reads and writes one of 1,000 pairs of its key; `list` appends, and one row in a hundred reads the list and
-empties it; `timer` adds to a value and sets a timer for each row, a second of event time later; `async` makes a request
-of 10 ms for each row, a thousand at a time.
+`map` reads and writes one of 1,000 pairs of its key; `list` appends, and one row in a hundred reads the list and puts
+its sum in its place; `timer` adds to a value and sets a timer for each row, a second of event time later; `async` makes
+a request of 10 ms for each row, a thousand at a time.
 
     python -m benchmarks.row_functions --function timer --seconds 12 --json
 """

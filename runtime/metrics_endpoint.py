@@ -70,18 +70,20 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection to its end."""
-        thread, watched = threading.get_ident(), request.dup()
-        self._waiting[thread] = watched, time.monotonic() + REQUEST_SECONDS
+        thread, watched = threading.get_ident(), None
         try:
+            watched = request.dup()
+            self._waiting[thread] = watched, time.monotonic() + REQUEST_SECONDS
             security = self._security.current()
             if security.tls:
                 request = security.server_context().wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
-        except OSError:  # no handshake, or it took too long
+        except OSError:  # no file is left, or no handshake, or it took too long
             self.shutdown_request(request)
         finally:
             self._waiting.pop(thread, None)
-            watched.close()
+            if watched is not None:
+                watched.close()
             with self._hosts_lock:
                 self._hosts -= Counter([str(client_address[0])])
 

@@ -39,7 +39,7 @@ class RateLimiter:
         taken."""
         if self.start_ms is None:
             self.start_ms = now_ms
-        due = int((now_ms - self.start_ms) * self.rows_per_second / 1000)
+        due = self._rows_in(now_ms - self.start_ms)
         if self.burst_ms is not None and due - self.taken > (most := max(1, self._rows_in(self.burst_ms))):
             self.start_ms, self.taken = now_ms, 0  # a stall: the past is forgiven, up to the burst
             return min(wanted, most)

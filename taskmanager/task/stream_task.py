@@ -604,8 +604,6 @@ class StreamTask:
         self._perform_waiting_triggers(now_ms)
 
     def _perform_waiting_triggers(self, now_ms: int) -> None:
-        if not self._triggers:
-            return
         parts = self._wired()
         waiting, self._triggers = self._triggers, []
         for trigger in waiting:

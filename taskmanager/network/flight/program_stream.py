@@ -78,16 +78,18 @@ class ProgramStream:
         sender = threading.Thread(target=self._send, args=(writer,), name="program-send", daemon=True)
         watcher = threading.Thread(target=self._watch, name="program-watch", daemon=True)
         watcher.start()  # before the first word, which may never come
-        place = self._place = self._register(self._read(reader))
-        sender.start()
+        place = None
         try:
+            place = self._place = self._register(self._read(reader))
+            sender.start()
             while place is not None and not self._goodbye and (message := self._read(reader)) is not None:
                 self._hear(place, message)
         finally:
             if place is not None:
                 place.left(self, self._goodbye or "its stream ended")
             self.end("the stream is over")
-            sender.join()
+            if sender.ident is not None:
+                sender.join()
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()

@@ -141,6 +141,24 @@ def is_closed(connection):
         return True
 
 
+def test_connections_that_found_no_file_left_are_not_counted_for_ever(monkeypatch):
+    """A process that is out of files answers none of them, and all that come when it has some again."""
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    port = server.start("127.0.0.1", 0)
+
+    def no_file(self):
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as without_files:
+        without_files.setattr(socket.socket, "dup", no_file)
+        for _ in range(metrics_endpoint.MAX_OF_HOST):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                assert connection.recv(1) == b""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert b"snapline_jobmanager_one 1.0" in answer.read()
+    server.stop()
+
+
 def test_metrics_ask_for_what_the_cluster_asks_for():
     """The token, or a client's credential; neither none nor a TaskManager's."""
     server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger(), security=Security("secret"))

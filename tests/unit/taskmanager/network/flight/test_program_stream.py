@@ -191,6 +191,18 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
     assert ProgramFailed("no heartbeat for 50 ms") == place.take()
 
 
+def test_a_stream_that_breaks_while_it_registers_leaves_no_thread(monkeypatch):
+    """The watcher begins before the first word, and ends also where no place is looked for to the end."""
+    places = OfferedPlaces()
+    monkeypatch.setattr(places, "find", lambda *_: 1 / 0)
+    register = pb.FromProgram(register=pb.Register(protocol_version=1)).SerializeToString()
+    reader = SimpleNamespace(read_chunk=lambda: SimpleNamespace(app_metadata=pa.py_buffer(register)))
+    before = set(threading.enumerate())
+    with pytest.raises(ZeroDivisionError):
+        ProgramStream(places, lambda: (SECRET,), lambda: None).serve(reader, None)
+    assert not [each.name for each in set(threading.enumerate()) - before if each.name == "program-watch"]
+
+
 def test_the_place_of_an_attempt_that_has_failed_is_for_nobody():
     """Its program is gone, and the task has not taken the place back yet: the next program waits for the next one."""
     places = OfferedPlaces()
