@@ -25,7 +25,7 @@ from benchmarks.cluster import (
     running_job,
     versions,
 )
-from snapline.connectors.builtin.generator import GeneratorSource
+from snapline.connectors.builtin.generator import DEFAULT_SPLITS, GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
 
@@ -69,7 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         environment = keyed_environment(options, directory)
         batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
-        source = GeneratorSource(keys=options.keys, batch_rows=batch_rows, rows_per_second=options.rate or None)
+        source = GeneratorSource(
+            keys=options.keys,
+            batch_rows=batch_rows,
+            rows_per_second=options.rate or None,
+            splits=max(DEFAULT_SPLITS, options.parallelism),
+        )
         events = environment.from_source(source, uid="generator")
         if options.string_keys:
             events = events.map_batches(with_string_key, uid="string-keys", schema=source.schema().set(0, STRING_KEY))

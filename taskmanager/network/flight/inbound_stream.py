@@ -1,8 +1,8 @@
 """The consuming end of one DoExchange stream: the input channels of this TaskManager that read one peer on one edge.
 
 One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say
-is written by whoever says it, credit mostly by the receiving thread; messages are small and their number is bounded by
-credit, so that a write does not wait for the peer. A stream connects once, with patience only until it is up: after a
+is written at once, credit mostly by the receiving thread; messages are small and their number is bounded by credit, so
+that a write does not wait for the peer. A stream connects once, with patience only until it is up: after a
 loss something may be missing, so all channels fail, and the tasks with them. Mirrors Flink's
 NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
 """
@@ -15,13 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from snapline.runtime.rpc.tcp_connections import connect_error
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannelListener
 from snapline.taskmanager.network.flight import frames
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
+from snapline.taskmanager.network.flight.upstream_messages import UpstreamMessages
 
 CONNECT_TIMEOUT_MS = 1500
 """How long one attempt waits for the peer's greeting; closing waits for it, too."""
@@ -63,11 +62,7 @@ class InboundStream:
         self._started = False
         self._wake_up = threading.Event()
         self._reader: Any = None
-        #: Guards the writer: one writes at a time, and nobody after it was closed.
-        self._write_lock = threading.Lock()
-        self._writer: Any = None
-        #: What was said before the writer was there; None when it is closed.
-        self._unsent: list[bytes] | None = []
+        self._said = UpstreamMessages()
         self._thread = threading.Thread(target=self._run, name=f"exchange-receive-{peer.edge_id}"[:60], daemon=True)
 
     def ensure_started(self) -> None:
@@ -119,14 +114,7 @@ class InboundStream:
                 return
             if not known:
                 return
-        self._write(frames.encode_upstream(frame))
-
-    def _write(self, message: bytes) -> None:
-        with self._write_lock:
-            if self._writer is not None:
-                _write_to(self._writer, message)
-            elif self._unsent is not None:
-                self._unsent.append(message)
+        self._said.say(frames.encode_upstream(frame))
 
     @property
     def is_closing(self) -> bool:
@@ -219,10 +207,7 @@ class InboundStream:
             closing = self._closing
         if closing:
             reader.cancel()
-        with self._write_lock:
-            self._writer = writer
-            for message in self._unsent or ():
-                _write_to(writer, message)
+        self._said.begin(writer)
         return client
 
     def _receive(self) -> str:
@@ -268,9 +253,7 @@ class InboundStream:
             reader = self._reader
         if reader is not None:
             reader.cancel()
-        with self._write_lock:
-            writer, self._writer = self._writer, None
-            self._unsent = None
+        writer = self._said.end()
         if writer is not None:
             try:
                 writer.close()
@@ -278,10 +261,3 @@ class InboundStream:
                 pass
         if client is not None:
             client.close()
-
-
-def _write_to(writer: Any, message: bytes) -> None:
-    try:
-        writer.write_metadata(message)
-    except (pa.ArrowException, OSError):
-        return  # the connection is lost: the receiving thread learns it from its own end, with the cause
