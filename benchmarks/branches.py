@@ -8,24 +8,12 @@ threads do.
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import snapline as sl
-from benchmarks.cluster import (
-    benchmark_environment,
-    checkpoint_directory,
-    checkpoint_figures,
-    fail,
-    measure_rate,
-    parser,
-    report,
-    running_job,
-    versions,
-)
+from benchmarks.cluster import benchmark_environment, measure_job, parser
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
-from snapline.dataflow.errors import SnaplineError
 
 WINDOW_MS = 1_000
 
@@ -39,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--batch-rows", type=int, default=512, help="rows per generated batch")
     cli.add_argument("--active-tasks", type=int, default=2, help="taskmanager.active-tasks")
     options = cli.parse_args(arguments)
-    directory = checkpoint_directory()
-    try:
+
+    def build(directory: str) -> sl.StreamExecutionEnvironment:
         environment = benchmark_environment(
             options.parallelism,
             options.checkpoint_interval,
@@ -59,16 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
                 windows = keyed.window(sl.TumblingEventTimeWindows(WINDOW_MS))
                 result = windows.aggregate(uid=f"branch-{number}", name="branch", most=sl.max("value"), n=sl.count())
             result.sink_to(DiscardingSink(), uid=f"sink-{number}")
-        with running_job(environment, "branches", options.master) as (client, graph):
-            figures = measure_rate(client, graph, "branch", options.warm_up, options.seconds)
-            checkpoints = checkpoint_figures(client, graph)
-    except (SnaplineError, RuntimeError) as error:
-        return fail(error)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return environment
+
     title = f"{options.branches} branches in one process, batches of {options.batch_rows:,} rows"
-    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
-    return 0
+    return measure_job(build, options, name="branches", vertex="branch", title=title)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import snapline as sl
 from snapline.client import ClusterClient
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.protos import client_pb2 as pb
@@ -264,3 +266,26 @@ def fail(error: Exception) -> int:
     """One line, exit code 1."""
     print(f"benchmark: {error}", file=sys.stderr)
     return 1
+
+
+def measure_job(
+    build: Callable[[str], sl.StreamExecutionEnvironment],
+    options: argparse.Namespace,
+    *,
+    name: str,
+    vertex: str,
+    title: str,
+) -> int:
+    """Run the job that `build` makes, whose checkpoints lie in the directory that it is given, and report the rows into
+    one vertex and the checkpoints. Returns the exit code."""
+    directory = checkpoint_directory()
+    try:
+        with running_job(build(directory), name, options.master) as (client, graph):
+            figures = measure_rate(client, graph, vertex, options.warm_up, options.seconds)
+            checkpoints = checkpoint_figures(client, graph)
+    except (SnaplineError, RuntimeError) as error:
+        return fail(error)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
+    return 0

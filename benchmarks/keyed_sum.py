@@ -8,26 +8,14 @@ ValueState.
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import pyarrow as pa
 
 import snapline as sl
-from benchmarks.cluster import (
-    checkpoint_directory,
-    checkpoint_figures,
-    fail,
-    keyed_environment,
-    keyed_parser,
-    measure_rate,
-    report,
-    running_job,
-    versions,
-)
+from benchmarks.cluster import keyed_environment, keyed_parser, measure_job
 from snapline.connectors.builtin.generator import DEFAULT_SPLITS, GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
-from snapline.dataflow.errors import SnaplineError
 
 STRING_KEY = pa.field("key", pa.string())
 OUTPUT = pa.schema([("key", pa.int64()), ("total", pa.int64()), ("n", pa.int64())])
@@ -65,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     cli.add_argument("--string-keys", action="store_true", help="keys as strings")
     options = cli.parse_args(arguments)
-    directory = checkpoint_directory()
-    try:
+
+    def build(directory: str) -> sl.StreamExecutionEnvironment:
         environment = keyed_environment(options, directory)
         batch_rows = options.batch_rows or (8_192 if options.rows else 65_536)
         source = GeneratorSource(
@@ -84,16 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             result = keyed.running_aggregate(uid="sums", name="sums", total=sl.sum("value"), n=sl.count())
         result.sink_to(DiscardingSink(), uid="sink")
-        with running_job(environment, "keyed_sum", options.master) as (client, graph):
-            figures = measure_rate(client, graph, "sums", options.warm_up, options.seconds)
-            checkpoints = checkpoint_figures(client, graph)
-    except (SnaplineError, RuntimeError) as error:
-        return fail(error)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return environment
+
     title = f"keyed_sum, {options.keys:,} keys, parallelism {options.parallelism}, {'row by row' if options.rows else 'vectorised'}, {options.backend}"
-    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
-    return 0
+    return measure_job(build, options, name="keyed_sum", vertex="sums", title=title)
 
 
 if __name__ == "__main__":

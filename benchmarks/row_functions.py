@@ -10,28 +10,16 @@ a request of 10 ms for each row, a thousand at a time.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 import snapline as sl
-from benchmarks.cluster import (
-    benchmark_environment,
-    checkpoint_directory,
-    checkpoint_figures,
-    fail,
-    measure_rate,
-    parser,
-    report,
-    running_job,
-    versions,
-)
+from benchmarks.cluster import benchmark_environment, measure_job, parser
 from benchmarks.row_state import OUTPUT, Recent
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
-from snapline.dataflow.errors import SnaplineError
 
 KEYS = 997
 """It has no divisor in common with the 1,000 values, so that each key sees all of them."""
@@ -94,8 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--function", choices=[*FUNCTIONS, "async"], required=True)
     cli.add_argument("--batch-rows", type=int, default=8_192, help="rows per generated batch")
     options = cli.parse_args(arguments)
-    directory = checkpoint_directory()
-    try:
+
+    def build(directory: str) -> sl.StreamExecutionEnvironment:
         environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
         source = GeneratorSource(
             keys=KEYS, batch_rows=options.batch_rows, event_time_column="at", event_interval_us=EVENT_INTERVAL_US
@@ -110,16 +98,10 @@ def main(arguments: list[str] | None = None) -> int:
             rows = rows.map_batches(with_milliseconds, uid="milliseconds", schema=schema)
             result = rows.key_by("key").process(make(), uid="function", name="function", schema=OUTPUT)
         result.sink_to(DiscardingSink(), uid="sink")
-        with running_job(environment, "row_functions", options.master) as (client, graph):
-            figures = measure_rate(client, graph, "function", options.warm_up, options.seconds)
-            checkpoints = checkpoint_figures(client, graph)
-    except (SnaplineError, RuntimeError) as error:
-        return fail(error)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return environment
+
     title = f"row_functions, {options.function}, parallelism {options.parallelism}"
-    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
-    return 0
+    return measure_job(build, options, name="row_functions", vertex="function", title=title)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,12 @@ Events are 10 microseconds of event time apart, so a window holds a million of t
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import snapline as sl
-from benchmarks.cluster import (
-    checkpoint_directory,
-    checkpoint_figures,
-    fail,
-    keyed_environment,
-    keyed_parser,
-    measure_rate,
-    report,
-    running_job,
-    versions,
-)
+from benchmarks.cluster import keyed_environment, keyed_parser, measure_job
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
-from snapline.dataflow.errors import SnaplineError
 
 EVENT_INTERVAL_US = 10
 
@@ -35,8 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     cli.add_argument("--window-ms", type=int, default=10_000)
     cli.add_argument("--batch-rows", type=int, default=65_536, help="rows per generated batch")
     options = cli.parse_args(arguments)
-    directory = checkpoint_directory()
-    try:
+
+    def build(directory: str) -> sl.StreamExecutionEnvironment:
         environment = keyed_environment(options, directory)
         source = GeneratorSource(
             keys=options.keys,
@@ -51,16 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
             uid="windows", name="windows", n=sl.count(), total=sl.sum("value"), highest=sl.max("value")
         )
         result.sink_to(DiscardingSink(), uid="sink")
-        with running_job(environment, "windows", options.master) as (client, graph):
-            figures = measure_rate(client, graph, "windows", options.warm_up, options.seconds)
-            checkpoints = checkpoint_figures(client, graph)
-    except (SnaplineError, RuntimeError) as error:
-        return fail(error)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        return environment
+
     title = f"windows of {options.window_ms} ms, {options.keys:,} keys, parallelism {options.parallelism}, {options.backend}"
-    report(title, {**figures, **checkpoints, "versions": versions()}, as_json=options.json)
-    return 0
+    return measure_job(build, options, name="windows", vertex="windows", title=title)
 
 
 if __name__ == "__main__":
