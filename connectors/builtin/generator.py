@@ -39,6 +39,8 @@ EMIT_INTERVAL_MS = 5
 SLOW_EMIT_INTERVAL_MS = 100
 SLOW_ROWS_PER_SECOND = 2_500
 """A subtask with fewer rows emits them less often, because a portion of five rows costs as much as one of a hundred."""
+ROWS_AHEAD = 1024
+"""What is computed at once for portions that are smaller."""
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -129,6 +131,9 @@ class GeneratedSplit:
         """The position that `_key` and `_value` are one full batch before."""
         self._key: UInt64Array = np.empty(0, np.uint64)
         self._value: UInt64Array = np.empty(0, np.uint64)
+        self._ahead = (self._key, self._value)
+        """Keys and values of the events from `_ahead_from` on."""
+        self._ahead_from = 0
         self._event_interval_us = source.event_interval_us
         self._offsets_us: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """Event times of a full batch, relative to its first."""
@@ -142,18 +147,31 @@ class GeneratedSplit:
 
     def columns(self, count: int, scratch: UInt64Array) -> list[pa.Array]:
         """Keys and values of the next `count` events."""
-        if count == self._full and self._ready_for == self.position:
+        if count != self._full:
+            key, value = self._portion(count)
+        elif self._ready_for == self.position:
             key = _advance(self._key, self._key_step, self._modulus, scratch)
             value = _advance(self._value, self._value_step, _VALUES, scratch)
         else:
-            first = self.position * self._of + self._residue
-            index = np.arange(first, first + count * self._of, self._of, dtype=np.uint64)
-            key = index % self._modulus * self._multiplier % self._modulus
-            value = index % _VALUES
+            key, value = self._computed(count)
         self.position += count
         if count == self._full:
             self._key, self._value, self._ready_for = key, value, self.position
         return [fixed_array(column.view(np.int64), None, pa.int64()) for column in (key, value)]
+
+    def _portion(self, count: int) -> tuple[UInt64Array, UInt64Array]:
+        """A few events of those that were computed ahead: ten calls of numpy cost as much for five rows as for a
+        thousand."""
+        start = self.position - self._ahead_from
+        if not 0 <= start <= len(self._ahead[0]) - count:
+            self._ahead, self._ahead_from, start = self._computed(max(count, ROWS_AHEAD)), self.position, 0
+        key, value = self._ahead
+        return key[start : start + count], value[start : start + count]
+
+    def _computed(self, count: int) -> tuple[UInt64Array, UInt64Array]:
+        first = self.position * self._of + self._residue
+        index = np.arange(first, first + count * self._of, self._of, dtype=np.uint64)
+        return index % self._modulus * self._multiplier % self._modulus, index % _VALUES
 
     def event_times(self, count: int) -> pa.Array:
         """The times of the `count` events before the position."""
@@ -192,8 +210,10 @@ class GeneratorReader(SourceReader):
         self._turn = 0
         self._paused: frozenset[str] = frozenset()
         self._limiter: RateLimiter | None = None
-        self._emitted = 0
-        """Events since this reader began, for their ideal times."""
+        self._due_us: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """Ideal times of the events from `_due_from` on, counted since the limiter `_due_by` began."""
+        self._due_by: RateLimiter | None = None
+        self._due_from = 0
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         added = [GeneratedSplit(self._source, split) for split in splits]
@@ -228,7 +248,6 @@ class GeneratorReader(SourceReader):
             columns.append(self._created_at(now_ms, count))
         if self._source.event_time_column:
             columns.append(split.event_times(count))
-        self._emitted += count
         if count == remaining:
             self._unfinished.remove(split)
             finished = (*finished, split.split_id)
@@ -256,9 +275,13 @@ class GeneratorReader(SourceReader):
         limiter = self._limiter
         if limiter is None or limiter.start_ms is None:
             return pa.array(np.full(count, now_ms * 1000, dtype=np.int64))
-        interval_us = 1e6 / limiter.rows_per_second
-        ticks: Any = np.arange(self._emitted + 1, self._emitted + count + 1, dtype=np.float64) * interval_us
-        return pa.array(ticks.astype(np.int64) + limiter.start_ms * 1000)
+        before = limiter.taken - count
+        start = before - self._due_from
+        if self._due_by is not limiter or not 0 <= start <= len(self._due_us) - count:
+            ticks: Any = np.arange(before + 1, before + 1 + max(count, ROWS_AHEAD), dtype=np.float64)
+            self._due_us = (ticks * (1e6 / limiter.rows_per_second)).astype(np.int64) + limiter.start_ms * 1000
+            self._due_by, self._due_from, start = limiter, before, 0
+        return fixed_array(self._due_us[start : start + count], None, pa.int64())
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
         return [split.snapshot() for split in self._all]

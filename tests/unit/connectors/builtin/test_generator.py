@@ -83,6 +83,36 @@ def test_rate_and_ideal_times() -> None:
     assert times == [1_000_000_000 + 200 * (n + 1) for n in range(len(times))]
 
 
+def test_portions_of_any_size_are_the_events_of_the_formula_at_their_times() -> None:
+    """A paced reader computes rows ahead: pauses of any length, a full batch between two small portions and a split
+    that comes later leave events and times as they are."""
+    source = GeneratorSource(
+        keys=1000, rows=30_000, splits=2, batch_rows=2_000, rows_per_second=10_000, created_at_column="t"
+    )
+    first, second = source.enumerate_splits()
+    reader = reader_of(source, [first])
+    events: list[tuple[int, int]] = []
+    times: list[int] = []
+    now_ms = 0
+    for poll in range(400):
+        now_ms += (1, 7, 3, 90, 1, 500)[poll % 6]
+        for _ in range(1 + poll % 3):
+            batch = reader.poll_next(now_ms).batch
+            if batch is not None:
+                events += zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+                times += batch["t"].to_pylist()
+                assert times[-1] <= now_ms * 1000
+        if poll == 20:
+            before = len(times)
+            reader.add_splits([second])
+    events += read(reader, now_ms=10**9)[0]
+
+    assert sorted(events) == expected(30_000, 1000)
+    assert 0 < before < len(times)
+    assert times[:before] == [times[0] + 200 * number for number in range(before)]
+    assert times[before:] == [times[before] + 100 * number for number in range(len(times) - before)]
+
+
 @pytest.mark.parametrize(
     ("rate", "readers", "rows"), [(1_000, 1, 100), (4_000, 2, 200), (10_000, 1, 50), (10_000, 2, 25)]
 )
