@@ -17,6 +17,21 @@ from snapline.dataflow.api.function_contexts import Row
 JOIN_TIMEOUT_SECONDS = 5.0
 
 
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of uvloop where it is installed (extra `async`), else Python's own.
+
+    >>> loop = new_event_loop()
+    >>> loop.run_until_complete(asyncio.sleep(0, "done"))
+    'done'
+    >>> loop.close()
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 class EventLoopCalls:
     """AsyncCalls of production. `wake_up` makes the task loop run again soon."""
 
@@ -31,7 +46,7 @@ class EventLoopCalls:
         self._is_told = False
         """The task is going to be woken in this turn of the loop."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name="async-function", daemon=True)
         self._thread.start()
 

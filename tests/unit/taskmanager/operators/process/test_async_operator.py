@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -173,11 +174,16 @@ def test_a_snapshot_holds_what_was_not_answered() -> None:
     assert [value for values in emitted(again) for value in values] == [10, 30, 40, 50]
 
 
-def test_the_event_loop_runs_calls_beside_the_task() -> None:
-    """A failure is the task's."""
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_the_event_loop_runs_calls_beside_the_task(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is the task's, on the loop of uvloop and, where that is not installed, on Python's own."""
+    loops: set[str] = set()
+    if loop == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
 
     class Doubles(AsyncFunction):
         async def async_invoke(self, row: Row) -> list[Row]:
+            loops.add(type(asyncio.get_running_loop()).__module__.partition(".")[0])
             await asyncio.sleep(0)
             return [{"v": 10 // row["v"]}]
 
@@ -198,6 +204,7 @@ def test_the_event_loop_runs_calls_beside_the_task() -> None:
     with pytest.raises(ZeroDivisionError):
         work_to_the_end()
     operator.close()
+    assert loops == {loop}
 
 
 STEPS = st.lists(
