@@ -26,9 +26,13 @@ from snapline.dataflow.graph.operator_specs import GlobalCommitterSpec, SinkFunc
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.handles import OperatorState
 from snapline.runtime.settings import default_layers, resolve
+from snapline.runtime.signing import Signer
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.operators.sinks.sink_operator import COMMITTABLES_STATE
+
+MAX_NUMBER = (1 << 63) - 1
+"""No checkpoint has a greater id, and no transaction more rows."""
 
 
 class TransactionError(SnaplineError):
@@ -85,10 +89,11 @@ class _Elsewhere:
 
 
 def open_snapshot(path: str) -> tuple[StateStorages, Snapshot]:
-    """The snapshot in this directory. Raises SnaplineError when there is none."""
+    """The snapshot in this directory, signed where this process has the keys. Raises SnaplineError when there is
+    none."""
     configuration = resolve(default_layers(os.environ))
     storages = StateStorages(lambda url: open_storage(url, configuration))
-    return storages, read_snapshot(storages, path)
+    return storages, read_snapshot(storages, path, Signer.of_storage(configuration))
 
 
 def open_transactions(storages: StateStorages, snapshot: Snapshot) -> list[OpenTransaction]:
@@ -112,6 +117,8 @@ def _open_of(storages: StateStorages, snapshot: Snapshot, operator: OperatorStat
     together = False
     for element in _elements(storages, operator, COMMITTABLES_STATE):
         together = together or "sink_uid" in element
+        if not isinstance(element["data"], Mapping):
+            raise TypeError(f"{element['data']!r} is no committable")
         job_id, sink_uid = element.get("job_id", snapshot.metadata.job_id), element.get("sink_uid", operator.uid)
         # What tells a committer to clean up after lost attempts is no output.
         if "sweep" not in element["data"]:
@@ -120,14 +127,17 @@ def _open_of(storages: StateStorages, snapshot: Snapshot, operator: OperatorStat
         for checkpoint_id, handle, _ in element["pending"]:
             held.setdefault((snapshot.metadata.job_id, operator.uid, checkpoint_id), []).append(handle)
     for job_id, sink_uid, checkpoint_id in held:
-        if (type(job_id), type(sink_uid), type(checkpoint_id)) != (str, str, int):
+        of_types = (type(job_id), type(sink_uid), type(checkpoint_id)) == (str, str, int)
+        if not of_types or not 0 <= checkpoint_id <= MAX_NUMBER:
             raise TypeError(f"{(job_id, sink_uid, checkpoint_id)} name no transaction")
     found = [
         OpenTransaction(operator.operator_id, operator.uid, *whose, together, tuple(data))
         for whose, data in sorted(held.items(), key=lambda each: each[0])
     ]
     for each in found:
-        each.rows, each.what  # noqa: B018 - whoever lists them asks for both
+        if abs(each.rows or 0) > MAX_NUMBER:
+            raise ValueError("more rows than can be counted")
+        each.what  # noqa: B018 - whoever lists them asks for it
     return found
 
 
@@ -135,17 +145,28 @@ def end_transactions(
     transactions: Sequence[OpenTransaction], job_graph: JobGraph, *, commit: bool
 ) -> Iterator[tuple[OpenTransaction, bool]]:
     """Commit them, or abort them; yields each when it is done, and whether anything was left to do, as far as the sink
-    can tell. Raises TransactionError before the first when the program lacks a sink, and whatever a committer
-    raises."""
+    can tell. Raises TransactionError before the first when the program lacks a sink, and for what a committer cannot
+    end."""
     ends = {each.operator_id: _end_of(each, job_graph) for each in transactions}
     for each in sorted(transactions, key=lambda each: (each.uid, each.checkpoint_id)):
-        end = ends[each.operator_id]
-        if isinstance(end, TwoPhaseCommitSinkFunction):
-            for handle in each.committables:
-                (end.recover_and_commit if commit else end.recover_and_abort)(handle)
-            yield each, True
-        else:
-            yield each, _end_by_committer(end, each, commit=commit)
+        try:
+            was_open = _end(ends[each.operator_id], each, commit=commit)
+        except SnaplineError:
+            raise
+        except Exception as error:  # what is in a snapshot may be anything, and so may a committer of somebody's own
+            raise TransactionError(
+                f"sink {each.uid!r} could not {'commit' if commit else 'abort'} what it has of checkpoint {each.checkpoint_id}: "
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        yield each, was_open
+
+
+def _end(end: Sink | TwoPhaseCommitSinkFunction, transaction: OpenTransaction, *, commit: bool) -> bool:
+    if not isinstance(end, TwoPhaseCommitSinkFunction):
+        return _end_by_committer(end, transaction, commit=commit)
+    for handle in transaction.committables:
+        (end.recover_and_commit if commit else end.recover_and_abort)(handle)
+    return True
 
 
 def _end_by_committer(sink: Sink, transaction: OpenTransaction, *, commit: bool) -> bool:

@@ -44,6 +44,7 @@ def print_interrupted(error: BaseException | None) -> None:
 def print_error(error: SnaplineError) -> None:
     """One line; the user's frames when a function of the user failed; all the rest with SNAPLINE_TRACEBACK=1."""
     from snapline.client import JobFailed  # with gRPC, which a script that fails early has not loaded
+    from snapline.printing import harmless
 
     asked = bool(os.environ.get(TRACEBACK_VARIABLE))
     lines = []
@@ -55,7 +56,7 @@ def print_error(error: SnaplineError) -> None:
         lines.append(error.theirs.rstrip())
     if asked:
         lines.append("".join(traceback.format_exception(error)).rstrip())
-    sys.stderr.write("\n".join([f"snapline: {error}", *lines]) + "\n")
+    sys.stderr.write(harmless("\n".join([f"snapline: {error}", *lines])) + "\n")
     sys.stderr.flush()
 
 

@@ -31,7 +31,7 @@ from snapline.connectors.files import output_files
 from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
-from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name
+from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name, is_of_sink
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.api.connector_api import (
@@ -161,6 +161,7 @@ class FileCommitter(Committer):
         self._place = SinkPlace.of(location.path, context)
 
     def commit(self, committables: Sequence[Committable]) -> None:
+        require_own(self._sink, self._place.uid, committables)
         publish(self._sink, self._files, committables)
         if any(each.data.get("sweep") == self._place.attempt for each in committables):
             remove_orphans(self._files, self._place, STAGED)
@@ -169,6 +170,7 @@ class FileCommitter(Committer):
         remove_orphans(self._files, self._place, IN_PROGRESS)
 
     def abort(self, committables: Sequence[Committable]) -> None:
+        require_own(self._sink, self._place.uid, committables)
         remove_staged(self._files, committables)
 
     def close(self) -> None:
@@ -189,6 +191,7 @@ class CompactingCommitter(GlobalCommitter):
         return None
 
     def commit(self, together: GlobalCommittable) -> None:
+        require_own(self._sink, file_name(together.sink_uid), together.committables)
         groups: dict[tuple[str, int], list[Committable]] = {}
         for each in together.committables:
             if "staged" in each.data:
@@ -214,6 +217,7 @@ class CompactingCommitter(GlobalCommitter):
                 remove_orphans(self._files, writer, IN_PROGRESS)
 
     def abort(self, together: GlobalCommittable) -> None:
+        require_own(self._sink, file_name(together.sink_uid), together.committables)
         remove_staged(self._files, together.committables)
 
     def close(self) -> None:
@@ -255,6 +259,17 @@ class CompactingCommitter(GlobalCommitter):
         for source in sources:
             self._files.delete(source)
         return [each for each in group if each not in small]
+
+
+def require_own(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:
+    """Raise ConnectorError for what no sink of this name has staged, before anything is moved or deleted."""
+    for each in committables:
+        staged, target = each.data.get("staged"), each.data.get("target")
+        if "staged" in each.data and not is_of_sink(uid, staged, target):
+            raise ConnectorError(
+                f"{sink.described}: the snapshot names {staged!r:.300}, to become {target!r:.300}, which the sink {uid!r} has not staged: "
+                "it was changed, or is another job's; take another snapshot"
+            )
 
 
 def publish(sink: FileSink, files: OutputFiles, committables: Sequence[Committable]) -> None:

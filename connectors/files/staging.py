@@ -8,6 +8,7 @@ staged files lost attempts left behind.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,6 +100,23 @@ class SinkPlace:
             and staged.subtask % self.parallelism == self.subtask
             and staged.attempt != self.attempt
         )
+
+
+def is_of_sink(uid: str, staged: object, target: object) -> bool:
+    """Whether a sink with this name has given these to a file, where it is staged and where it becomes visible. What a
+    snapshot names may be made up; the sink's path may be another one than that of the job which took it."""
+    if not (isinstance(staged, str) and isinstance(target, str)):
+        return False
+    directory, _, name = staged.rpartition(f"/{STAGING}/")
+    file = StagedName.parse(name.partition("/")[2])
+    return (
+        file is not None
+        and file.uid == uid
+        and staged.endswith(STAGED)
+        and target.startswith(f"{directory}/")
+        and posixpath.basename(target).startswith("part-")
+        and not {"", ".", ".."} & {*name.split("/"), *target.removeprefix(f"{directory}/").split("/")}
+    )
 
 
 def file_name(text: str) -> str:

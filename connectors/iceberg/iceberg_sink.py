@@ -34,7 +34,7 @@ from snapline.connectors.iceberg.iceberg_table import (
 )
 from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_known_years, require_no_nulls
-from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
+from snapline.connectors.tables.table_commits import commit_against_others, delete_files, path_of, require_files
 from snapline.connectors.tables.table_writer import TableWriter
 from snapline.dataflow.api.connector_api import (
     GlobalCommittable,
@@ -222,6 +222,17 @@ def data_directory(table: Any) -> tuple[str, dict[str, str]]:
     return directory.removeprefix("file://") if directory.startswith("file:///") else directory, options
 
 
+def require_directory(table: Any, note: Mapping[str, Any], what: str) -> None:
+    """Raise ConnectorError for files to delete that lie neither where those of the table go nor below the table."""
+    directory = note["directory"]
+    bases = {data_directory(table)[0], table.location().removeprefix("file://")}
+    if ".." in directory.split("/") or not any(f"{directory}/".startswith(f"{base.rstrip('/')}/") for base in bases):
+        raise ConnectorError(
+            f"{what}: the snapshot names files in {directory!r:.300}, which is no directory of the table: it was changed, or the "
+            "table has moved; take another one"
+        )
+
+
 class IcebergRows:
     """How rows become data files of one table, as the table was when the writer began."""
 
@@ -285,9 +296,13 @@ class IcebergCommitter(GlobalCommitter):
 
     def abort(self, together: GlobalCommittable) -> None:
         table = open_table(self._catalog, self._name)
-        options = {} if table is None else data_directory(table)[1]
+        if table is None:
+            raise ConnectorError(
+                f"Iceberg table {self._name} is gone, and with it where its files lie: delete them by hand"
+            )
         for each in together.committables:
-            delete_files(each.data["directory"], options, each.data["files"])
+            require_directory(table, each.data, f"Iceberg table {self._name}")
+            delete_files(each.data["directory"], data_directory(table)[1], each.data["files"])
 
     def _try(self, together: GlobalCommittable) -> bool:
         """Commit onto the table as it is now. Returns False when somebody else has changed it meanwhile."""
@@ -306,7 +321,7 @@ class IcebergCommitter(GlobalCommitter):
         if together.may_repeat:
             for note in notes:
                 require_files(note["directory"], data_directory(table)[1], note["files"], what)
-        paths = [f"{note['directory']}/{file['path']}" for note in notes for file in note["files"]]
+        paths = [path_of(note["directory"], file) for note in notes for file in note["files"]]
         before = table.metadata_location
         summary = {JOB: together.job_id, SINK: together.sink_uid, CHECKPOINT: str(together.checkpoint_id)}
         # Files that were written for other partitions cannot be added, and their rows are written anew.
@@ -359,7 +374,7 @@ def rows_of_files(table: Any, notes: Sequence[Mapping[str, Any]]) -> pa.Table:
     for note in notes:
         files, location = open_output(note["directory"], data_directory(table)[1])
         for file in note["files"]:
-            with files.read(f"{location.path}/{file['path']}") as stream:
+            with files.read(path_of(location.path, file)) as stream:
                 tables.append(pq.read_table(stream))
     return pa.concat_tables(tables, promote_options="default")
 

@@ -171,9 +171,15 @@ class KafkaCommitter(Committer):
                 self._abort_orphans(frozenset(each.data["jobs"]))
 
     def abort(self, committables: Sequence[Committable]) -> None:
-        for each in committables:
-            if "transactional_id" in each.data:
-                self._transactions.abort(each.data["transactional_id"])
+        names = [each.data["transactional_id"] for each in committables if "transactional_id" in each.data]
+        for name in names:
+            if TransactionName.parse(name, self._own.prefix, self._own.uid) is None:
+                raise ConnectorError(
+                    f"KafkaSink {self._sink.topic}: the snapshot names the transaction {name!r:.300}, which the sink {self._own.uid!r} "
+                    f"with the prefix {self._own.prefix!r} has not begun: it was changed, or is another job's"
+                )
+        for name in names:
+            self._transactions.abort(name)
 
     def close(self) -> None:
         self._transactions.close()

@@ -160,6 +160,10 @@ class TransactionOf:
         """What the names of all transactions of this job and sink begin with."""
         return f"{PREFIX}:{self.job}:{self.uid}:"
 
+    def is_of_same_sink(self, text: str) -> bool:
+        """Whether a transaction with this name is of the same sink, in this job or in one that it goes on from."""
+        return bool(re.fullmatch(rf"{PREFIX}:[^:]+:{re.escape(self.uid)}:\d+:\d+:[0-9a-f]+:\d+", text))
+
     def parse(self, text: str) -> TransactionOf | None:
         """Read the name of a transaction of the same job and sink; None for another's."""
         found = re.fullmatch(r"(\d+):(\d+):([0-9a-f]+):(\d+)", text.removeprefix(self.whose))
@@ -389,6 +393,7 @@ class PostgresCommitter(Committer):
         self._roll_back(lambda name: name.checkpoint_id > checkpoint_id)
 
     def commit(self, committables: Sequence[Committable]) -> None:
+        self._require_own(committables)
         for each in committables:
             if "transaction" in each.data:
                 self._commit(each.data)
@@ -399,6 +404,7 @@ class PostgresCommitter(Committer):
     def abort(self, committables: Sequence[Committable]) -> None:
         from psycopg import errors
 
+        self._require_own(committables)
         for each in committables:
             if "transaction" in each.data:
                 try:
@@ -410,6 +416,16 @@ class PostgresCommitter(Committer):
 
     def close(self) -> None:
         self._connection.close()
+
+    def _require_own(self, committables: Sequence[Committable]) -> None:
+        """Raise ConnectorError for a transaction that no job's sink of this name has prepared, before one is ended."""
+        for each in committables:
+            name = each.data.get("transaction", "")
+            if "transaction" in each.data and not self._own.is_of_same_sink(name):
+                raise ConnectorError(
+                    f"{self._sink.described}: the snapshot names the transaction {name!r:.300}, which the sink {self._own.uid!r} has not "
+                    "prepared: it was changed, or is another job's; take another snapshot"
+                )
 
     def _commit(self, data: Mapping[str, Any]) -> None:
         from psycopg import errors

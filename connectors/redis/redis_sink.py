@@ -9,6 +9,7 @@ done. So nobody ever reads a row of a checkpoint that did not complete.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ class RedisSink(Sink):
         return RedisWriter(self, context)
 
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
-        return RedisCommitter(self) if self.two_phase else None
+        return RedisCommitter(self, context.operator_uid) if self.two_phase else None
 
 
 class RedisWriter(SinkWriter):
@@ -168,11 +169,19 @@ class RedisWriter(SinkWriter):
 class RedisCommitter(Committer):
     """Sets the keys of a checkpoint in one transaction."""
 
-    def __init__(self, sink: RedisSink) -> None:
+    def __init__(self, sink: RedisSink, uid: str) -> None:
         self._sink = sink
+        self._marker = re.compile(rf"snapline:[^:]+:{re.escape(file_name(uid))}:\d+")
+        """What the markers of this sink's subtasks look like, in this job or in one that it goes on from."""
         self._client = connect(sink.url, sink.timeout_ms, sink.described)
 
     def commit(self, committables: Sequence[Committable]) -> None:
+        for each in committables:
+            if not self._marker.fullmatch(each.data["marker"]):
+                raise ConnectorError(
+                    f"{self._sink.described}: the snapshot names the marker {each.data['marker']!r:.300}, which is not the sink's: it was "
+                    "changed, or is another job's; take another snapshot"
+                )
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
                 self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])

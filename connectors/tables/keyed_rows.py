@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from snapline.connectors.files.file_writer import SealedFile
 from snapline.connectors.files.output_files import open_output
 from snapline.connectors.tables.table_columns import require_no_nulls
+from snapline.connectors.tables.table_commits import path_of
 from snapline.dataflow.errors import ConnectorError
 
 GONE = "__snapline_gone"
@@ -112,7 +113,7 @@ def waiting_rows(directory: str, options: Mapping[str, str], notes: Sequence[Map
     tables = []
     for note in sorted(notes, key=lambda note: int(note["checkpoint_id"])):
         for file in note["files"]:
-            with files.read(f"{location.path}/{file['path']}") as stream:
+            with files.read(path_of(location.path, file)) as stream:
                 tables.append(pq.read_table(stream))
     rows, key = pa.concat_tables(tables, promote_options="default"), list(notes[0]["key"])
     numbered = rows.select(key).append_column(GONE, pa.array(range(rows.num_rows), pa.int64()))

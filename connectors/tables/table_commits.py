@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -27,18 +28,29 @@ def commit_against_others(attempt: Callable[[], bool], table: str, checkpoint_id
     )
 
 
+def path_of(directory: str, file: Mapping[str, Any]) -> str:
+    """Where a data file lies that a checkpoint names. Raises ConnectorError for a path that no writer of tables gives:
+    a snapshot that was made up must not lead to other files."""
+    path = file["path"]
+    if {"", ".", ".."} & {*path.split("/")} or not posixpath.basename(path).startswith("part-"):
+        raise ConnectorError(
+            f"the snapshot names {path!r:.300} as a data file of {directory}, which no sink has written: it was changed; take another one"
+        )
+    return f"{directory}/{path}"
+
+
 def delete_files(directory: str, options: Mapping[str, str], written: Iterable[Mapping[str, Any]]) -> None:
     """Delete files that were written for a commit which will not come."""
     files, location = open_output(directory, options)
-    for file in written:
-        files.delete(f"{location.path}/{file['path']}")
+    for path in [path_of(location.path, file) for file in written]:
+        files.delete(path)
 
 
 def require_files(directory: str, options: Mapping[str, str], written: Iterable[Mapping[str, Any]], what: str) -> None:
     """Raise ConnectorError when a file that a checkpoint holds is gone: then its rows are lost."""
     files, location = open_output(directory, options)
     for file in written:
-        if not files.exists(f"{location.path}/{file['path']}"):
+        if not files.exists(path_of(location.path, file)):
             raise ConnectorError(
                 f"{what}: {file['path']} is gone, and with it {file['rows']} rows that were never committed; VACUUM "
                 "or another clean-up has removed it, or a person. Start from an earlier snapshot, or without this one's output"

@@ -49,7 +49,10 @@ RETRY_TIMEOUT = timedelta(seconds=60)
 def open_storage(url: str, configuration: Mapping[str, str] | None = None) -> Storage:
     """The storage below a path or URL. Opens no connection yet; raises StorageError for a URL that nobody
     understands."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StorageError(f"{url!r} is no path and no URL: {error}") from error
     scheme = parts.scheme.lower()
     if not url.strip():
         raise StorageError("no storage location given; set execution.checkpointing.dir to a directory or URL")

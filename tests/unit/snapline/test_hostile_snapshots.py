@@ -31,14 +31,16 @@ from snapline.taskmanager.operators.sinks.sink_operator import COMMITTABLES_STAT
 GOOD: dict[str, Any] = {"job_id": "j", "sink_uid": "s", "checkpoint_id": 1, "data": {"rows": 3}}
 
 
-def savepoint(directory: Path, name: str, *elements: bytes, uid: str = "out") -> str:
+def savepoint(
+    directory: Path, name: str, *elements: bytes, uid: str = "out", operator: OperatorID = OperatorID("b" * 32)
+) -> str:
     """One of a job with a single operator, whose list state of this name has these elements."""
     places = tuple((sum(map(len, elements[:number])), len(each)) for number, each in enumerate(elements))
     entry = OperatorStateEntry(name, OperatorStateMode.SPLIT_DISTRIBUTE, places)
     lists = OperatorStateHandle(ByteStreamStateHandle(b"".join(elements)), (entry,))
     subtasks = {0: OperatorSubtaskState(managed_operator=(lists,))}
-    operator = OperatorState(OperatorID("b" * 32), uid, "n", 1, 128, subtasks)
-    metadata = CheckpointMetadata(JobID("a" * 32), "job", CheckpointID(7), 1, SnapshotType.SAVEPOINT, (operator,), ())
+    state = OperatorState(operator, uid, "n", 1, 128, subtasks)
+    metadata = CheckpointMetadata(JobID("a" * 32), "job", CheckpointID(7), 1, SnapshotType.SAVEPOINT, (state,), ())
     (directory / "_metadata").write_bytes(build_metadata(metadata, str(directory)))
     return str(directory)
 

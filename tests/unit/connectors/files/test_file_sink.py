@@ -52,7 +52,7 @@ def written(sink: FileSink, *batches: pa.RecordBatch, checkpoint_id: int = 1, pl
 
 
 def together(committables: Sequence[Committable], checkpoint_id: int = 1, *, again: bool = False) -> GlobalCommittable:
-    return GlobalCommittable("job", "sink", checkpoint_id, tuple(committables), again)
+    return GlobalCommittable("job", "uid", checkpoint_id, tuple(committables), again)
 
 
 def files(directory: Path) -> list[str]:
