@@ -117,7 +117,7 @@ def _deliver(
     else:
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name in schema.names:
-            table.add_column(name)
+            table.add_column(harmless(name))
         for row in shown:
             table.add_row(*(_spelled(row[name]) for name in schema.names))
         _console().print(table, markup=False)
@@ -148,9 +148,11 @@ def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -
             for batch in batches:
                 writer.write_batch(batch)
                 rows += batch.num_rows
-    except (pa.ArrowException, OSError) as refusal:
+    except BaseException as refusal:
         partial.unlink(missing_ok=True)
-        raise StateReadError(f"{target} cannot be written: {refusal}") from refusal
+        if isinstance(refusal, (pa.ArrowException, OSError)):
+            raise StateReadError(f"{target} cannot be written: {refusal}") from refusal
+        raise
     partial.replace(target)
     return rows
 
@@ -228,8 +230,8 @@ def _spelled(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return str(value)
+        return harmless(value.decode(errors="backslashreplace"))
+    return harmless(str(value))
 
 
 def _jsonable(value: Any) -> Any:

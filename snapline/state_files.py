@@ -49,6 +49,8 @@ class KeyedStatePlan:
     settings: Mapping[str, str]
     """Settings of the storage that the savepoint lies in."""
     now_ms: int
+    writer: str
+    """What stands in the names of this writer's files, and of no other's."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -147,7 +149,7 @@ class SubtaskFiles:
         for subtask in sorted(self._backends):
             snapshot = self._backends.pop(subtask).snapshot()
             data = bytes(snapshot.encode())
-            name = f"{self._plan.uid_hash}-{subtask}-{uuid.uuid4().hex[:12]}"
+            name = f"{self._plan.uid_hash}-{subtask}-{self._plan.writer}-{uuid.uuid4().hex[:12]}"
             storage.create(name, data)
             yield WrittenFile(subtask, f"{self._plan.location}/{name}", len(data), snapshot.row_count)
 

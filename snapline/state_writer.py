@@ -3,8 +3,8 @@ DataFrame.
 
 A row per key: the key columns, and a column per state, of the type in which the state is stored (a value, a list, a
 map). Decides which subtask's file a key goes to (its key group, as in the job), that a key has one row, that nothing
-but an empty directory is written to, and that `_metadata` comes last, so that what is half written is no savepoint. The
-same writer changes a savepoint: operators that are not named again keep their state, in the files where it lies. Takes
+but an empty directory is written to, that `_metadata` comes last, so that what is half written is no savepoint, and that
+nothing is deleted but what this writer has written: somebody else may write there since it was empty. The same writer changes a savepoint: operators that are not named again keep their state, in the files where it lies. Takes
 the role of Flink's SavepointWriter and OperatorTransformation.bootstrapWith.
 """
 
@@ -141,8 +141,9 @@ class SavepointWriter:
         if storage.list(""):
             raise StateWriteError(f"{location} is not empty: a savepoint gets a directory of its own")
         now_ms = time.time_ns() // 1_000_000
+        writer, written = uuid.uuid4().hex[:12], b""
         try:
-            operators = [self._operator(one, location, settings, now_ms) for one in self._added.values()]
+            operators = [self._operator(one, location, settings, now_ms, writer) for one in self._added.values()]
             metadata = CheckpointMetadata(
                 job_id=JobID(uuid.uuid4().hex),
                 job_name="bootstrapped",
@@ -151,27 +152,32 @@ class SavepointWriter:
                 snapshot_type=SnapshotType.SAVEPOINT,
                 operators=(*self._kept.values(), *operators),
             )
-            _forget_orphans(storage, operators)
-            storage.create(METADATA_FILE_NAME, build_metadata(metadata, location))
-        except StorageAlreadyExists:
-            raise StateWriteError(f"{metadata_path(location)}: somebody else has written a savepoint there") from None
-        except BaseException:
-            for name, _ in storage.list(""):
-                storage.delete(name)
+            _forget_orphans(storage, writer, operators)
+            written = build_metadata(metadata, location)
+            storage.create(METADATA_FILE_NAME, written)
+        except BaseException as error:
+            if written and storage.exists(METADATA_FILE_NAME) and storage.get(METADATA_FILE_NAME) == written:
+                storage.delete(METADATA_FILE_NAME)
+            _forget_orphans(storage, writer, ())
+            if isinstance(error, StorageAlreadyExists):
+                taken = f"{metadata_path(location)}: somebody else has written a savepoint there"
+                raise StateWriteError(taken) from None
             raise
         return location
 
-    def _operator(self, one: _Bootstrap, location: str, settings: Mapping[str, str], now_ms: int) -> OperatorState:
+    def _operator(
+        self, one: _Bootstrap, location: str, settings: Mapping[str, str], now_ms: int, writer: str
+    ) -> OperatorState:
         data = one.data
         if hasattr(data, "sparkSession"):
             from snapline.spark.state_sink import arrow_schema_of, default_parallelism, write_frame
 
             parallelism = one.parallelism or default_parallelism(data)
-            plan = self._plan(one, arrow_schema_of(data), location, settings, now_ms, parallelism)
+            plan = self._plan(one, arrow_schema_of(data), location, settings, now_ms, parallelism, writer)
             files = write_frame(data, plan)
         else:
             batches, schema = _batches_of(data, one.uid)
-            plan = self._plan(one, schema, location, settings, now_ms, one.parallelism or 1)
+            plan = self._plan(one, schema, location, settings, now_ms, one.parallelism or 1, writer)
             gathered = SubtaskFiles(plan)
             for batch in batches:
                 gathered.add(batch)
@@ -186,6 +192,7 @@ class SavepointWriter:
         settings: Mapping[str, str],
         now_ms: int,
         parallelism: int,
+        writer: str,
     ) -> KeyedStatePlan:
         if isinstance(one.key, pa.Schema):
             keys = list(one.key)
@@ -203,7 +210,7 @@ class SavepointWriter:
         except TypeError as refusal:
             raise StateWriteError(f"operator {one.uid!r}: key: {refusal}") from None
         count = min(parallelism, self.max_parallelism)
-        return KeyedStatePlan(one.uid, plain, states, self.max_parallelism, count, location, settings, now_ms)
+        return KeyedStatePlan(one.uid, plain, states, self.max_parallelism, count, location, settings, now_ms, writer)
 
 
 def _storages() -> StateStorages:
@@ -261,8 +268,9 @@ def _groups(plan: KeyedStatePlan, subtask: int) -> KeyGroupRange:
     return compute_key_group_range_for_operator_index(plan.max_parallelism, plan.parallelism, subtask)
 
 
-def _forget_orphans(storage: Any, operators: Sequence[OperatorState]) -> None:
-    """What attempts of Spark tasks have written that were not the ones that counted."""
+def _forget_orphans(storage: Any, writer: str, operators: Sequence[OperatorState]) -> None:
+    """Delete what this writer has written and none of these names, such as files of attempts of Spark tasks that did
+    not count."""
     named = {
         handle.path.rpartition("/")[2]
         for operator in operators
@@ -271,7 +279,7 @@ def _forget_orphans(storage: Any, operators: Sequence[OperatorState]) -> None:
         if isinstance(handle, SegmentStateHandle)
     }
     for name, _ in storage.list(""):
-        if name not in named:
+        if writer in name and name not in named:
             try:
                 storage.delete(name)
             except StorageError:  # nobody refers to it

@@ -52,6 +52,11 @@ def default_parallelism(frame: DataFrame) -> int:
         return int(str(session.conf.get("spark.sql.shuffle.partitions")))
 
 
+def _manifest(plan: KeyedStatePlan) -> str:
+    """Return the name of the file that says what the tasks of one writer have written for one operator."""
+    return f"{_MANIFEST}{plan.uid_hash}-{plan.writer}"
+
+
 def write_frame(frame: DataFrame, plan: KeyedStatePlan) -> list[WrittenFile]:
     """Write all rows; a file per subtask that has keys. Raises StateWriteError for rows that cannot be state."""
     for name in plan.schema.names:
@@ -79,7 +84,7 @@ def write_frame(frame: DataFrame, plan: KeyedStatePlan) -> list[WrittenFile]:
             raise
         raise StateWriteError(refusal[1]) from None
     storage = open_storage(plan.location, Configuration(plan.settings))
-    name = _MANIFEST + plan.uid_hash
+    name = _manifest(plan)
     files = [WrittenFile(**file) for file in json.loads(storage.get(name))]
     storage.delete(name)
     return files
@@ -123,4 +128,4 @@ class _Writer(DataSourceArrowWriter):
         plan = self._plan
         files = [asdict(file) for message in messages if isinstance(message, _Written) for file in message.files]
         storage = open_storage(plan.location, Configuration(plan.settings))
-        storage.create(_MANIFEST + plan.uid_hash, json.dumps(files).encode())
+        storage.create(_manifest(plan), json.dumps(files).encode())

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +16,7 @@ from snapline.coordinator.checkpoint.metadata import build_metadata
 from snapline.coordinator.snapshots import NoSnapshot
 from snapline.dataflow.api.two_phase_commit import STATE_NAME
 from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
@@ -26,6 +28,7 @@ from snapline.dataflow.snapshot.handles import (
     OperatorSubtaskState,
 )
 from snapline.open_transactions import TransactionError, open_snapshot, open_transactions
+from snapline.state_writer import SavepointWriter
 from snapline.taskmanager.operators.sinks.sink_operator import COMMITTABLES_STATE
 
 GOOD: dict[str, Any] = {"job_id": "j", "sink_uid": "s", "checkpoint_id": 1, "data": {"rows": 3}}
@@ -98,3 +101,28 @@ def test_lists_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = savepoint(tmp_path, COMMITTABLES_STATE, b"x" * 10)
     with pytest.raises(NoSnapshot, match="list states of 10 bytes, and 9 are the most that are read"):
         open_transactions(*open_snapshot(path))
+
+
+def test_rows_of_state_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    """Keys, values and names of columns are what anybody has sent to the job."""
+    rows = pa.table({"k": ["\x1b[31m"], "n\x1b[32m": ["\x1b]0;title\x07"], "bytes": [b"\x1b[33m"]})
+    path = SavepointWriter.new_savepoint().with_operator("n", rows, key="k").write(str(tmp_path / "s"))
+    more = pa.concat_tables([rows, rows.set_column(0, "k", [["k"]])])
+    other = SavepointWriter.new_savepoint().with_operator("n", more, key="k").write(str(tmp_path / "o"))
+    for command in (["read", path, "n"], ["diff", path, other, "n"]):
+        result = CliRunner().invoke(cli, ["state", *command])
+        assert (0, True, False) == (result.exit_code, "x1b]0;title" in result.output, "\x1b" in result.output), (
+            result.output
+        )
+
+
+def test_a_file_of_rows_is_not_left_half_written(tmp_path: Path) -> None:
+    """State that turned out to be damaged in its middle left what had been written of it beside the file."""
+    rows = pa.table({"k": range(1000), "n": range(1000)})
+    path = SavepointWriter.new_savepoint().with_operator("n", rows, key="k", parallelism=2).write(str(tmp_path / "s"))
+    last = next(file for file in Path(path).iterdir() if "-1-" in file.name)
+    data = last.read_bytes()
+    last.write_bytes(data[:-2000] + bytes(2000))
+    result = CliRunner().invoke(cli, ["state", "read", path, "n", "--to", str(tmp_path / "rows.parquet")])
+    assert isinstance(result.exception, SnaplineError), result.output
+    assert [file.name for file in tmp_path.iterdir()] == ["s"]

@@ -4,6 +4,7 @@ whole."""
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,3 +131,24 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
         SavepointWriter.new_savepoint(0)
     with pytest.raises(StateWriteError, match="parallelism 200 does not lie between 1 and the max parallelism 128"):
         SavepointWriter.new_savepoint().with_operator("o", USERS, key="user", parallelism=200)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_somebody_else_writes_there_meanwhile_stays(tmp_path: Path, fails: bool) -> None:
+    """The directory was empty when both began: the one that is late deleted the savepoint of the other, and what else
+    had come to lie there."""
+    path, more = str(tmp_path / "s"), tmp_path / "s" / "notes"
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from USERS.slice(0, 1).to_batches()
+        SavepointWriter.new_savepoint().with_operator("first", USERS, key="user").write(path)
+        more.write_text("precious")
+        if fails:
+            raise OSError("no rows any more")
+        yield from USERS.slice(1, 1).to_batches()
+
+    late = SavepointWriter.new_savepoint().with_operator("late", batches(), key="user")
+    with pytest.raises(OSError if fails else StateWriteError, match="no rows any more" if fails else "somebody else"):
+        late.write(path)
+    assert StateReader(path).read("first").num_rows == USERS.num_rows
+    assert (more.read_text(), len(list(more.parent.iterdir()))) == ("precious", 3)
