@@ -22,11 +22,14 @@ from snapline.taskmanager.programs.program_place import (
     ForTask,
     PlaceEffect,
     ProgramPlace,
+    RowsCame,
     SayToProgram,
 )
 
 MAX_UNTAKEN = 16
 """So much of what a program says may wait for its task; then its stream is read no further."""
+MAX_UNTAKEN_BYTES = 64 << 20
+"""Bytes of rows that may wait so before one more message."""
 
 
 class StreamOfProgram(Protocol):
@@ -107,9 +110,9 @@ class OfferedPlace:
         is cancelled."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._to_task) or self._is_cancelled, timeout_ms / 1000)
+            if self._is_cancelled:  # also where the program always has something else to say
+                raise WaitEnded("the task was cancelled while it waited for its program")
             if not self._to_task:
-                if self._is_cancelled:
-                    raise WaitEnded("the task was cancelled while it waited for its program")
                 return None
             taken = self._to_task.popleft()
             self._changed.notify_all()
@@ -166,7 +169,7 @@ class OfferedPlace:
     def said(self, program: StreamOfProgram, message: pb.FromProgram) -> None:
         """Take what the program says, as soon as the task has taken enough of what it said before."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._to_task) < MAX_UNTAKEN or self._program is not program)
+            self._changed.wait_for(lambda: self._has_room_for_task or self._program is not program)
             if self._program is program:
                 self._perform_effects(self._core.said(message))
 
@@ -178,6 +181,11 @@ class OfferedPlace:
                 self._perform_effects(self._core.left(why))
 
     # --- both ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_room_for_task(self) -> bool:
+        size = sum(len(each.arrow) for each in self._to_task if isinstance(each, RowsCame))
+        return len(self._to_task) < MAX_UNTAKEN and size < MAX_UNTAKEN_BYTES
 
     def _perform(self, call: Callable[[], list[PlaceEffect]]) -> None:
         with self._changed:

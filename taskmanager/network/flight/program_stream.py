@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
+from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.cores.request_bounds import refuse_size
 from snapline.taskmanager.programs.offered_places import OfferedPlace, OfferedPlaces, no_place
 
@@ -82,8 +83,12 @@ class ProgramStream:
         try:
             place = self._place = self._register(self._read(reader))
             sender.start()
+            budget = MessageBudget(time.monotonic())
             while place is not None and not self._goodbye and (message := self._read(reader)) is not None:
                 self._hear(place, message)
+                if seconds := budget.spend(1, time.monotonic()):
+                    with self._changed:
+                        self._changed.wait_for(lambda: bool(self._goodbye), seconds)
         finally:
             if place is not None:
                 place.left(self, self._goodbye or "its stream ended")

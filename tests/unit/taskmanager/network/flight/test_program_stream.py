@@ -15,14 +15,16 @@ import pytest
 from snapline.external import participation
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.credentials import sign_ticket
+from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
 from snapline.taskmanager.network.flight import program_stream
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.program_stream import ProgramStream
-from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSettings
-from snapline.taskmanager.programs.program_place import ProgramFailed
+from snapline.taskmanager.programs import offered_places
+from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSettings, WaitEnded
+from snapline.taskmanager.programs.program_place import ProgramFailed, RowsCame, WatermarkCame
 from tests.services.cluster import wait_until
 
 SECRET = "exchange"
@@ -212,3 +214,64 @@ def test_the_place_of_an_attempt_that_has_failed_is_for_nobody():
     place.said(first, pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")))
     place.left(first, "it is gone")
     assert not place.join(second)
+
+
+class Talking:
+    """The stream of a program that has a place (StreamOfProgram)."""
+
+    def __init__(self, place):
+        self.place = place
+        assert place.join(self)
+        self.say(task_running=pb.TaskRunning(attempt_id="a"))
+
+    def say(self, message=None, **said):
+        if message is None:
+            self.place.said(self, pb.FromProgram(**said))
+
+    def end(self, reason):
+        self.place.left(self, reason)
+
+
+def test_a_task_ends_though_its_program_never_stops_talking():
+    """A task that waited for the answer to a checkpoint, and heard ever more watermarks instead, could not be
+    cancelled: after a while that takes its TaskManager down, with the tasks of others."""
+    run = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SOURCE)
+    place = OfferedPlaces().offer(run, range(0), lambda: None)
+    talking = Talking(place)
+    place.ask_for_snapshot(1, 0, stops=False)
+    for _ in range(3):
+        talking.say(watermark=pb.Watermark(attempt_id="a"))
+    assert isinstance(place.wait(60_000), WatermarkCame)
+    place.cancel()
+    with pytest.raises(WaitEnded):
+        place.wait(60_000)
+    place.close("the attempt is over")
+
+
+def test_rows_that_wait_for_their_task_have_a_bound_in_bytes(monkeypatch):
+    """Sixteen messages of as many bytes as a message may have were four gigabytes, and more."""
+    monkeypatch.setattr(offered_places, "MAX_UNTAKEN_BYTES", 100)
+    run = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SOURCE)
+    place: Any = OfferedPlaces().offer(run, range(0), lambda: None)
+    talking, rows = Talking(place), pb.Rows(attempt_id="a", arrow=b"x" * 60)
+    thread = threading.Thread(target=lambda: [talking.say(rows=rows) for _ in range(5)])
+    thread.start()
+    wait_until(lambda: place._changed._waiters or not thread.is_alive(), "that it waits, or is done")
+    assert (True, 2) == (thread.is_alive(), len(place._to_task))
+    assert [RowsCame(b"x" * 60)] * 5 == [place.wait(60_000) for _ in range(5)]
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_program_that_floods_is_read_more_slowly(exchange, program, monkeypatch):
+    """Who says more than its budget is not read until that is over, and a task that ends does not wait for it."""
+    monkeypatch.setattr(MessageBudget, "spend", lambda self, messages, now_s: 3600.0)
+    place = exchange.programs.offer(RUN, range(0), lambda: None)
+    flooding = program(sign_ticket(SECRET, "j", "t"))
+    flooding.hear("run_task")
+    for _ in range(2):
+        flooding.say(rows_processed=pb.RowsProcessed(attempt_id="x"))
+    assert "rows_processed names attempt" in flooding.hear("complaint").detail
+    place.close("the attempt is over")
+    heard = [each.WhichOneof("message") for each in flooding.call]
+    assert [each for each in heard if each != "heartbeat"] == ["goodbye"]
