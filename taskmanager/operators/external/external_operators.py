@@ -10,7 +10,7 @@ Flink.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -54,6 +54,10 @@ KNOWN_STATE = f"{RESERVED_PREFIX}external-task"
 program does not begin anew."""
 DRAINED_STATE = f"{RESERVED_PREFIX}drained"
 """The list with the job that was drained."""
+MAX_BEFORE_ANSWER_BYTES = 1 << 30
+"""What a program may put out after it was asked for an answer that its task waits for: nobody takes it meanwhile."""
+MESSAGE_BYTES = 4096
+"""What a message takes at least."""
 SHAPES = {"source": pb.TASK_SHAPE_SOURCE, "operator": pb.TASK_SHAPE_OPERATOR, "sink": pb.TASK_SHAPE_SINK}
 
 
@@ -151,16 +155,25 @@ class ProgramBridge:
     def await_snapshot(self, checkpoint_id: CheckpointID, *, stops: bool) -> None:
         """Have the program take a snapshot, and do all that it says before. Raises ExternalTaskFailed."""
         self.place.ask_for_snapshot(checkpoint_id, self._context.processing_time.now_ms(), stops=stops)
-        while not self._take(self._wait(f"answered checkpoint {checkpoint_id}")):
-            pass
+        self._take_until(lambda was_answer: was_answer, f"answered checkpoint {checkpoint_id}")
 
     def await_notification(self, checkpoint_id: CheckpointID) -> None:
         """Tell the program that the checkpoint is complete, and wait until it has done what that lets happen: nobody
         would do it after the end of the task. Raises ExternalTaskFailed."""
         self.place.settle(checkpoint_id, is_complete=True)
         self._handled_up_to = 0
-        while self._handled_up_to < checkpoint_id:
-            self._take(self._wait(f"said that it has heard of checkpoint {checkpoint_id}"))
+        heard = f"said that it has heard of checkpoint {checkpoint_id}"
+        self._take_until(lambda _: self._handled_up_to >= checkpoint_id, heard)
+
+    def _take_until(self, is_there: Callable[[bool], bool], what: str) -> None:
+        """Take what the program says, until `is_there` says so of whether the last was the answer to a checkpoint."""
+        size = 0
+        while not is_there(self._take(said := self._wait(what))):
+            size += max(MESSAGE_BYTES, len(said.arrow) if isinstance(said, RowsCame) else 0)
+            if size > MAX_BEFORE_ANSWER_BYTES:
+                raise ExternalTaskFailed(
+                    f"{self._name} has not {what}, and has put out more than {MAX_BEFORE_ANSWER_BYTES} bytes instead"
+                )
 
     def _wait(self, what: str) -> ForTask:
         timeout = CHECKPOINTING_TIMEOUT
