@@ -3,9 +3,10 @@ DataFrame.
 
 A row per key: the key columns, and a column per state, of the type in which the state is stored (a value, a list, a
 map). Decides which subtask's file a key goes to (its key group, as in the job), that a key has one row, that nothing
-but an empty directory is written to, that `_metadata` comes last, so that what is half written is no savepoint, and that
-nothing is deleted but what this writer has written: somebody else may write there since it was empty. The same writer changes a savepoint: operators that are not named again keep their state, in the files where it lies. Takes
-the role of Flink's SavepointWriter and OperatorTransformation.bootstrapWith.
+but an empty directory is written to, that `_metadata` comes last, so that what is half written is no savepoint, and
+that nothing is deleted but what this writer has written: somebody else may write there since it was empty. The same
+writer changes a savepoint: operators that are not named again keep their state, in the files where it lies. Takes the
+role of Flink's SavepointWriter and OperatorTransformation.bootstrapWith.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def source_of(place: Talking) -> ExternalSourceOperator:
 @pytest.mark.parametrize("said", [ROWS, WatermarkCame(1, False)])
 @pytest.mark.parametrize("ask", ["await_snapshot", "await_notification"])
 def test_who_talks_instead_of_answering_has_a_bound(monkeypatch: pytest.MonkeyPatch, ask: str, said: ForTask) -> None:
-    """While a task waits for an answer nobody takes its rows: they filled the memory of its TaskManager, 1.2 GB in eight
-    seconds. Each message counts for what it takes at least."""
+    """While a task waits for an answer nobody takes its rows: they filled the memory of its TaskManager, 1.2 GB in
+    eight seconds. Each message counts for what it takes at least."""
     monkeypatch.setattr(external_operators, "MAX_BEFORE_ANSWER_BYTES", 3 * external_operators.MESSAGE_BYTES)
     more = {"stops": False} if ask == "await_snapshot" else {}
     answer = SnapshotCame(7, ()) if more else NotificationTaken(7)
