@@ -14,7 +14,7 @@ test -x "$directory/bin/pip" || "${PYTHON:-python3}" -m venv "$directory"
 "$directory/bin/pip" --quiet --disable-pip-version-check install --upgrade uv
 uv=$directory/bin/uv
 "$uv" pip compile --quiet --resolution lowest-direct --python "$directory/bin/python" --no-header --no-annotate --no-emit-index-url \
-    --no-emit-find-links --extra spark --extra sketches --output-file "$directory/floors.txt" pyproject.toml
+    --no-emit-find-links --extra spark --extra sketches --extra async --output-file "$directory/floors.txt" pyproject.toml
 grep -oE "^($tools)==[^ ;]+" requirements.lock > "$directory/tools.txt"
 "$uv" pip install --quiet --python "$directory/bin/python" -r "$directory/floors.txt" -r "$directory/tools.txt"
 "$uv" pip install --quiet --python "$directory/bin/python" --no-deps --no-build-isolation --editable .

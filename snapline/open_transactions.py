@@ -135,9 +135,9 @@ def _open_of(storages: StateStorages, snapshot: Snapshot, operator: OperatorStat
         for whose, data in sorted(held.items(), key=lambda each: each[0])
     ]
     for each in found:
-        if abs(each.rows or 0) > MAX_NUMBER:
+        rows, _ = each.rows or 0, each.what  # whoever lists them asks for both, and both may raise
+        if abs(rows) > MAX_NUMBER:
             raise ValueError("more rows than can be counted")
-        each.what  # noqa: B018 - whoever lists them asks for it
     return found
 
 

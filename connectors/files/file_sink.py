@@ -34,6 +34,7 @@ from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name, is_of_sink
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.own_output import require_own
 from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
@@ -161,7 +162,7 @@ class FileCommitter(Committer):
         self._place = SinkPlace.of(location.path, context)
 
     def commit(self, committables: Sequence[Committable]) -> None:
-        require_own(self._sink, self._place.uid, committables)
+        require_staged(self._sink, self._place.uid, committables)
         publish(self._sink, self._files, committables)
         if any(each.data.get("sweep") == self._place.attempt for each in committables):
             remove_orphans(self._files, self._place, STAGED)
@@ -170,7 +171,7 @@ class FileCommitter(Committer):
         remove_orphans(self._files, self._place, IN_PROGRESS)
 
     def abort(self, committables: Sequence[Committable]) -> None:
-        require_own(self._sink, self._place.uid, committables)
+        require_staged(self._sink, self._place.uid, committables)
         remove_staged(self._files, committables)
 
     def close(self) -> None:
@@ -191,7 +192,7 @@ class CompactingCommitter(GlobalCommitter):
         return None
 
     def commit(self, together: GlobalCommittable) -> None:
-        require_own(self._sink, file_name(together.sink_uid), together.committables)
+        require_staged(self._sink, file_name(together.sink_uid), together.committables)
         groups: dict[tuple[str, int], list[Committable]] = {}
         for each in together.committables:
             if "staged" in each.data:
@@ -217,7 +218,7 @@ class CompactingCommitter(GlobalCommitter):
                 remove_orphans(self._files, writer, IN_PROGRESS)
 
     def abort(self, together: GlobalCommittable) -> None:
-        require_own(self._sink, file_name(together.sink_uid), together.committables)
+        require_staged(self._sink, file_name(together.sink_uid), together.committables)
         remove_staged(self._files, together.committables)
 
     def close(self) -> None:
@@ -261,15 +262,12 @@ class CompactingCommitter(GlobalCommitter):
         return [each for each in group if each not in small]
 
 
-def require_own(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:
+def require_staged(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:
     """Raise ConnectorError for what no sink of this name has staged, before anything is moved or deleted."""
-    for each in committables:
-        staged, target = each.data.get("staged"), each.data.get("target")
-        if "staged" in each.data and not is_of_sink(uid, staged, target):
-            raise ConnectorError(
-                f"{sink.described}: the snapshot names {staged!r:.300}, to become {target!r:.300}, which the sink {uid!r} has not staged: "
-                "it was changed, or is another job's; take another snapshot"
-            )
+    moves = [(each.data["staged"], each.data.get("target")) for each in committables if "staged" in each.data]
+    require_own(
+        sink.described, "staged file and its place", moves, lambda move: is_of_sink(uid, *move), whose=repr(uid)
+    )
 
 
 def publish(sink: FileSink, files: OutputFiles, committables: Sequence[Committable]) -> None:

@@ -20,6 +20,7 @@ from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import Metadata, Settings, checked, how_to_reach
 from snapline.connectors.kafka.kafka_writer import KafkaWriter, MessageColumns, OneTransaction
 from snapline.connectors.kafka.transactions import TransactionLost, TransactionName, Transactions, converted
+from snapline.connectors.own_output import require_own
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
@@ -172,17 +173,16 @@ class KafkaCommitter(Committer):
 
     def abort(self, committables: Sequence[Committable]) -> None:
         names = [each.data["transactional_id"] for each in committables if "transactional_id" in each.data]
-        for name in names:
-            if TransactionName.parse(name, self._own.prefix, self._own.uid) is None:
-                raise ConnectorError(
-                    f"KafkaSink {self._sink.topic}: the snapshot names the transaction {name!r:.300}, which the sink {self._own.uid!r} "
-                    f"with the prefix {self._own.prefix!r} has not begun: it was changed, or is another job's"
-                )
+        whose = f"{self._own.uid!r} with the prefix {self._own.prefix!r}"
+        require_own(f"KafkaSink {self._sink.topic}", "transaction", names, self._is_own, whose=whose)
         for name in names:
             self._transactions.abort(name)
 
     def close(self) -> None:
         self._transactions.close()
+
+    def _is_own(self, name: object) -> bool:
+        return isinstance(name, str) and TransactionName.parse(name, self._own.prefix, self._own.uid) is not None
 
     def _abort_orphans(self, jobs: frozenset[str]) -> None:
         """What earlier attempts of this subtask left open, and earlier jobs of this sink."""

@@ -23,6 +23,7 @@ import pyarrow.csv as pacsv
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.staging import file_name
+from snapline.connectors.own_output import require_own
 from snapline.connectors.postgres.postgres_table import (
     NO_PREPARED,
     TargetTable,
@@ -160,9 +161,10 @@ class TransactionOf:
         """What the names of all transactions of this job and sink begin with."""
         return f"{PREFIX}:{self.job}:{self.uid}:"
 
-    def is_of_same_sink(self, text: str) -> bool:
+    def is_of_same_sink(self, name: object) -> bool:
         """Whether a transaction with this name is of the same sink, in this job or in one that it goes on from."""
-        return bool(re.fullmatch(rf"{PREFIX}:[^:]+:{re.escape(self.uid)}:\d+:\d+:[0-9a-f]+:\d+", text))
+        pattern = rf"{PREFIX}:[^:]+:{re.escape(self.uid)}:\d+:\d+:[0-9a-f]+:\d+"
+        return isinstance(name, str) and re.fullmatch(pattern, name) is not None
 
     def parse(self, text: str) -> TransactionOf | None:
         """Read the name of a transaction of the same job and sink; None for another's."""
@@ -419,13 +421,8 @@ class PostgresCommitter(Committer):
 
     def _require_own(self, committables: Sequence[Committable]) -> None:
         """Raise ConnectorError for a transaction that no job's sink of this name has prepared, before one is ended."""
-        for each in committables:
-            name = each.data.get("transaction", "")
-            if "transaction" in each.data and not self._own.is_of_same_sink(name):
-                raise ConnectorError(
-                    f"{self._sink.described}: the snapshot names the transaction {name!r:.300}, which the sink {self._own.uid!r} has not "
-                    "prepared: it was changed, or is another job's; take another snapshot"
-                )
+        names = [each.data["transaction"] for each in committables if "transaction" in each.data]
+        require_own(self._sink.described, "transaction", names, self._own.is_of_same_sink, whose=repr(self._own.uid))
 
     def _commit(self, data: Mapping[str, Any]) -> None:
         from psycopg import errors

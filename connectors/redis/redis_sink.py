@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.connectors.files.staging import file_name
+from snapline.connectors.own_output import require_own
 from snapline.connectors.redis.redis_connection import connect, library, refused, texts
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
@@ -171,17 +172,14 @@ class RedisCommitter(Committer):
 
     def __init__(self, sink: RedisSink, uid: str) -> None:
         self._sink = sink
+        self._uid = uid
         self._marker = re.compile(rf"snapline:[^:]+:{re.escape(file_name(uid))}:\d+")
         """What the markers of this sink's subtasks look like, in this job or in one that it goes on from."""
         self._client = connect(sink.url, sink.timeout_ms, sink.described)
 
     def commit(self, committables: Sequence[Committable]) -> None:
-        for each in committables:
-            if not self._marker.fullmatch(each.data["marker"]):
-                raise ConnectorError(
-                    f"{self._sink.described}: the snapshot names the marker {each.data['marker']!r:.300}, which is not the sink's: it was "
-                    "changed, or is another job's; take another snapshot"
-                )
+        markers = [each.data["marker"] for each in committables]
+        require_own(self._sink.described, "marker", markers, self._is_own, whose=repr(self._uid))
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
                 self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])
@@ -193,6 +191,9 @@ class RedisCommitter(Committer):
 
     def close(self) -> None:
         self._client.close()
+
+    def _is_own(self, marker: object) -> bool:
+        return isinstance(marker, str) and self._marker.fullmatch(marker) is not None
 
     def _commit(self, marker: str, checkpoint_id: int, rows: Iterable[tuple[str, Any]]) -> None:
         """Set the keys, unless that was done; whoever else sets the marker meanwhile makes this one look again."""

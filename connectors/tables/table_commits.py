@@ -32,7 +32,11 @@ def path_of(directory: str, file: Mapping[str, Any]) -> str:
     """Where a data file lies that a checkpoint names. Raises ConnectorError for a path that no writer of tables gives:
     a snapshot that was made up must not lead to other files."""
     path = file["path"]
-    if {"", ".", ".."} & {*path.split("/")} or not posixpath.basename(path).startswith("part-"):
+    if (
+        not isinstance(path, str)
+        or {"", ".", ".."} & {*path.split("/")}
+        or not posixpath.basename(path).startswith("part-")
+    ):
         raise ConnectorError(
             f"the snapshot names {path!r:.300} as a data file of {directory}, which no sink has written: it was changed; take another one"
         )

@@ -81,7 +81,7 @@ def test_files_that_the_sink_has_not_staged_are_left_alone(place: Place, how: st
     }
     data = {"staged": str(place.staged)} if way == "lacking" else place.named(**changes[way])
     code, _, lines = place.end(how, place.named(), data)
-    assert (code, len(lines)) == (1, 1) and "which the sink 'out' has not staged" in lines[0], lines
+    assert (code, len(lines)) == (1, 1) and "which the sink 'out' has not made" in lines[0], lines
     left = [place.victim.read_text(), place.staged.read_text(), other.read_text()]
     assert (left, place.target.exists()) == (["precious", "rows", "rows of others"], False)
 

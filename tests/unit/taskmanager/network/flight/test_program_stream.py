@@ -233,8 +233,8 @@ class Talking:
 
 
 def test_a_task_ends_though_its_program_never_stops_talking():
-    """A task that waited for the answer to a checkpoint, and heard ever more watermarks instead, could not be
-    cancelled: after a while that takes its TaskManager down, with the tasks of others."""
+    """A task that waited for the answer to a checkpoint, and heard ever more watermarks instead, saw that it is
+    cancelled only when nothing else was there to be heard."""
     run = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SOURCE)
     place = OfferedPlaces().offer(run, range(0), lambda: None)
     talking = Talking(place)

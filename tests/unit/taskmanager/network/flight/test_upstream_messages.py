@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -16,11 +17,11 @@ class Written:
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
-        self.during: list[object] = []
+        self.during: list[Callable[[], object]] = []
 
     def write_metadata(self, buf: bytes, /) -> None:
         if self.during:
-            self.during.pop()()  # type: ignore[operator]
+            self.during.pop()()
         self.messages.append(buf)
 
     def close(self) -> None: ...
