@@ -1,6 +1,7 @@
-"""Taking rows of an Arrow array by position, faster than `Array.take` for what streams mostly consist of.
+"""Taking rows of Arrow columns by position, faster than `take` for what streams mostly consist of.
 
-Columns of 1, 2, 4 or 8 bytes and strings without nulls go through kernels; all others through `Array.take`.
+Columns of 1, 2, 4 or 8 bytes without nulls go through a kernel; all others through Arrow's `take`, which is twice as
+fast as a kernel of ours for texts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import (
     BytesArray,
     Int64Array,
-    binary_array,
-    binary_buffers,
-    is_binary_like,
     is_fixed,
     numpy_values,
 )
@@ -87,13 +85,9 @@ def gather_binary(
 
 
 def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
-    """Return `array.take(rows)`, faster for the types that a kernel knows."""
+    """Return `array.take(rows)`, twice as fast for columns of a fixed width without nulls."""
     data_type = array.type
-    if array.null_count == 0:
-        if is_fixed(data_type) and data_type.id != _BOOLEAN:
-            values = gather_values(numpy_values(array), rows)
-            return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
-        if is_binary_like(data_type) and not pa.types.is_fixed_size_binary(data_type):
-            offsets, data = binary_buffers(array)
-            return binary_array(*gather_binary(offsets[:-1], offsets[1:], data, rows), None, data_type)
+    if array.null_count == 0 and is_fixed(data_type) and data_type.id != _BOOLEAN:
+        values = gather_values(numpy_values(array), rows)
+        return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
     return array.take(pa.array(rows))
