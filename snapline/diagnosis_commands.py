@@ -154,9 +154,16 @@ def serve_page(configuration: Configuration, port: int | None, bind: str) -> Non
 def _dump(
     client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0, log_level: str = ""
 ) -> pb.ThreadDumps:
-    """Ask a TaskManager of this name, else those of a job. Raises SnaplineError for a job without tasks."""
-    is_one = any(what == each.resource_id for each in client.list_task_managers())
-    job_id, resource_id = ("", what) if is_one else (client.resolve_job(what), "")
+    """Ask a TaskManager of this name, else those of a job. Raises SnaplineError for a job without tasks, and for what
+    is neither."""
+    from snapline.client import RequestRefused
+
+    managers = [each.resource_id for each in client.list_task_managers()]
+    try:
+        job_id, resource_id = ("", what) if what in managers else (client.resolve_job(what), "")
+    except RequestRefused as refusal:
+        here = ", ".join(managers[:5]) or "none"
+        raise RequestRefused(f"{refusal}; TaskManagers, of which it is none: {here}") from None
     found = client.dump_threads(job_id, resource_id, duration_ms, heap=heap, log_lines=log_lines, log_level=log_level)
     if job_id and not found.dumps and not found.silent:
         status = decode_job_status(client.get_job(job_id).overview.status)

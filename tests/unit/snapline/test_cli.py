@@ -132,6 +132,21 @@ def test_a_job_that_has_ended_has_no_threads_to_look_at(client: Recording, capsy
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_neither_a_job_nor_a_task_manager_is_looked_for_among_both(client: Recording, capsys, monkeypatch):
+    """`snapline stack` and its like take either, and somebody who mistypes a TaskManager does not look for a job."""
+
+    def resolve_job(text: str) -> str:
+        raise RequestRefused(f"there is no job with {text!r}; jobs here: none")
+
+    monkeypatch.setattr(client, "resolve_job", resolve_job)
+    monkeypatch.setattr(client, "list_task_managers", lambda: [pb.TaskManagerDetails(resource_id="tm-1")])
+
+    assert run("stack", "tm-9") == 1
+    assert capsys.readouterr().err == (
+        "snapline: there is no job with 'tm-9'; jobs here: none; TaskManagers, of which it is none: tm-1\n"
+    )
+
+
 def test_one_checkpoint_is_shown_task_by_task(client: Recording, capsys):
     """Where its time went; the slowest subtask counts."""
     assert run("checkpoints", "a", "--id", "7") == 0
