@@ -289,8 +289,10 @@ def dispose_savepoint(storages: StateStorages, path: str) -> DisposedSavepoint:
             "other checkpoints; the job deletes it itself, or delete the job's whole checkpoint directory when it is over"
         )
     storage = storages.at(location)
+    there = {name for name, _ in storage.list("")}  # below the directory itself, and behind no link
+    named = (file[len(location) + 1 :] for file in snapshot.files if file.startswith(f"{location}/"))
     own = [METADATA_FILE_NAME]  # first: what is half deleted is no savepoint any more
-    own += [file[len(location) + 1 :] for file in snapshot.files if file.startswith(f"{location}/")]
+    own += [name for name in named if name in there and name != METADATA_FILE_NAME]
     for name in own:
         storage.delete(name)
     kept = tuple(name for name, _ in storage.list(""))

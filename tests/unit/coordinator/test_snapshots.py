@@ -17,11 +17,18 @@ from snapline.coordinator.checkpoint.metadata import (
     TruncatedMetadata,
     build_metadata,
 )
-from snapline.coordinator.snapshots import read_metadata, read_snapshot
+from snapline.coordinator.snapshots import dispose_savepoint, read_metadata, read_snapshot
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.ids import CheckpointID, JobID
-from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.snapshot.handles import (
+    CheckpointMetadata,
+    KeyedStateHandle,
+    OperatorState,
+    OperatorSubtaskState,
+    SegmentStateHandle,
+)
 from snapline.runtime.signing import NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.object_storage import open_storage
@@ -96,3 +103,29 @@ def test_a_snapshot_is_adopted_by_a_command(tmp_path: Path, monkeypatch: pytest.
 
     assert 0 == CliRunner().invoke(cli, ["savepoint", "adopt", str(tmp_path)]).exit_code
     assert METADATA.checkpoint_id == read_snapshot(storages, str(tmp_path), signer).metadata.checkpoint_id
+
+
+def test_disposing_deletes_what_lies_in_the_directory_alone(tmp_path: Path) -> None:
+    """A savepoint that names files behind a link was obeyed; one that climbs lost its metadata before it was refused."""
+    directory, elsewhere = tmp_path / "sp", tmp_path / "elsewhere"
+    for each in (directory, elsewhere):
+        each.mkdir()
+        (each / "file").write_bytes(b"state")
+    (directory / "link").symlink_to(elsewhere)
+    (directory / "to-file").symlink_to(elsewhere / "file")
+    paths = ("file", "link/file", "to-file", "link/../../elsewhere/file", "./file", "_metadata")
+    subtasks = {
+        number: OperatorSubtaskState(
+            managed_keyed=(KeyedStateHandle(KeyGroupRange(0, 1), SegmentStateHandle(f"{directory}/{path}", 0, 5)),)
+        )
+        for number, path in enumerate(paths)
+    }
+    named = (OperatorState(OperatorID("o"), "uid", "name", len(paths), 128, subtasks),)
+    metadata = replace(METADATA, operators=named)
+    (directory / "_metadata").write_bytes(build_metadata(metadata, str(directory)))
+
+    disposed = dispose_savepoint(StateStorages(open_storage), str(directory))
+
+    assert (disposed.files, disposed.kept) == (3, ())
+    assert b"state" == (elsewhere / "file").read_bytes()
+    assert not directory.exists()
