@@ -8,6 +8,7 @@ decided by whoever makes the application.
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import socketserver
 import threading
@@ -113,7 +114,11 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
             if identity.role not in READERS or identity.job:
                 start("403 Forbidden", [("Content-Type", "text/plain")])
                 return [f"a {identity} may not read metrics\n".encode()]
-            return application(environment, start)
+            try:
+                return application(environment, start)
+            except Exception as error:  # prometheus-client breaks at some versions that a request may ask for
+                start("400 Bad Request", [("Content-Type", "text/plain")])
+                return [f"the request makes no sense: {type(error).__name__}\n".encode()]
 
         return answer
 
@@ -128,6 +133,10 @@ class _Handler(WSGIRequestHandler):
         came = super().parse_request()
         self.server.request_has_come()
         return came
+
+    def get_stderr(self) -> Any:
+        """Take the traceback that wsgiref writes about who reads no answer, and drop it."""
+        return io.StringIO()
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
         """Write no line: a scrape is no news."""

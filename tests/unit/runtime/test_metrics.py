@@ -114,6 +114,36 @@ def test_a_request_that_comes_byte_by_byte_is_not_waited_for(monkeypatch):
     server.stop()
 
 
+@pytest.mark.parametrize(
+    "accepted",
+    ["application/openmetrics-text; version=abc", "text/plain; version=\xff", "text/plain; version=9" * 2000],
+)
+def test_a_version_that_is_none_is_one_line_to_who_asks(served, capsys, accepted):
+    """Each was a traceback in the log, of anybody who reaches the port."""
+    _samples, port = served
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accepted})
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        urllib.request.urlopen(asked, timeout=10)
+    assert refused.value.read() == b"the request makes no sense: TypeError\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_who_reads_no_answer_leaves_nothing_in_the_log(monkeypatch, capsys):
+    """It was a traceback of twenty lines for each."""
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_SECONDS", 0.3)
+    many = [Sample("jobmanager", "one", 1, {"name": f"{number:0100}"}) for number in range(30_000)]
+    server = MetricsServer(lambda: many, silent_logger())
+    port = server.start("127.0.0.1", 0)
+    before = threading.active_count()
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        slow.recv(1)
+        wait_until(lambda: threading.active_count() <= before, "the end of its thread")
+    server.stop()
+    assert capsys.readouterr().err == ""
+
+
 def test_one_host_leaves_others_their_share(monkeypatch):
     """Half of the connections are for somebody else, however many it opens."""
     server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
