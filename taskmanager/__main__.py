@@ -22,6 +22,7 @@ from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import capture_standard_logging, make_logger
+from snapline.runtime.open_files import raise_file_limit
 from snapline.runtime.recent_output import RecentOutput
 from snapline.runtime.rpc.grpc_polling import import_grpc_with_few_wake_ups
 from snapline.runtime.rpc.security import task_manager_token
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None 
     except SnaplineError as error:
         print(f"taskmanager: {error}", file=sys.stderr)
         return 1
+    raise_file_limit()
     with RecentOutput() as recent:
         return _run(config, recent)
 

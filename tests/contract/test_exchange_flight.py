@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import ssl
@@ -18,7 +19,8 @@ import pytest
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
-from snapline.taskmanager.network.flight import flight_server
+from snapline.runtime.cores import newcomers
+from snapline.taskmanager.network.flight import exchange_newcomers, flight_server
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.flight_server import ExchangeError
@@ -258,6 +260,49 @@ def test_with_the_token_one_reads() -> None:
         task = TaskSide(consumers)
 
         assert task.read(task.open(producers.address), 1) == [1]
+        task.release()
+
+
+# --- connections on which nobody is let in ----------------------------------------------------------------------------
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+UNKNOWN_FRAME = bytes((0, 0x40, 0, 0xFA, 0, 0, 0, 0, 0)) + bytes(1 << 14)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Reads what the server says until it says no more."""
+    connection.settimeout(PATIENCE_SECONDS)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("says", [b"", b"\x16\x03\x01", HTTP2, HTTP2 + UNKNOWN_FRAME * 80])
+def test_who_is_not_let_in_is_closed_and_others_read_on(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand idle ones took every file of a TaskManager, and four calls without a token a gigabyte of memory. One
+    that says much goes before its time is over."""
+    monkeypatch.setattr(exchange_newcomers, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(newcomers, "SECONDS", 600.0 if len(says) > newcomers.MAX_BYTES else 0.5)
+    settings = ExchangeSettings(security=ExchangeSecurity(("secret",)))
+    with FlightExchange(settings) as producers, FlightExchange(settings) as consumers:
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        task = TaskSide(consumers)
+        channel = task.open(producers.address)
+        subpartition.add(batch(1))
+        assert task.read(channel, 1) == [1]
+        host, _, port = producers.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(says)
+            assert is_closed(stranger)
+
+        subpartition.add(batch(2))
+        assert task.read(channel, 1) == [2]
         task.release()
 
 

@@ -22,6 +22,7 @@ from snapline.runtime.rpc.tcp_connections import (
     reset_connections,
     stop_listening,
 )
+from snapline.taskmanager.network.flight.exchange_newcomers import ExchangeNewcomers
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
 from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
@@ -64,6 +65,8 @@ class ExchangeServer:
         self._security = security.current()
         self._server = _start_server(self, security.location(host, port), security)
         self.port: int = self._server.port
+        self._newcomers = ExchangeNewcomers(self.port)
+        self._newcomers.start()
         self._renewing: threading.Thread | None = None
         if security.ca and security.source is not None:
             self._renewing = threading.Thread(target=self._renew, name="exchange-certificates", daemon=True)
@@ -108,6 +111,7 @@ class ExchangeServer:
                 stream = OutboundStream(edge_of_descriptor(descriptor.command), self._open_channel)
             except ProtocolError as error:
                 raise flight.FlightServerError(str(error)) from None
+        self._newcomers.let_in(context.peer())
         with self._changed:
             self._streams.add(stream)
             closing = self._closing
@@ -143,6 +147,7 @@ class ExchangeServer:
             self._closing = cause
             self._changed.notify_all()
             streams = list(self._streams)
+        self._newcomers.stop()
         for stream in streams:
             stream.shut_down(cause)
         if not self._wait_for_streams(GOODBYE_SECONDS):
