@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Collection, Mapping, MutableMapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 Logger: TypeAlias = "FilteringBoundLogger"
+
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters but for the tab and the end of a line, and halves of characters, which nobody can print."""
 
 REDACTED = "*********(redacted)"
 TASK_FAILED = "task failed"
@@ -141,10 +145,21 @@ def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> 
     return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
 
 
+def harmless(text: str) -> str:
+    r"""The text with its control characters spelled out.
+
+    >>> harmless("red:\x1b[31m")
+    'red:\\x1b[31m'
+    """
+    return _STEERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def _render_line(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
     context = " ".join(f"{key}={value}" for key, value in line.get("context", {}).items())
     text = f"{line['ts'][11:23]} {line['level']:<5} {line['logger']}: {line['msg']}{'  ' if context else ''}{context}"
-    return f"{text}\n{line['exception'].get('stacktrace', '').rstrip()}" if "exception" in line else text
+    text = harmless(text).replace("\n", "\\n")  # what others say is within one line
+    trace = line["exception"].get("stacktrace", "").rstrip() if "exception" in line else ""
+    return f"{text}\n{harmless(trace)}" if "exception" in line else text
 
 
 class _ToStructlog(logging.Handler):

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from snapline.runtime.logs import harmless
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters but for the tab and the end of a line, and halves of characters, which nobody can print."""
-
-
-def harmless(text: str) -> str:
-    r"""The text with its control characters spelled out.
-
-    >>> harmless("red:\x1b[31m")
-    'red:\\x1b[31m'
-    """
-    return _STEERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -44,7 +44,7 @@ def print_interrupted(error: BaseException | None) -> None:
 def print_error(error: SnaplineError) -> None:
     """One line; the user's frames when a function of the user failed; all the rest with SNAPLINE_TRACEBACK=1."""
     from snapline.client import JobFailed  # with gRPC, which a script that fails early has not loaded
-    from snapline.printing import harmless
+    from snapline.runtime.logs import harmless
 
     asked = bool(os.environ.get(TRACEBACK_VARIABLE))
     lines = []

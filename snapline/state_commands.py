@@ -16,7 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from snapline.printing import echo, harmless
+from snapline.printing import echo
+from snapline.runtime.logs import harmless
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from snapline.dataflow.wire.statuses import decode_job_status
-from snapline.printing import echo, harmless
+from snapline.printing import echo
+from snapline.runtime.logs import harmless
 
 if TYPE_CHECKING:
     from snapline.cli import Target

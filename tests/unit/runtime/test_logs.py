@@ -115,3 +115,18 @@ def test_what_libraries_log_goes_the_same_way():
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def test_what_others_say_steers_no_terminal_and_makes_no_line():
+    """The path of a request that the page breaks at is in the log of a coordinator that runs in a terminal."""
+    out = Terminal()
+    logger = make_logger("page", stream=out)
+    logger.warning("refused", path="\x1b[2J\n12:00:00 INFO  page: all is well\r")
+    try:
+        raise ValueError("\x1b[31mred\nblue")
+    except ValueError:
+        logger.exception("task failed")
+    first, *others = out.getvalue().split("\n")
+    assert first.endswith("path=\\x1b[2J\\n12:00:00 INFO  page: all is well\\x0d")
+    assert others[0].endswith("task failed")
+    assert "\x1b" not in out.getvalue()
