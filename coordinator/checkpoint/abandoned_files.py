@@ -20,6 +20,7 @@ from snapline.dataflow.ids import CheckpointID
 
 _OWN_FILE = re.compile(r"(?P<location>chk-(?P<checkpoint>\d+))/.+")
 _SHARED_FILE = re.compile(r"shared/segment-.+-(?P<checkpoint>\d+)-\d+")
+_WRITTEN_ELSEWHERE = re.compile(r".+/segment-[^/]+")
 _METADATA = "_metadata"
 
 
@@ -50,6 +51,12 @@ def may_be_shared(path: str) -> bool:
     """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single
     checkpoint."""
     return is_below(path) and _OWN_FILE.fullmatch(path) is None
+
+
+def may_be_claimed(path: str) -> bool:
+    """Whether a job that was started from somebody else's snapshot, and owns it, may delete this file of it: its name
+    is one that tasks give. Snapshots can name any file that there is."""
+    return _WRITTEN_ELSEWHERE.fullmatch(path) is not None and ".." not in path.split("/")
 
 
 def suspects(files: Iterable[str], kept_locations: Collection[str], before: CheckpointID) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from snapline.coordinator.checkpoint.abandoned_files import (
     checkpoint_of_shared_file,
     is_below,
+    may_be_claimed,
     may_be_deleted,
     may_be_shared,
 )
@@ -352,9 +353,8 @@ class CheckpointPublication:
         """What this one refers to outside of the job's directory may be referred to again."""
         for path in checkpoint.file_paths():
             if not is_below(path):
-                self._adopted_files[path] = not checkpoint.properties.is_unclaimed or self._adopted_files.get(
-                    path, False
-                )
+                is_claimed = not checkpoint.properties.is_unclaimed and may_be_claimed(path)
+                self._adopted_files[path] = is_claimed or self._adopted_files.get(path, False)
 
     def _foreign_file(self, checkpoint: CompletedCheckpoint) -> str:
         """A file outside of the job's directory that no task of the job can have written or been given; empty if there

@@ -17,9 +17,9 @@ SECONDS = 10.0
 MAX_BYTES = 1 << 20
 """What a connection may have sent before: a handshake and the head of a call are some thousand bytes."""
 MAX_OF_HOST = 128
-"""Newcomers of one host at a time."""
+"""How many newcomers one host may have at a time."""
 MAX_OF_ALL = 512
-"""Newcomers at a time."""
+"""How many newcomers there may be at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SeenConnection:
 
     host: str
     port: int
-    """Of its other end."""
+    """The port of its other end."""
     received: int
     """Bytes that came on it; 0 where the system does not say."""
 

@@ -25,7 +25,7 @@ _BYTES_RECEIVED = 128
 
 
 class ExchangeNewcomers:
-    """Of one port. `start` it, and `stop` it."""
+    """Closes newcomers of one port. `start` it, and `stop` it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -35,7 +35,7 @@ class ExchangeNewcomers:
         self._thread = threading.Thread(target=self._run, name="exchange-newcomers", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread, which looks from now on."""
         self._thread.start()
 
     def stop(self) -> None:

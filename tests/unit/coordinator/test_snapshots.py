@@ -106,7 +106,7 @@ def test_a_snapshot_is_adopted_by_a_command(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_disposing_deletes_what_lies_in_the_directory_alone(tmp_path: Path) -> None:
-    """A savepoint that names files behind a link was obeyed; one that climbs lost its metadata before it was refused."""
+    """One that names files behind a link was obeyed; one that climbs lost its metadata before it was refused."""
     directory, elsewhere = tmp_path / "sp", tmp_path / "elsewhere"
     for each in (directory, elsewhere):
         each.mkdir()

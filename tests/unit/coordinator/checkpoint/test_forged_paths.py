@@ -10,20 +10,25 @@ from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DiscardCheckpoint,
     DiscardState,
+    RemoveCompletedCheckpoint,
     StoreCompletedCheckpoint,
 )
 from snapline.coordinator.checkpoint.events import (
     AbortPendingCheckpoints,
+    CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
     CheckpointStored,
+    CompletedCheckpointRemoved,
+    RestoreSavepoint,
 )
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.key_groups import KeyGroupRange
-from tests.unit.coordinator.checkpoint.small_job import Coordinator, keyed, snapshot
+from snapline.dataflow.ids import CheckpointID, OperatorID
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState
+from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, keyed, snapshot
 
 FOREIGN = (
     "/etc/passwd",
@@ -137,3 +142,30 @@ def test_which_files_a_task_can_have_written() -> None:
         "state-of-an-old-version",
         "shared/segment-tm-3-0",
     ]
+
+
+def test_a_claimed_snapshot_deletes_only_what_tasks_have_written() -> None:
+    """A savepoint that was planted can name any file: when its state was replaced, the file was deleted."""
+    shared = "file:///ckpt/other/shared/segment-tm-7-0"
+    foreign = ("/etc/snapline/token", "/home/me/.ssh/id_rsa", "file:///ckpt/other/chk-7/../../../segment-x", shared)
+    ranges = [compute_key_group_range_for_operator_index(8, len(foreign), n) for n in range(len(foreign))]
+    subtasks = {n: keyed(path, ranges[n], shared_key=f"k{n}") for n, path in enumerate(foreign)}
+    named = OperatorState(OperatorID("src"), "src", "src", len(foreign), 8, subtasks)
+    metadata = CheckpointMetadata(JOB, "job", CheckpointID(7), 0, SnapshotType.CHECKPOINT, (named,))
+    job = Coordinator()
+    request = CheckpointRequestID("restore")
+    job.tell(RestoreSavepoint(request, metadata, "file:///ckpt/other/chk-7", claim=True))
+    job.tell(CheckpointIdCountSet(request))
+    job.tell(CheckpointStored(CheckpointID(7)))
+
+    deleted: list[str] = []
+    for number in range(8, 12):
+        job.trigger(str(number), number)
+        job.acknowledge(number)
+        for effect in job.tell(CheckpointStored(CheckpointID(number))):
+            deleted += effect.paths if isinstance(effect, DiscardState) else ()
+            if isinstance(effect, RemoveCompletedCheckpoint):
+                removed = job.tell(CompletedCheckpointRemoved(effect.checkpoint.checkpoint_id))
+                deleted += [path for each in removed if isinstance(each, DiscardState) for path in each.paths]
+
+    assert deleted == [shared]
