@@ -25,6 +25,7 @@ from snapline.coordinator.checkpoint.properties import CheckpointProperties
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
+from snapline.dataflow.key_groups import check_parallelism
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
 from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.dataflow.wire.state_codec import decode_operator_subtask_state, encode_operator_subtask_state
@@ -171,6 +172,7 @@ def _read_version_1(body: bytes, directory: str) -> CheckpointMetadata:
     message = pb.CheckpointMetadata.FromString(body)
     operators = []
     for entry in message.operators:
+        check_parallelism(entry.max_parallelism, entry.parallelism)
         subtasks = {}
         for subtask in entry.subtasks:
             _relocate(subtask.state, lambda path: _resolved_path(path, directory))

@@ -151,6 +151,17 @@ def signed(body: bytes, length: int | None = None) -> bytes:
     return b"SNAPMETA" + struct.pack(">I", zlib.crc32(header)) + header + body
 
 
+@pytest.mark.parametrize("numbers", [(0, 8), (9, 8), (1, 0), (2**31 - 1, 8), (2**31 - 1, 2**31 - 1)])
+def test_a_parallelism_that_no_job_can_have_is_refused(numbers: tuple[int, int]) -> None:
+    """Whoever restored it counted two billion subtasks in memory, or ended in a traceback."""
+    metadata = metadata_in("chk-5", "")
+    parallelism, most = numbers
+    lies = replace(metadata.operators[0], parallelism=parallelism, max_parallelism=most)
+    data = build_metadata(replace(metadata, operators=(lies,)), "chk-5")
+    with pytest.raises(CorruptMetadata, match=r"chk-5/_metadata is intact and makes no sense .*parallelism"):
+        parse_metadata(data, "chk-5")
+
+
 def test_a_header_that_promises_too_much_is_refused() -> None:
     """Nobody reads four gigabytes because a file says that it has them."""
     with pytest.raises(CorruptMetadata, match=r"chk-7/_metadata says that it has 4294967296 bytes.*restore another"):
