@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ import pyarrow.compute as pc
 import snapline as sl
 from snapline.dataflow.api.state import AggregateFunction
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from tests.services.gate import LOOK_AGAIN_MS
 
 BUCKET_MS = 2_000
 GAP_MS = 200
 LATE_MS = 5_000
 LATE_EVERY = 10
 """Of so many rows of the left stream, one is late."""
-PUSHED = 1_000
+PUSHED = 500
 """Rows of the source with a thread."""
 FEW_LEFT, FEW_RIGHT = 140, 70
 """Rows of the join without bounds."""
@@ -45,10 +47,11 @@ COMPOSITE = pa.schema(
 
 
 class Pushed(sl.SourceFunction):
-    """Rows from a thread of its own, at a pace or as fast as it can; its position is in operator state."""
+    """Rows from a thread of its own, at a pace or as fast as it can; its position is in operator state. With a gate its
+    last row waits until that file is there."""
 
-    def __init__(self, rate: float | None) -> None:
-        self.rate, self.position, self.running = rate, 0, True
+    def __init__(self, rate: float | None, gate: Path | None) -> None:
+        self.rate, self.gate, self.position, self.running = rate, gate, 0, True
 
     def initialize_state(self, context: Any) -> None:
         """Where it was."""
@@ -63,6 +66,9 @@ class Pushed(sl.SourceFunction):
     def run(self, context: Any) -> None:
         """One row after the other."""
         while self.running and self.position < PUSHED:
+            if self.position == PUSHED - 1 and self.gate is not None and not self.gate.exists():
+                time.sleep(LOOK_AGAIN_MS / 1000)
+                continue
             with context.get_checkpoint_lock():
                 context.collect({"k": self.position % 7, "v": self.position})
                 self.position += 1
@@ -285,10 +291,10 @@ def session_total(key: int, window: Any, batch: pa.RecordBatch) -> Iterable[pa.R
 
 
 def more_branches(
-    left: sl.DataStream, right: sl.DataStream, paused: sl.DataStream, names: pa.Table, rate: float | None
+    left: sl.DataStream, right: sl.DataStream, paused: sl.DataStream, names: pa.Table, pushed: Pushed
 ) -> dict[str, sl.DataStream]:
-    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for sessions.
-    `rate`: of the source with a thread."""
+    """By name, which is also the beginning of the uid. `paused`: the rows of the left stream that come for
+    sessions. `pushed`: the source with a thread."""
     rows = (
         left.map(one_more, uid="rows-map", schema=PAIRS)
         .flat_map(even_ones_twice, uid="rows-flat-map", schema=PAIRS)
@@ -311,7 +317,7 @@ def more_branches(
     four_times = left.key_by("k").process(CountedFourTimes(), uid="four-times", schema=COUNTS)
     return {
         "rows": rows,
-        "pushed": left.environment.add_source(Pushed(rate), uid="pushed", schema=PAIRS).set_parallelism(1),
+        "pushed": left.environment.add_source(pushed, uid="pushed", schema=PAIRS).set_parallelism(1),
         "everywhere": left.broadcast().map_batches(Share(), uid="everywhere", schema=PAIRS),
         "late": late,
         "late-rows": late.get_side_output("late"),

@@ -20,12 +20,12 @@ import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.parquet.parquet_sink import ParquetSink
-from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, more_branches
+from tests.golden.forms import BUCKET_MS, COUNTS, GAP_MS, PAIRS, Pushed, more_branches
 from tests.golden.verbs import Greatest, verb_branches
 from tests.services.gate import GatedGenerator
 
 KEYS = 7
-LEFT_ROWS, RIGHT_ROWS = 3_000, 1_500
+LEFT_ROWS, RIGHT_ROWS = 1_500, 750
 LEFT_STEP_MS, RIGHT_STEP_MS = 10, 20
 SLIDE_MS = 3_000
 COUNT = 10
@@ -48,15 +48,15 @@ def left_source(rate: float | None = None, gate: Path | None = None) -> Generato
     return _source(LEFT_ROWS, LEFT_STEP_MS, rate, gate)
 
 
-def right_source(rate: float | None = None) -> GeneratorSource:
+def right_source(rate: float | None = None, gate: Path | None = None) -> GeneratorSource:
     """Half as many, with twice the distance."""
-    return _source(RIGHT_ROWS, RIGHT_STEP_MS, None if rate is None else rate / 2)
+    return _source(RIGHT_ROWS, RIGHT_STEP_MS, None if rate is None else rate / 2, gate)
 
 
 def _source(rows: int, step_ms: int, rate: float | None, gate: Path | None = None) -> GeneratorSource:
     create: Any = GeneratorSource if gate is None else partial(GatedGenerator, gate)
     return create(
-        keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=128, splits=4, event_time_column="t",
+        keys=KEYS, rows=rows, rows_per_second=rate, batch_rows=64, splits=4, event_time_column="t",
         event_interval_us=step_ms * 1000,
     )  # fmt: skip
 
@@ -236,13 +236,14 @@ def greater(left: sl.Row, right: sl.Row) -> sl.Row:
 def build(
     environment: sl.StreamExecutionEnvironment, output: str, rate: float | None, gate: Path | None = None
 ) -> sl.StreamExecutionEnvironment:
-    """Add all branches to the environment. The job does not come to its end before `gate` is there, if one is given."""
+    """Add all branches to the environment. No source but that of the rules ends before `gate` is there, if one is
+    given."""
     strategy = sl.WatermarkStrategy.for_monotonous_timestamps("t")
     left = environment.from_source(left_source(rate, gate), strategy, uid="left").map_batches(
         renamed(LEFT), uid="left-names", schema=LEFT
     )
     generated = sl.WatermarkStrategy.for_generator("t", Greatest)
-    right = environment.from_source(right_source(rate), generated, uid="right").map_batches(
+    right = environment.from_source(right_source(rate, gate), generated, uid="right").map_batches(
         renamed(RIGHT), uid="right-names", schema=RIGHT
     )
     rules = (
@@ -250,13 +251,13 @@ def build(
         .map_batches(renamed(RULE_SCHEMA), uid="rule-names", schema=RULE_SCHEMA)
         .set_parallelism(1)
     )
-    for name, stream in branches(left, right, rules, rate).items():
+    for name, stream in branches(left, right, rules, rate, gate).items():
         stream.sink_to(ParquetSink(f"{output}/{name}"), uid=f"{name}-sink")
     return environment
 
 
 def branches(
-    left: sl.DataStream, right: sl.DataStream, rules: sl.DataStream, rate: float | None
+    left: sl.DataStream, right: sl.DataStream, rules: sl.DataStream, rate: float | None, gate: Path | None
 ) -> dict[str, sl.DataStream]:
     """By name, which is also the beginning of the uid."""
     keyed, other = left.key_by("k"), right.key_by("rk")
@@ -305,5 +306,5 @@ def branches(
         "async-ordered": left.async_wait(Doubled(), uid="async-ordered", schema=PAIRS),
         "async-unordered": left.async_wait(Doubled(), ordered=False, uid="async-unordered", schema=PAIRS),
         **verb_branches(left),
-        **more_branches(left, right, with_sessions, NAMES, rate and rate / 3),
+        **more_branches(left, right, with_sessions, NAMES, Pushed(rate and rate / 3, gate)),
     }

@@ -27,7 +27,7 @@ def environment_of(output, tmp_path, backend="hashmap", rate=None, parallelism=2
     environment = StreamExecutionEnvironment.get_execution_environment(
         {
             "parallelism.default": str(parallelism),
-            "execution.checkpointing.interval": "300 ms",
+            "execution.checkpointing.interval": "1 s",
             "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
             **BACKENDS[backend],
             **settings,
