@@ -23,7 +23,7 @@ from tests.unit.snapline.test_state import Writer
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    handle = open_spark("state", {"spark.master": "local[2]"})
+    handle = open_spark("state", {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"})
     yield handle.session
     stop_spark(handle)
 
