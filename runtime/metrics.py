@@ -83,7 +83,7 @@ class MetricsServer:
         if self._families is not None:
             registry.register(_ReadyFamilies(self._families, self._logger))
         try:
-            self._server = MetricsEndpoint(host, port, make_wsgi_app(registry), self._security)
+            self._server = MetricsEndpoint(host, port, make_wsgi_app(registry), self._security, self._logger)
         except OSError as error:
             raise SnaplineError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror}; choose another --metrics-port"

@@ -19,6 +19,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from snapline.runtime.cores.credentials import CredentialRefused, Role
+from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.security import Security
 
 MAX_CONNECTIONS = 16
@@ -38,14 +39,15 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, application: Application, security: Security) -> None:
-        """Listen at once. Raises OSError."""
+    def __init__(self, host: str, port: int, application: Application, security: Security, logger: Logger) -> None:
+        """Listen at once. Raises OSError. `application`: prometheus-client's. `logger` is told what it cannot write."""
         self._hosts: Counter[str] = Counter()
         """How many connections each host has at present."""
         self._hosts_lock = threading.Lock()
         self._waiting: dict[int, tuple[socket.socket, float]] = {}
         """Connections whose request is not there yet, by the thread that waits for it, and until when."""
         self._security = security
+        self._logger = logger
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -104,6 +106,8 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         """Somebody who goes away in the middle is no news."""
 
     def _guarded(self, application: Application) -> Application:
+        from prometheus_client.exposition import choose_encoder
+
         def answer(environment: dict[str, Any], start: Any) -> Iterable[bytes]:
             given = str(environment.get("HTTP_AUTHORIZATION", "")).removeprefix("Bearer ")
             try:
@@ -115,10 +119,16 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
                 start("403 Forbidden", [("Content-Type", "text/plain")])
                 return [f"a {identity} may not read metrics\n".encode()]
             try:
-                return application(environment, start)
+                choose_encoder(environment.get("HTTP_ACCEPT", ""))
             except Exception as error:  # prometheus-client breaks at some versions that a request may ask for
                 start("400 Bad Request", [("Content-Type", "text/plain")])
                 return [f"the request makes no sense: {type(error).__name__}\n".encode()]
+            try:
+                return application(environment, start)
+            except Exception as error:  # a figure that cannot be written, which is no fault of who asks
+                self._logger.warning("metrics could not be written", reason=f"{type(error).__name__}: {error}")
+                start("500 Internal Server Error", [("Content-Type", "text/plain")])
+                return [b"the metrics could not be written; the log says why\n"]
 
         return answer
 

@@ -7,6 +7,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,19 @@ def test_a_version_that_is_none_is_one_line_to_who_asks(served, capsys, accepted
         urllib.request.urlopen(asked, timeout=10)
     assert refused.value.read() == b"the request makes no sense: TypeError\n"
     assert capsys.readouterr().err == ""
+
+
+def test_a_figure_that_cannot_be_written_is_told_to_the_operator():
+    """It is a bug of whoever made it, not of whoever asks: it was a 400 without a line anywhere."""
+    told = []
+    logger: Any = SimpleNamespace(warning=lambda message, **more: told.append((message, more["reason"])))
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", "no number")], logger)  # type: ignore[arg-type]
+    port = server.start("127.0.0.1", 0)
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        scrape(port)
+    server.stop()
+    ((message, reason),) = told
+    assert (message, "snapline_jobmanager_one" in reason) == ("metrics could not be written", True)
 
 
 def test_who_reads_no_answer_leaves_nothing_in_the_log(monkeypatch, capsys):
