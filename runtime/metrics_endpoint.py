@@ -20,6 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from snapline.runtime.cores.credentials import CredentialRefused, Role
 from snapline.runtime.logs import Logger
+from snapline.runtime.rpc.exposure import is_loopback, names_this_machine
 from snapline.runtime.rpc.security import Security
 
 MAX_CONNECTIONS = 16
@@ -108,6 +109,8 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
     def _guarded(self, application: Application) -> Application:
         from prometheus_client.exposition import choose_encoder
 
+        is_private = not self._security.token and is_loopback(str(self.server_address[0]))
+
         def answer(environment: dict[str, Any], start: Any) -> Iterable[bytes]:
             given = str(environment.get("HTTP_AUTHORIZATION", "")).removeprefix("Bearer ")
             try:
@@ -118,6 +121,10 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
             if identity.role not in READERS or identity.job:
                 start("403 Forbidden", [("Content-Type", "text/plain")])
                 return [f"a {identity} may not read metrics\n".encode()]
+            host = str(environment.get("HTTP_HOST", "127.0.0.1"))
+            if is_private and not names_this_machine(host):  # a site whose name leads here reads them in a browser
+                start("403 Forbidden", [("Content-Type", "text/plain")])
+                return [b"ask by an address or as localhost\n"]
             try:
                 choose_encoder(environment.get("HTTP_ACCEPT", ""))
             except Exception as error:  # prometheus-client breaks at some versions that a request may ask for

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
@@ -31,6 +33,7 @@ from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.cores.credentials import CredentialRefused, Role
 from snapline.runtime.logs import REDACTED
+from snapline.runtime.rpc.exposure import host_name, names_this_machine
 from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
@@ -46,6 +49,21 @@ PAGE_HEADERS = {
 
 Answer = Message | dict[str, Any] | list[Any]
 Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class _WithHeaders:
+    """Puts PAGE_HEADERS into every answer, whoever makes it."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_on(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(PAGE_HEADERS)
+            await send(message)
+
+        await self._application(scope, receive, send_on)
 
 
 class PageApp:
@@ -92,6 +110,7 @@ class PageApp:
         routes += FlinkRest(coordinator, settings, lambda request: self._refusal(request, changes=False)).routes
         self.application = Starlette(
             routes=[*routes, Route("/", self._index), Mount("/static", StaticFiles(directory=STATIC))],
+            middleware=[Middleware(_WithHeaders)],
             lifespan=self._lifespan,
         )
 
@@ -116,13 +135,12 @@ class PageApp:
             try:
                 answer = await handler(request)
             except CoordinatorAnswer as error:
-                return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
+                return JSONResponse({"error": str(error)}, error.status)
             except BodyRefused as error:
-                return JSONResponse({"error": str(error)}, error.status, PAGE_HEADERS)
+                return JSONResponse({"error": str(error)}, error.status)
             except (ValueError, KeyError) as error:
-                return JSONResponse({"error": f"the request makes no sense: {error}"}, 400, PAGE_HEADERS)
-            body = message_as_dict(answer) if isinstance(answer, Message) else answer
-            return JSONResponse(body, headers=PAGE_HEADERS)
+                return JSONResponse({"error": f"the request makes no sense: {error}"}, 400)
+            return JSONResponse(message_as_dict(answer) if isinstance(answer, Message) else answer)
 
         return respond
 
@@ -132,6 +150,11 @@ class PageApp:
         origin = request.headers.get("origin", "")
         if origin and origin.partition("://")[2] != host:
             return 403, f"a script of {origin} may not ask here"
+        if (
+            request.headers.get("sec-fetch-site") == "cross-site"
+            and request.headers.get("sec-fetch-dest") != "document"
+        ):
+            return 403, "a page of another site may not ask here"
         if self._security.token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             try:
@@ -140,22 +163,14 @@ class PageApp:
                 return 401, "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
             if identity.role not in (Role.ADMINISTRATOR, Role.CLIENT) or identity.job:
                 return 403, f"a {identity} may not ask here: the page is for clients of all jobs"
-        elif not self._is_known_host(host):
+        elif not names_this_machine(host) and host_name(host) not in self._hosts:
             return 403, f"this page is not {host}: ask for it by its address or as localhost"
         if changes and request.headers.get("x-snapline") != "page":
             return 403, "send the header X-Snapline: page with what changes something"
         return None
 
-    def _is_known_host(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        name = name.strip("[]")
-        with contextlib.suppress(ValueError):
-            ipaddress.ip_address(name)
-            return True
-        return name == "localhost" or name in self._hosts
-
     async def _index(self, _request: Request) -> Response:
-        return FileResponse(STATIC / "index.html", headers=PAGE_HEADERS)
+        return FileResponse(STATIC / "index.html")
 
     # --- data ---------------------------------------------------------------------------------------------------------
 

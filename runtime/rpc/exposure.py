@@ -49,3 +49,28 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether what a request calls its host (`name:port`) is an address or `localhost`, rather than a name that
+    somebody's site may have made point here.
+
+    >>> names_this_machine("127.0.0.1:8081"), names_this_machine("localhost"), names_this_machine("evil.example:8081")
+    (True, True, False)
+    """
+    name = host_name(host)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True
+
+
+def host_name(host: str) -> str:
+    """The name or address in what a request calls its host.
+
+    >>> host_name("[::1]:8081"), host_name("page.example")
+    ('::1', 'page.example')
+    """
+    before, _, port = host.rpartition(":")
+    return (before if port.isdigit() else host).strip("[]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import threading
 import urllib.error
@@ -19,6 +21,7 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
 from snapline.coordinator.web import page_app
+from snapline.coordinator.web.page_app import PAGE_HEADERS
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import OPTIONS, Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -175,6 +178,20 @@ def test_scripts_of_other_sites_are_refused(served):
     assert served.ask("jobs", Host="evil.example")[0] == 403
     assert served.ask(f"jobs/{served.job_id}/cancel", {})[0] == 403
     assert served.ask("jobs", Origin=served.url)[0] == 200
+    assert served.ask("jobs", Sec_Fetch_Site="same-origin", Sec_Fetch_Dest="empty")[0] == 200
+    # An image of another site is asked for without an Origin, and would have tasks sampled; a link may be followed.
+    assert served.ask("jobs", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="image")[0] == 403
+    assert served.ask("jobs", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")[0] == 200
+
+
+def test_every_answer_has_the_headers_of_the_page(served):
+    """Refusals, the REST API, files, what is not there: no other site frames one, and none is taken for a script."""
+    for path in ("/", "/api/jobs", "/api/jobs/none", "/v1/jobs", "/v1/nothing", "/static/page.css", "/nothing"):
+        connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=30)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"Origin": "http://evil.example"} if path == "/api/jobs" else {})
+            answer = connection.getresponse()
+        assert {name: answer.headers[name] for name in PAGE_HEADERS} == PAGE_HEADERS, (path, answer.status)
 
 
 def test_a_token_is_asked_for_when_the_cluster_has_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
 import threading
@@ -156,6 +157,18 @@ def test_who_reads_no_answer_leaves_nothing_in_the_log(monkeypatch, capsys):
         wait_until(lambda: threading.active_count() <= before, "the end of its thread")
     server.stop()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("evil.example", 403), ("localhost:9249", 200), ("127.0.0.1", 200), ("[::1]:9249", 200)]
+)
+def test_a_name_that_a_site_makes_point_here_is_refused_on_loopback(served, host, expected):
+    """A page elsewhere on the web would read the figures through the browser of whoever looks at it."""
+    _samples, port = served
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Host": host})
+    assert connection.getresponse().status == expected
+    connection.close()
 
 
 def test_one_host_leaves_others_their_share(monkeypatch):
