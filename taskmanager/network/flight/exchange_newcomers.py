@@ -18,8 +18,8 @@ from snapline.runtime.cores.newcomers import Newcomers, SeenConnection
 from snapline.runtime.rpc.tcp_connections import connections
 
 LOOK_SECONDS = 0.5
-FULL_LOOK_SECONDS = 5.0
-"""How often is looked even when files of this process are those that they were."""
+FULL_LOOK_SECONDS = 15.0
+"""How often is looked even when no connection seems to have come."""
 _BYTES_RECEIVED = 128
 """Where it lies in Linux' `struct tcp_info`."""
 
@@ -51,14 +51,13 @@ class ExchangeNewcomers:
                 self._newcomers.let_in(host.strip("[]"), int(port))
 
     def _run(self) -> None:
-        before: list[str] = []
         looked, last = 0, -FULL_LOOK_SECONDS
+        before: int | None = None
         while not self._stopped.wait(LOOK_SECONDS):
-            files = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")  # noqa: PTH112, PTH208
-            now = time.monotonic()
-            if looked or files != before or now - last >= FULL_LOOK_SECONDS:
+            following, now = _following_file(), time.monotonic()
+            if looked or following is None or following != before or now - last >= FULL_LOOK_SECONDS:
                 looked, last = self.look(now), now
-            before = files
+            before = following
 
     def look(self, now_s: float) -> int:
         """Close what is to be closed now. Returns how many newcomers there were."""
@@ -74,6 +73,17 @@ class ExchangeNewcomers:
                 if os.fstat(each.fileno()).st_ino in unwelcome:
                     each.shutdown(socket.SHUT_RDWR)
         return newcomers
+
+
+def _following_file() -> int | None:
+    """The number that the next connection is going to get: another one than before where one has come. None: there is
+    none left."""
+    try:
+        file = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return None
+    os.close(file)
+    return file
 
 
 def _seen(connection: socket.socket) -> SeenConnection:
