@@ -116,28 +116,28 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
             try:
                 identity = self._security.identify_token(given)
             except CredentialRefused as error:
-                start("401 Unauthorized", [("Content-Type", "text/plain")])
-                return [f"{error}; send it as Authorization: Bearer TOKEN\n".encode()]
+                return _line(start, "401 Unauthorized", f"{error}; send it as Authorization: Bearer TOKEN")
             if identity.role not in READERS or identity.job:
-                start("403 Forbidden", [("Content-Type", "text/plain")])
-                return [f"a {identity} may not read metrics\n".encode()]
+                return _line(start, "403 Forbidden", f"a {identity} may not read metrics")
             host = str(environment.get("HTTP_HOST", "127.0.0.1"))
             if is_private and not names_this_machine(host):  # a site whose name leads here reads them in a browser
-                start("403 Forbidden", [("Content-Type", "text/plain")])
-                return [b"ask by an address or as localhost\n"]
+                return _line(start, "403 Forbidden", "ask by an address or as localhost")
             try:
                 choose_encoder(environment.get("HTTP_ACCEPT", ""))
             except Exception as error:  # prometheus-client breaks at some versions that a request may ask for
-                start("400 Bad Request", [("Content-Type", "text/plain")])
-                return [f"the request makes no sense: {type(error).__name__}\n".encode()]
+                return _line(start, "400 Bad Request", f"the request makes no sense: {type(error).__name__}")
             try:
                 return application(environment, start)
             except Exception as error:  # a figure that cannot be written, which is no fault of who asks
                 self._logger.warning("metrics could not be written", reason=f"{type(error).__name__}: {error}")
-                start("500 Internal Server Error", [("Content-Type", "text/plain")])
-                return [b"the metrics could not be written; the log says why\n"]
+                return _line(start, "500 Internal Server Error", "the metrics could not be written; the log says why")
 
         return answer
+
+
+def _line(start: Any, status: str, said: str) -> list[bytes]:
+    start(status, [("Content-Type", "text/plain")])
+    return [f"{said}\n".encode()]
 
 
 class _Handler(WSGIRequestHandler):
