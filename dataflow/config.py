@@ -495,6 +495,11 @@ BUFFER_DEBLOAT_TARGET = _duration(
 NETWORK_REQUEST_BACKOFF_MAX = _duration(
     "taskmanager.network.request-backoff.max", "10 s", "How long a consumer looks for a producer that is not there yet."
 )
+NETWORK_HOST_SOCKETS = _bool(
+    "taskmanager.network.host-sockets",
+    "true",
+    "TaskManagers of one user on one host exchange rows by sockets of the host instead of Flight.",
+)
 SLOT_REQUEST_TIMEOUT = _duration("slot.request.timeout", "5 min", "A job that gets no slots within this fails.")
 EXTERNAL_STATE_MAX_BYTES = _size(
     "external.state.max-bytes",

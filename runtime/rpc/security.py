@@ -116,7 +116,14 @@ class Security:
 
     def server_context(self) -> ssl.SSLContext:
         """Return what a server of Python's own shows and asks for: both sides show a certificate."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.ca.decode())
+        return self._context(ssl.Purpose.CLIENT_AUTH)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a client of Python's own shows and asks for: both sides show a certificate."""
+        return self._context(ssl.Purpose.SERVER_AUTH)
+
+    def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        context = ssl.create_default_context(purpose, cadata=self.ca.decode())
         context.verify_mode = ssl.CERT_REQUIRED
         with tempfile.TemporaryDirectory() as directory:  # there is no way to load a key but from a file
             pair = Path(directory) / "pair.pem"

@@ -1,5 +1,6 @@
 """The contract of the exchange, kept by each way that data can go: inside one process without locks, inside one with
-them, and over Flight between two TaskManagers (here in one process, because the network does not know)."""
+them, and between two TaskManagers (here in one process, because the network does not know) over Flight, and by a socket
+of the host."""
 
 from __future__ import annotations
 
@@ -49,9 +50,14 @@ class Pair:
         return TaskSide(self.consumers)
 
 
-@pytest.fixture(params=["pure", "one process", "flight"])
+@pytest.fixture(params=["pure", "one process", "flight", "host"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    settings = ExchangeSettings(credits_per_channel=CREDITS, max_queued_batches=QUEUED, request_backoff_max_ms=5000)
+    settings = ExchangeSettings(
+        credits_per_channel=CREDITS,
+        max_queued_batches=QUEUED,
+        request_backoff_max_ms=5000,
+        by_host_sockets=request.param == "host",
+    )
     if request.param == "pure":
         pure = LocalExchange(max_queued_batches=QUEUED)
         yield Pair(request.param, pure, pure, "", 0)

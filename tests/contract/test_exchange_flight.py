@@ -1,5 +1,5 @@
-"""What only the exchange over Flight has: streams, tokens, peers that are slow, stopped or dead, and an end of its
-own."""
+"""What only an exchange between processes has, over Flight and by sockets of the host: streams, tokens, peers that are
+slow, stopped or dead, and an end of its own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ import pytest
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
 from snapline.runtime.cores import newcomers
-from snapline.taskmanager.network.flight import exchange_newcomers, flight_server
+from snapline.taskmanager.network.flight import exchange_newcomers, flight_server, inbound_stream
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.flight_server import ExchangeError
+from snapline.taskmanager.network.host import host_server
 from tests.contract.exchange_channels import EDGE, PATIENCE_SECONDS, PRODUCER, Room, TaskSide, batch
 from tests.contract.exchange_peer import PeerProcess
 from tests.services.certificates import Authority, LiveFiles, why_not
@@ -33,6 +34,15 @@ ROOT = Path(__file__).resolve().parents[2]
 QUEUED, CREDITS = 4, 4
 SETTINGS = ExchangeSettings(credits_per_channel=CREDITS, max_queued_batches=QUEUED, request_backoff_max_ms=5000)
 IMPATIENT = ExchangeSettings(request_backoff_max_ms=200)
+
+
+@pytest.fixture(autouse=True, params=["flight", "host"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which way rows go between processes of this host, of which this one is one: by its sockets, or over Flight."""
+    if request.param == "flight":
+        monkeypatch.setattr(host_server, "_listen", lambda _: None)
+        monkeypatch.setattr(inbound_stream, "connect_on_host", lambda *_: None)
+    return str(request.param)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import socket
 import struct
 import tempfile
 import tomllib
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,9 @@ from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role
 from snapline.runtime.leaders.leader_retrieval import open_leader_table
 from snapline.runtime.settings import from_toml
 from snapline.runtime.signing import NotSigned, Signer
-from snapline.taskmanager.network.flight.frames import ProtocolError, decode_downstream, decode_upstream
+from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
+from snapline.taskmanager.network.flight.frames import ProtocolError, data_header, decode_downstream, decode_upstream
+from snapline.taskmanager.network.host.socket_messages import SocketReader, SocketWriter
 from tests.fuzz.archived_jobs import draw_archived_job, show_archived_job
 from tests.fuzz.drawn_inputs import fill, mutate, of_examples, of_message
 from tests.fuzz.state_files import forge, restore_states, restore_windows, states_of_functions, states_of_windows
@@ -121,6 +124,46 @@ def _read_state_header(data: bytes) -> object:
 def _frame(rng: random.Random) -> bytes:
     """One of every kind, with a header of the right length, or nearly."""
     return bytes([rng.randrange(24), rng.randrange(4)]) + mutate(rng, rng.randbytes(rng.choice((6, 14, 22, 30, 80))))
+
+
+class _Said:
+    """A connection on which these bytes come, a few at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def recv_into(self, target: memoryview) -> int:
+        """Some of them."""
+        piece = self._data[: min(len(target), 700)]
+        target[: len(piece)] = piece
+        self._data = self._data[len(piece) :]
+        return len(piece)
+
+
+def _read_host_stream(data: bytes) -> object:
+    """All messages of a socket of the host, as the receiving thread decodes them."""
+    reader, read = SocketReader(cast("socket.socket", _Said(data))), 0
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return read
+        read += 1
+        if chunk.data is not None:
+            decode_downstream(data_header(1, BufferAndBacklog(chunk.data, 1, 0), 8), chunk.data)
+
+
+def _host_stream_example() -> bytes:
+    """A schema, batches of it, one with a dictionary, and a message without any."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        writer = SocketWriter(theirs)
+        plain = pa.record_batch({"n": [1, 2, None], "text": ["a", None, "ccc"], "list": [[1], [], None]})
+        for batch in (plain, plain.slice(1), pa.record_batch({"d": pa.array(["a", "b"]).dictionary_encode()})):
+            writer.begin(batch.schema)
+            writer.write_with_metadata(batch, b"header of 22 bytes ...")
+        writer.write_metadata(b"a watermark")
+        return ours.recv(1 << 16)
 
 
 def _toml(data: bytes) -> object:
@@ -226,6 +269,7 @@ TARGETS: dict[str, Target] = {
     ),
     "state_header": Target(_state_header, _read_state_header, (StateError,)),
     "downstream_frame": Target(_frame, lambda data: decode_downstream(data, None), (ProtocolError,)),
+    "host_stream": Target(of_examples([_host_stream_example()]), _read_host_stream, (ProtocolError,)),
     "upstream_frame": Target(_frame, decode_upstream, (ProtocolError,)),
     "settings": Target(of_examples([_SETTINGS]), _toml, (SnaplineError, tomllib.TOMLDecodeError)),
     "windows": Target(states_of_windows, restore_windows, (StateError, TypeError), 25),

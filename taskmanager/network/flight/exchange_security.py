@@ -45,6 +45,11 @@ class ExchangeSecurity:
         """Return this with what the files say now."""
         return self if self.source is None else self._of(self.source.current(), self.hostname)
 
+    @property
+    def of_sockets(self) -> Security:
+        """Return the certificates for a socket of Python's own."""
+        return Security(ca=self.ca, certificate=self.certificate, key=self.key)
+
     def location(self, host: str, port: int) -> str:
         """The URL of a server."""
         scheme = "grpc+tls" if self.ca else "grpc"

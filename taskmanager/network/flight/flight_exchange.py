@@ -5,9 +5,9 @@ stream per peer, edge and job, which is opened with its first channel and ended 
 producer that does not come is given up. A new attempt has new ids on both ends, so that channels of different attempts
 never mix, and a stream belongs to one job's execution graph, so that two jobs never share a schema.
 
-Threads, all daemons, all gone after `close`: two per stream that a peer reads here (Flight's own and a sender), one per
-stream that is read from a peer, one while consumers wait for producers; and Flight's own, of a fixed number. Mirrors
-Flink's NettyShuffleEnvironment and ConnectionManager.
+Threads, all daemons, all gone after `close`: two per stream that a peer reads here (a reader and a sender), one per
+stream that is read from a peer, one while consumers wait for producers; one that lets in TaskManagers of this host, and
+Flight's own, of a fixed number. Mirrors Flink's NettyShuffleEnvironment and ConnectionManager.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class ExchangeSettings:
     programs: PlaceSettings = field(default_factory=PlaceSettings)
     local_shortcut: bool = True
     """Whether channels inside this process avoid the network. Only tests and benchmarks say no."""
+    by_host_sockets: bool = True
+    """Whether TaskManagers of one host read each other by its sockets."""
 
     @classmethod
     def from_configuration(
@@ -66,6 +68,7 @@ class ExchangeSettings:
             bind_host=bind_host,
             advertised_host=advertised_host,
             security=ExchangeSecurity.from_configuration(configuration),
+            by_host_sockets=configuration.get_option(config.NETWORK_HOST_SOCKETS),
             credits_per_channel=configuration.get_option(config.TASKMANAGER_MEMORY_NETWORK_BATCHES),
             max_queued_batches=configuration.get_option(config.TASKMANAGER_QUEUE_BATCHES),
             max_queued_bytes=configuration.get_option(config.TASKMANAGER_QUEUE_BYTES),
@@ -110,11 +113,17 @@ class FlightExchange:
         self.programs = OfferedPlaces(settings.programs)
         """The places for programs outside, which come to the same server."""
         self._server = ExchangeServer(
-            settings.bind_host, settings.port, settings.security, self._serve_channel, self.programs
+            settings.bind_host,
+            settings.port,
+            settings.security,
+            self._serve_channel,
+            self.programs,
+            advertised_host=host,
+            by_host_sockets=settings.by_host_sockets,
         )
         # A thread that comes back from Flight while the interpreter ends would abort the process.
         atexit.register(self.close)
-        self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
+        self.address = self._server.address
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +181,11 @@ class FlightExchange:
             stream = self._streams.get(key)
             if stream is None or stream.is_closing:
                 peer = ExchangePeer(
-                    key.address, key.edge_id, self._settings.security, self._settings.request_backoff_max_ms
+                    key.address,
+                    key.edge_id,
+                    self._settings.security,
+                    self._settings.request_backoff_max_ms,
+                    self._settings.by_host_sockets,
                 )
                 stream = self._streams[key] = InboundStream(peer, lambda ended: self._stream_ended(key, ended))
                 self._running = [other for other in self._running if not other.has_ended]

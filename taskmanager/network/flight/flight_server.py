@@ -1,5 +1,5 @@
-"""The serving end of the exchange: one Flight server per TaskManager, one DoExchange stream per peer and edge, and one
-for each program outside that takes part in a task with rows.
+"""The serving end of the exchange: one Flight server and one socket of the host per TaskManager, one stream per peer
+and edge, and one for each program outside that takes part in a task with rows.
 
 Decides who may connect (with the cluster's token, and with its certificates, when there are such; a program with the
 ticket that the coordinator gave it, which opens nothing else) and how the server
@@ -12,6 +12,8 @@ from __future__ import annotations
 import hmac
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
@@ -27,6 +29,8 @@ from snapline.taskmanager.network.flight.exchange_security import ExchangeSecuri
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor
 from snapline.taskmanager.network.flight.outbound_stream import OpenServedChannel, OutboundStream
 from snapline.taskmanager.network.flight.program_stream import COMMAND, ProgramStream
+from snapline.taskmanager.network.host.host_server import HostServer
+from snapline.taskmanager.network.host.socket_messages import SocketReader, SocketWriter
 from snapline.taskmanager.programs.offered_places import OfferedPlaces
 
 TICKET = "Ticket "
@@ -52,7 +56,11 @@ class ExchangeServer:
         security: ExchangeSecurity,
         open_channel: OpenServedChannel,
         programs: OfferedPlaces | None = None,
+        *,
+        advertised_host: str = "",
+        by_host_sockets: bool = False,
     ) -> None:
+        """`by_host_sockets`: TaskManagers of this host may read by its sockets, under the advertised address."""
         self._open_channel = open_channel
         self._programs = programs or OfferedPlaces()
         self._security = security
@@ -67,6 +75,8 @@ class ExchangeServer:
         self.port: int = self._server.port
         self._newcomers = ExchangeNewcomers(self.port)
         self._newcomers.start()
+        self.address = _address(advertised_host or host, self.port)
+        self._on_host = HostServer(self.address, security, self.serve_on_host) if by_host_sockets else None
         self._renewing: threading.Thread | None = None
         if security.ca and security.source is not None:
             self._renewing = threading.Thread(target=self._renew, name="exchange-certificates", daemon=True)
@@ -112,17 +122,30 @@ class ExchangeServer:
             except ProtocolError as error:
                 raise flight.FlightServerError(str(error)) from None
         self._newcomers.let_in(context.peer())
+        with self._counted(stream):
+            if peer_port.isdecimal():
+                notice_lost_hosts(self.port, int(peer_port))
+            try:
+                stream.serve(reader, writer)
+            except ProtocolError as error:
+                raise flight.FlightServerError(str(error)) from None
+
+    def serve_on_host(self, edge_id: str, reader: SocketReader, writer: SocketWriter) -> None:
+        """One stream by a socket of this host, on its thread."""
+        stream = OutboundStream(edge_id, self._open_channel)
+        with self._counted(stream):
+            stream.serve(reader, writer, in_place=True)
+
+    @contextmanager
+    def _counted(self, stream: OutboundStream | ProgramStream) -> Iterator[None]:
+        """The stream is told when the server ends."""
         with self._changed:
             self._streams.add(stream)
             closing = self._closing
         if closing:
             stream.shut_down(closing)
         try:
-            if peer_port.isdecimal():
-                notice_lost_hosts(self.port, int(peer_port))
-            stream.serve(reader, writer)
-        except ProtocolError as error:
-            raise flight.FlightServerError(str(error)) from None
+            yield
         finally:
             with self._changed:
                 self._streams.discard(stream)
@@ -148,11 +171,17 @@ class ExchangeServer:
             self._changed.notify_all()
             streams = list(self._streams)
         self._newcomers.stop()
+        if self._on_host is not None:
+            self._on_host.stop_listening()
         for stream in streams:
             stream.shut_down(cause)
         if not self._wait_for_streams(GOODBYE_SECONDS):
             reset_connections(self.port)
+            if self._on_host is not None:
+                self._on_host.close()
             self._wait_for_streams(SHUTDOWN_SECONDS)
+        if self._on_host is not None:
+            self._on_host.close()
         if self._renewing is not None:
             self._renewing.join()
         ending = threading.Thread(target=self._server.shutdown, name="exchange-shutdown", daemon=True)
@@ -169,6 +198,10 @@ class ExchangeServer:
             while self._streams and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
             return not self._streams
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def shows_ticket(context: Any) -> bool:

@@ -1,4 +1,5 @@
-"""The consuming end of one DoExchange stream: the input channels of this TaskManager that read one peer on one edge.
+"""The consuming end of one stream: the input channels of this TaskManager that read one peer on one edge, by a socket
+of the host where the peer is there, else over Flight's DoExchange.
 
 One thread while the stream lives: it connects, receives, and sorts what it receives into channels. What consumers say
 is written at once, credit mostly by the receiving thread; messages are small and their number is bounded by credit, so
@@ -9,6 +10,7 @@ NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,8 @@ from snapline.taskmanager.network.flight import frames
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.remote_input_channel import RemoteInputChannel
 from snapline.taskmanager.network.flight.upstream_messages import UpstreamMessages
+from snapline.taskmanager.network.host.host_server import connect_on_host
+from snapline.taskmanager.network.host.socket_messages import SocketReader
 
 CONNECT_TIMEOUT_MS = 1500
 """How long one attempt waits for the peer's greeting; closing waits for it, too."""
@@ -38,6 +42,8 @@ class ExchangePeer:
     edge_id: str
     security: ExchangeSecurity
     request_backoff_max_ms: int
+    by_host_sockets: bool = False
+    """Whether a peer on this host is read by a socket of the host."""
 
     @property
     def host_and_port(self) -> tuple[str, int]:
@@ -173,17 +179,39 @@ class InboundStream:
         deadline = time.monotonic() + self._peer.request_backoff_max_ms / 1000
         pause = FIRST_RETRY_SECONDS
         while not self._closing:
-            error = connect_error(host, port, deadline, lambda: bool(self._closing))
-            if not error:
-                try:
-                    return self._open_stream(host, port)
-                except flight.FlightUnavailableError:
-                    error = "connections are accepted, but not answered"
+            try:
+                client = self._open_on_host()
+                error = "" if client else connect_error(host, port, deadline, lambda: bool(self._closing))
+                if not error:
+                    return client or self._open_stream(host, port)
+            except ssl.SSLError as refusal:
+                error = f"one side does not accept the certificate of the other: {refusal}"
+            except (flight.FlightUnavailableError, TimeoutError, ConnectionError, StopIteration):
+                error = "connections are accepted, but not answered"
             if time.monotonic() + pause >= deadline:
                 raise ConnectionError(f"cannot connect: {error}")
             self._wake_up.wait(pause)
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
         return None
+
+    def _open_on_host(self) -> SocketReader | None:
+        """The reader of a stream by a socket of this host, when the peer is there."""
+        if not self._peer.by_host_sockets:
+            return None
+        opened = connect_on_host(self._peer.address, self._peer.edge_id, self._peer.security.current())
+        if opened is None:
+            return None
+        reader, writer = opened
+        self._begin(reader, writer)
+        return reader
+
+    def _begin(self, reader: Any, writer: Any) -> None:
+        with self._lock:
+            self._reader = reader
+            closing = self._closing
+        if closing:
+            reader.cancel()
+        self._said.begin(writer)
 
     def _open_stream(self, host: str, port: int) -> Any:
         from pyarrow import flight
@@ -202,12 +230,7 @@ class InboundStream:
         options = flight.FlightCallOptions(headers=headers, read_options=frames.aligned_read_options())
         descriptor = flight.FlightDescriptor.for_command(frames.stream_descriptor(self._peer.edge_id))
         writer, reader = client.do_exchange(descriptor, options)
-        with self._lock:
-            self._reader = reader
-            closing = self._closing
-        if closing:
-            reader.cancel()
-        self._said.begin(writer)
+        self._begin(reader, writer)
         return client
 
     def _receive(self) -> str:
@@ -236,7 +259,7 @@ class InboundStream:
     def _explain(self, error: Exception) -> str:
         from pyarrow import flight
 
-        if isinstance(error, flight.FlightUnauthenticatedError):
+        if isinstance(error, (flight.FlightUnauthenticatedError, PermissionError)):
             return (
                 f"TaskManager {self._peer.address} refused this one's token: security.auth.token must be the same "
                 "for all TaskManagers of a cluster"

@@ -1,9 +1,12 @@
-"""The serving end of one DoExchange stream: the subpartitions that one peer reads of one edge.
+"""The serving end of one stream: the subpartitions that one peer reads of one edge, over Flight's DoExchange or by a
+socket of the host.
 
-Two threads while the stream lives: Flight's own, which reads what the consumer asks for, and one that sends, because a
-write blocks when the peer does not read. A consumer in another process is to its producer what a local one is: each
-channel is an input channel of the local exchange, read by this stream as credits allow. What cannot be sent fails its
-channel with the reason, what breaks the protocol fails the stream. Mirrors Flink's PartitionRequestServerHandler.
+Two threads while the stream lives: one that reads what the consumer asks for, and one that sends. A write of Flight
+waits when the peer does not read, so that the sender's thread does them all; on a socket whoever has something to send
+writes it, and that thread only what the peer did not take at once. A consumer in another process is to its producer
+what a local one is: each channel is an input channel of the local exchange, read by this stream as credits allow. What
+cannot be sent fails its channel with the reason, what breaks the protocol fails the stream. Mirrors Flink's
+PartitionRequestServerHandler.
 """
 
 from __future__ import annotations
@@ -64,6 +67,10 @@ class OutboundStream:
         self._notices: deque[bytes] = deque()
         self._channels: dict[int, ServedChannel] = {}
         self._stopping = False
+        #: Where no write waits: the writer of the stream while it lives, and who may use it.
+        self._writer_in_place: Any = None
+        self._sending = threading.Lock()
+        self._is_behind = False
         self._schema: pa.Schema | None = None
         self._bytes = BatchBytes()
 
@@ -73,14 +80,14 @@ class OutboundStream:
         """The producer has something for this channel."""
         with self._changed:
             self._queue.notify_available(channel_index, priority=priority)
-            self._changed.notify()
+        self._go_on()
 
     def notify_channel_failed(self, channel_index: int, cause: str) -> None:
         """The producer is gone, or did not come."""
         with self._changed:
             self._queue.remove_reader(channel_index)
             self._notices.append(frames.channel_failed_frame(frames.ChannelFailed(channel_index, cause)))
-            self._changed.notify()
+        self._go_on()
 
     def shut_down(self, cause: str) -> None:
         """Tell the peer that nothing more comes. It ends the stream, if it still lives."""
@@ -88,16 +95,32 @@ class OutboundStream:
             for channel_id in self._queue.channel_ids:
                 self._queue.remove_reader(channel_id)
             self._notices.append(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Something may be sent: by the sender's thread, or here and now where no write waits."""
+        if self._writer_in_place is not None:
+            self._send_in_place()
+            return
+        with self._changed:
             self._changed.notify()
 
     # --- the thread of the call -------------------------------------------------------------------------------------
 
-    def serve(self, reader: Any, writer: Any) -> None:
-        """Until the peer ends the stream or its connection is lost. Must not return while the sender still uses it."""
+    def serve(self, reader: Any, writer: Any, *, in_place: bool = False) -> None:
+        """Until the peer ends the stream or its connection is lost. Must not return while somebody still writes.
+        `in_place`: no write waits for the peer, as in a SocketWriter, so that whoever has something to send writes it,
+        and the sender's thread only what the peer did not take."""
         sender = threading.Thread(
-            target=self._send, args=(writer,), name=f"exchange-send-{self._edge_id}"[:60], daemon=True
+            target=self._send_rest if in_place else self._send,
+            args=(writer,),
+            name=f"exchange-send-{self._edge_id}"[:60],
+            daemon=True,
         )
         sender.start()
+        if in_place:
+            self._writer_in_place = writer
+            self._send_in_place()
         try:
             self._receive(reader)
         finally:
@@ -107,7 +130,11 @@ class OutboundStream:
                 self._changed.notify()
             for channel in channels:
                 channel.release()
+            if in_place:
+                reader.cancel()
             sender.join()
+            with self._sending:
+                self._writer_in_place = None
 
     def _receive(self, reader: Any) -> None:
         from pyarrow import flight
@@ -115,13 +142,13 @@ class OutboundStream:
         while True:
             try:
                 chunk = reader.read_chunk()
-            except (StopIteration, flight.FlightError, pa.ArrowException):
+            except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
                 return
             frame = frames.decode_upstream(chunk.app_metadata)
             if isinstance(frame, frames.AddCredit):
                 with self._changed:
                     self._queue.add_credit(frame.channel_id, frame.credits)
-                    self._changed.notify()
+                self._go_on()
             elif isinstance(frame, frames.OpenChannel):
                 self._open(frame)
             elif isinstance(frame, frames.RequestBatches):
@@ -180,27 +207,90 @@ class OutboundStream:
                 else:
                     self._send_one(step, writer)
         except flight.FlightError:
-            # The peer is gone: the thread of the call learns it from its own end, and releases the channels.
-            with self._changed:
-                self._stopping = True
+            self._stop()
         except Exception as error:
-            # A defect of ours. The peer ends the stream when it hears of it.
-            cause = f"serving edge {self._edge_id} failed: {type(error).__name__}: {error}"
-            writer.write_metadata(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
+            self._tell_defect(writer, error)
             raise
+
+    def _tell_defect(self, writer: Any, error: Exception) -> None:
+        """The peer ends the stream when it hears of it."""
+        cause = f"serving edge {self._edge_id} failed: {type(error).__name__}: {error}"
+        writer.write_metadata(frames.exchange_closed_frame(frames.ExchangeClosed(cause)))
 
     def _next_step(self) -> ChannelTurn | bytes | None:
         """Wait for the next thing to send; None when the stream is over."""
         with self._changed:
-            while True:
-                if self._stopping:
-                    return None
-                if self._notices:
-                    return self._notices.popleft()
-                turn = self._queue.next_turn()
-                if turn is not None:
-                    return turn
+            while not self._stopping:
+                if (step := self._take_step()) is not None:
+                    return step
                 self._changed.wait()
+        return None
+
+    def _take_step(self) -> ChannelTurn | bytes | None:
+        return self._notices.popleft() if self._notices else self._queue.next_turn()
+
+    # --- in place ---------------------------------------------------------------------------------------------------
+
+    def _send_in_place(self) -> None:
+        """Send what is to be sent, unless another thread does, which looks again when it has let go. What the peer does
+        not take at once is left to the sender's thread."""
+        while self._writer_in_place is not None and not self._is_behind and self._has_step:
+            if not self._sending.acquire(blocking=False):
+                return
+            try:
+                self._send_while_taken()
+            finally:
+                self._sending.release()
+
+    def _send_while_taken(self) -> None:
+        writer = self._writer_in_place
+        while writer is not None and not self._is_behind:
+            with self._changed:
+                step = None if self._stopping else self._take_step()
+            if step is None:
+                return
+            try:
+                if isinstance(step, bytes):
+                    writer.write_metadata(step)
+                else:
+                    self._send_one(step, writer)
+            except OSError:
+                self._stop()
+                return
+            except Exception as error:
+                self._tell_defect(writer, error)
+                self._stop()
+                raise
+            if writer.is_behind:
+                with self._changed:
+                    self._is_behind = True
+                    self._changed.notify()
+
+    @property
+    def _has_step(self) -> bool:
+        with self._changed:
+            return not self._stopping and (bool(self._notices) or self._queue.has_turn)
+
+    def _send_rest(self, writer: Any) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_behind or self._stopping)
+                if self._stopping:
+                    return
+            try:
+                with self._sending:
+                    writer.flush()
+            except OSError:
+                self._stop()
+                return
+            self._is_behind = False
+            self._send_in_place()
+
+    def _stop(self) -> None:
+        """The peer is gone: the thread of the call learns it from its own end, and releases the channels."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
 
     def _send_one(self, turn: ChannelTurn, writer: Any) -> None:
         channel_id = turn.channel_id

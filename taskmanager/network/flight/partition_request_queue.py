@@ -69,6 +69,11 @@ class PartitionRequestQueue:
         if had_none:
             self.notify_available(channel_id, priority=False)
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether a channel may stand in line."""
+        return len(self._line) > 0
+
     def next_turn(self) -> ChannelTurn | None:
         """Take the first channel out of the line, None when nobody waits."""
         while (reader := self._line.poll()) is not None:

@@ -1,0 +1,218 @@
+"""How TaskManagers of one host find each other, and who of them is let in.
+
+A TaskManager listens under its exchange address in the abstract names of Linux' sockets, which each network namespace
+has for itself and which end with the process. Who connects has to be the same user, as the kernel says, and to show
+what Flight asks for: the cluster's secret, and a certificate where there are such. Then rows go in the clear, because
+they do not leave the kernel. A listener of another user is not talked to. Where nobody listens under the name (another
+host, another namespace, another system), the exchange goes over Flight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
+from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor, stream_descriptor
+from snapline.taskmanager.network.host.socket_messages import (
+    MAX_BYTES,
+    PatientWriter,
+    SocketReader,
+    SocketWriter,
+    metadata_message,
+)
+
+GREETING_SECONDS = 10.0
+"""How long each step of a greeting may take."""
+CLOSE_SECONDS = 1.0
+ANSWER_SECONDS = 1.5
+"""How long one attempt waits for the peer's answer."""
+MAX_GREETING_BYTES = 1 << 14
+MAX_NEWCOMERS = 64
+"""So many may be connected that have not said who they are; more are closed at once."""
+_BACKLOG = 64
+_PAUSE_SECONDS = 0.05
+_CREDENTIALS = struct.Struct("3i")
+_WRONG_TOKEN = b"token"
+
+OpenStream = Callable[[str, SocketReader, SocketWriter], None]
+"""(edge, reader, writer): serve the stream, until it ends."""
+
+
+def _name(address: str) -> str:
+    return f"\0snapline-exchange/{address}"
+
+
+def _is_own_user(connection: socket.socket) -> bool:
+    shown = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(shown)[1] == os.geteuid())
+
+
+def _end_tls(reader: SocketReader) -> None:
+    """Both sides have shown who they are, and end TLS here."""
+    if isinstance(reader.connection, ssl.SSLSocket):
+        reader.connection.unwrap()
+        reader.replace_connection(lambda wrapped: socket.socket(fileno=wrapped.detach()))
+    reader.connection.settimeout(None)
+
+
+class HostServer:
+    """Listens for the TaskManagers of this host, from now until it is closed; does nothing where sockets have no such
+    names, or the name is taken."""
+
+    def __init__(self, address: str, security: ExchangeSecurity, open_stream: OpenStream) -> None:
+        self._security = security
+        self._open_stream = open_stream
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._newcomers = 0
+        #: All connections, and the threads that serve them.
+        self._serving: dict[SocketReader, threading.Thread] = {}
+        self._listener = _listen(address)
+        self._thread = threading.Thread(target=self._accept, name="exchange-host", daemon=True)
+        if self._listener is not None:
+            self._thread.start()
+
+    def stop_listening(self) -> None:
+        """Let nobody in any more."""
+        self._closed.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Listen no more, and end all connections, within a second."""
+        self.stop_listening()
+        with self._lock:
+            serving = dict(self._serving)
+        for reader in serving:
+            reader.cancel()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in (self._thread, *serving.values()):
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _accept(self) -> None:
+        listener = self._listener
+        while listener is not None and not self._closed.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # closed, or there is no file left
+                self._closed.wait(_PAUSE_SECONDS)
+                continue
+            if self._newcomers >= MAX_NEWCOMERS or not _is_own_user(connection):
+                connection.close()
+                continue
+            reader = SocketReader(connection, MAX_GREETING_BYTES)
+            thread = threading.Thread(target=self._serve, args=(reader,), name="exchange-host-stream", daemon=True)
+            with self._lock:
+                if self._closed.is_set():
+                    reader.close()
+                    break
+                self._newcomers += 1
+                self._serving[reader] = thread
+                thread.start()
+        if listener is not None:
+            listener.close()
+
+    def _serve(self, reader: SocketReader) -> None:
+        """One connection, on its thread."""
+        edge_id = ""
+        try:
+            with contextlib.suppress(OSError, StopIteration, ProtocolError):
+                edge_id = self._greet(reader)
+            with self._lock:
+                self._newcomers -= 1
+            if edge_id:
+                reader.max_bytes = MAX_BYTES
+                self._open_stream(edge_id, reader, SocketWriter(reader.connection))
+        finally:
+            with self._lock:
+                del self._serving[reader]
+            reader.close()
+
+    def _greet(self, reader: SocketReader) -> str:
+        """The edge that is asked for; empty: nobody is let in."""
+        security = self._security.current()
+        reader.connection.settimeout(GREETING_SECONDS)
+        if security.ca:
+            context = security.of_sockets.server_context()
+            reader.replace_connection(
+                lambda plain: context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            )
+            reader.connection.do_handshake()  # type: ignore[attr-defined]
+        token, _, command = bytes(reader.read_chunk().app_metadata).partition(b"\n")
+        refusal, edge_id = b"", ""
+        if security.tokens and not any(hmac.compare_digest(token, each.encode()) for each in security.tokens):
+            refusal = _WRONG_TOKEN
+        else:
+            try:
+                edge_id = edge_of_descriptor(command)
+            except ProtocolError as error:
+                refusal = str(error).encode()
+        reader.connection.sendall(metadata_message(refusal))
+        _end_tls(reader)
+        return edge_id
+
+
+def _listen(address: str) -> socket.socket | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(_name(address))
+        listener.listen(_BACKLOG)
+    except OSError:  # the name is taken, or is too long for one
+        listener.close()
+        return None
+    return listener
+
+
+def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> tuple[SocketReader, SocketWriter] | None:
+    """A stream of that edge; None when no TaskManager of this user listens on this host under the address. Raises
+    TimeoutError when it does not answer, PermissionError when it does not accept the token, ssl.SSLError when one side
+    does not accept the certificate of the other, ProtocolError when it speaks another version, ConnectionError or
+    StopIteration when it ends."""
+    if not sys.platform.startswith("linux"):
+        return None
+    reader = SocketReader(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), MAX_GREETING_BYTES)
+    try:
+        reader.connection.settimeout(ANSWER_SECONDS)
+        try:
+            reader.connection.connect(_name(address))
+            is_own = _is_own_user(reader.connection)
+        except OSError:
+            is_own = False
+        if not is_own:
+            reader.close()
+            return None
+        if security.ca:
+            host = security.hostname or address.rpartition(":")[0].strip("[]")
+            context = security.of_sockets.client_context()
+            reader.replace_connection(
+                lambda plain: context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+            )
+            reader.connection.do_handshake()  # type: ignore[attr-defined]
+        token = "".join(security.tokens[:1])
+        greeting = token.encode() + b"\n" + stream_descriptor(edge_id)
+        reader.connection.sendall(metadata_message(greeting))
+        answer = bytes(reader.read_chunk().app_metadata)
+        _end_tls(reader)
+    except BaseException:
+        reader.close()
+        raise
+    if answer:
+        reader.close()
+        if answer == _WRONG_TOKEN:
+            raise PermissionError("wrong or missing token: see security.auth.token")
+        raise ProtocolError(answer.decode(errors="replace"))
+    reader.max_bytes = MAX_BYTES
+    return reader, PatientWriter(reader.connection)
