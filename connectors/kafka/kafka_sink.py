@@ -151,6 +151,7 @@ class KafkaCommitter(Committer):
         self._transactions = Transactions(sink.bootstrap_servers, sink.settings)
 
     def commit(self, committables: Sequence[Committable]) -> None:
+        self._require_own(committables)
         for each in committables:
             data = each.data
             if "transactional_id" not in data:
@@ -172,14 +173,18 @@ class KafkaCommitter(Committer):
                 self._abort_orphans(frozenset(each.data["jobs"]))
 
     def abort(self, committables: Sequence[Committable]) -> None:
-        names = [each.data["transactional_id"] for each in committables if "transactional_id" in each.data]
-        whose = f"{self._own.uid!r} with the prefix {self._own.prefix!r}"
-        require_own(f"KafkaSink {self._sink.topic}", "transaction", names, self._is_own, whose=whose)
-        for name in names:
+        for name in self._require_own(committables):
             self._transactions.abort(name)
 
     def close(self) -> None:
         self._transactions.close()
+
+    def _require_own(self, committables: Sequence[Committable]) -> Sequence[str]:
+        """Return the transactional ids of these. Raises ConnectorError for one that this sink would not have given."""
+        names = [each.data["transactional_id"] for each in committables if "transactional_id" in each.data]
+        whose = f"{self._own.uid!r} with the prefix {self._own.prefix!r}"
+        require_own(f"KafkaSink {self._sink.topic}", "transaction", names, self._is_own, whose=whose)
+        return names
 
     def _is_own(self, name: object) -> bool:
         return isinstance(name, str) and TransactionName.parse(name, self._own.prefix, self._own.uid) is not None

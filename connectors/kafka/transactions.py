@@ -79,7 +79,7 @@ class TransactionName:
         if not text.startswith(prefix + SEPARATOR):
             return None
         parts = text[len(prefix) + 1 :].rsplit(SEPARATOR, 3)
-        if len(parts) != 4 or not parts[1].isdigit() or not parts[3].isdigit():
+        if len(parts) != 4 or not parts[1].isdecimal() or not parts[3].isdecimal():
             return None
         job, _, named = parts[0].partition(SEPARATOR)
         return cls(prefix, job, uid, int(parts[1]), parts[2], int(parts[3])) if named == uid else None

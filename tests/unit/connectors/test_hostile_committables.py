@@ -75,19 +75,28 @@ def test_a_prepared_transaction_of_others_is_not_ended(end: str) -> None:
     assert len(ended) == 1 and ended[0].endswith("'snapline:earlier-job:out:3:0:cd:6'")
 
 
-def test_a_transaction_of_another_prefix_is_not_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To abort one fences whoever writes under its name, and needs no more than the name."""
-    aborted: list[str] = []
-    monkeypatch.setattr(Transactions, "abort", lambda self, name: aborted.append(name))
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_transaction_of_kafka_of_others_is_not_ended(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """To abort one fences whoever writes under its name, and to commit one shows rows that its job may yet abort."""
+    ended: list[str] = []
+    monkeypatch.setattr(Transactions, end, lambda self, name, *numbers: ended.append(name))
     sink = KafkaSink("t", bootstrap_servers="127.0.0.1:1", format=JsonFormat(pa.schema([("n", pa.int64())])))
     committer = KafkaCommitter(sink, Place(operator_uid="out"))
-    own = Committable({"transactional_id": "snapline:earlier:out:0:ab:3"})
-    for name in ("payments", "snapline:job:other:0:ab:3", "mine:job:out:0:ab:3"):
-        with pytest.raises(ConnectorError, match=NAMED):
-            committer.abort([own, Committable({"transactional_id": name})])
-    assert aborted == []
-    committer.abort([own])
-    assert aborted == ["snapline:earlier:out:0:ab:3"]
+    do: Callable[[list[Committable]], None] = getattr(committer, end)
+
+    def named(name: Any) -> Committable:
+        numbers = {"producer_id": 4, "producer_epoch": 0, "rows": 2, "checkpoint_id": 7}
+        return Committable({"transactional_id": name, **numbers})
+
+    own = named("snapline:earlier:out:0:ab:3")
+    for name in ("payments", "snapline:job:other:0:ab:3", "mine:job:out:0:ab:3", "snapline:job:out:0:ab:\u00b2", 7):
+        with pytest.raises(ConnectorError, match=NAMED) as refused:
+            do([own, named(name)])
+        assert f"the transaction {name!r}, which the sink 'out' with the prefix 'snapline'" in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert ended == []
+    do([Committable({"sweep": "ab", "jobs": []}), own])
+    assert ended == ["snapline:earlier:out:0:ab:3"]
 
 
 def test_a_key_of_others_is_not_a_marker() -> None:
