@@ -86,6 +86,7 @@ $(NODE):
 test: setup data node ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
+	@$(BIN)/python -m tests.services.spark_java # once, 20 s: each Spark of the tests starts in half the CPU time
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
 test-floors: setup data ## The heart of the suite on the lowest versions that pyproject.toml allows, in .venv/floors

@@ -34,9 +34,9 @@ settings.load_profile("snapline")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before the first test that starts Java: say which Java and which Python, and stay on the loopback device."""
     if any(item.get_closest_marker(name) for item in items for name in ("spark", "zookeeper")):
-        from snapline.spark.java import ensure_java
+        from tests.services.spark_java import ensure_quick_java
 
-        ensure_java()
+        ensure_quick_java()
         os.environ.pop("SPARK_HOME", None)  # the tests are about the installed PySpark
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -36,10 +36,10 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
-from snapline.spark.java import ensure_java
 from tests.integration.savepoint_job import assert_exactly_once, build
 from tests.services.cluster import wait_until
 from tests.services.ha_cluster import HighAvailabilityCluster
+from tests.services.spark_java import ensure_quick_java
 
 WATCH_SECONDS = 0.5
 SAMPLE_SECONDS = 2.0
@@ -332,7 +332,7 @@ def main() -> int:
     cli.add_argument("--every", type=float, default=20, help="seconds between faults")
     cli.add_argument("--rate", type=float, default=2_000, help="events per second")
     options = cli.parse_args()
-    ensure_java()
+    ensure_quick_java()
     directory = Path(tempfile.mkdtemp(prefix="snapline-soak-"))
     output = directory / "out"
     settings = {"restart-strategy.fixed-delay.attempts": "1000000", "parallelism.default": str(TASK_MANAGERS)}

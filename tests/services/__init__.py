@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-SPARK_CONF = Path(__file__).parent / "spark_conf"
-"""For SPARK_CONF_DIR. Has `java-opts` only: a Java that lives for seconds spends more on its best compiler, and on the
-threads of its collector, than they bring."""
+SPARK_CONF = Path(sys.prefix) / "share" / "snapline" / "java_of_tests" / "conf"
+"""For SPARK_CONF_DIR. An empty directory, as `tests/services/spark_java.py` says, which makes it."""
