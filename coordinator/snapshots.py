@@ -7,11 +7,15 @@ pointers, and Checkpoints.disposeSavepoint.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 
+from snapline.coordinator.checkpoint.abandoned_files import root_of_adopted
 from snapline.coordinator.checkpoint.metadata import (
     HEADER_SIZE,
     METADATA_FILE_NAME,
@@ -40,6 +44,7 @@ from snapline.dataflow.snapshot.handles import (
 from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
 from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
+from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
 
@@ -141,8 +146,10 @@ def _check_seal(storage: Storage, path: str, data: bytes, directory: str, signer
 
 def adopt_snapshot(storages: StateStorages, path: str, signer: Signer) -> Snapshot:
     """Sign a snapshot that was not written by this cluster, or before it had keys, as one of its own, with the digests
-    of all its files. Raises NoSnapshot, MetadataError, ChangedState, or StorageError."""
+    of all its files. Raises NoSnapshot, also for one that names files of others, MetadataError, ChangedState, or
+    StorageError."""
     found = read_snapshot(storages, path)
+    _require_own_files(storages, found)
     operators = tuple(
         replace(
             operator,
@@ -157,6 +164,28 @@ def adopt_snapshot(storages: StateStorages, path: str, signer: Signer) -> Snapsh
     storage, name = storages.locate("", metadata_path(snapshot.location))
     storage.put(name, signer.seal(METADATA_FILE_NAME, build_metadata(snapshot.metadata, snapshot.location)))
     return snapshot
+
+
+def _require_own_files(storages: StateStorages, snapshot: Snapshot) -> None:
+    """Raise NoSnapshot for a file that is neither in the snapshot's directory nor shared by checkpoints: what is signed
+    is read by a job, and a snapshot can name any file that there is."""
+    for path in snapshot.files:
+        root = root_of_adopted(_plain_path(path), _plain_path(snapshot.location))
+        if root is None or not _leads_into(root, *storages.locate("", path)):
+            raise NoSnapshot(
+                f"{snapshot.location} names the file {path!r}, which is not in its own directory: it was changed, or goes on from "
+                "another snapshot; take a savepoint, which has all its files in its directory"
+            )
+
+
+def _plain_path(path: str) -> str:
+    """The path as storages understand it: URLs are unquoted, and one of the local disk may be a URL or not."""
+    return unquote(path.removeprefix("file://").removeprefix("localhost")) if "://" in path else path
+
+
+def _leads_into(root: str, storage: Storage, name: str) -> bool:
+    """Whether the file is in the directory, whatever links are on the way; only a local disk has any."""
+    return not isinstance(storage, LocalStorage) or Path(storage.real_path(name)).is_relative_to(os.path.realpath(root))
 
 
 def _with_digests(storages: StateStorages, handle: StreamStateHandle) -> StreamStateHandle:

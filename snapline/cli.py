@@ -551,7 +551,8 @@ def dispose(path: str, output: str) -> None:
 @click.argument("path")
 def adopt(path: str) -> None:
     """Sign a savepoint or checkpoint that this cluster has not written, or not with its keys, with the first of
-    `security.storage.secrets`, so that it is restored. Everything that it holds runs with the rights of its job."""
+    `security.storage.secrets`, so that it is restored. Everything that it holds runs with the rights of its job; files
+    outside of its directory are refused, but for those that checkpoints share."""
     from snapline.coordinator.snapshots import adopt_snapshot
     from snapline.runtime.signing import Signer
     from snapline.runtime.storage.object_storage import open_storage

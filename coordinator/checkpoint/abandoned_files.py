@@ -20,6 +20,9 @@ from snapline.dataflow.ids import CheckpointID
 
 _OWN_FILE = re.compile(r"(?P<location>chk-(?P<checkpoint>\d+))/.+")
 _SHARED_FILE = re.compile(r"shared/segment-.+-(?P<checkpoint>\d+)-\d+")
+_CHECKPOINT = re.compile(r"(?P<base>.*)/(?P<job>[^/]+)/chk-\d+")
+_JOB = re.compile(r"[0-9a-f]{32}")
+_OF_A_CHECKPOINT = re.compile(r"(chk-\d+/segment-[^/]+|shared/segment-[^/]+-\d+-\d+)")
 _WRITTEN_ELSEWHERE = re.compile(r".+/segment-[^/]+")
 _METADATA = "_metadata"
 
@@ -57,6 +60,25 @@ def may_be_claimed(path: str) -> bool:
     """Whether a job that was started from somebody else's snapshot, and owns it, may delete this file of it: its name
     is one that tasks give. Snapshots can name any file that there is."""
     return _WRITTEN_ELSEWHERE.fullmatch(path) is not None and ".." not in path.split("/")
+
+
+def root_of_adopted(path: str, location: str) -> str | None:
+    """The directory in which a file has to be, behind no link that leads out, when the snapshot that is adopted in
+    `location` names it. None: the snapshot may not name the file at all.
+
+    A savepoint has its files in its own directory. A checkpoint, `<base>/<job>/chk-<n>`, may share files that tasks
+    have written for other checkpoints, of its own job and of one whose checkpoint it was started from. Both paths are
+    spelled alike and without escapes."""
+    if not path.isprintable():  # some characters vanish where a URL is read
+        return None
+    if path.startswith(f"{location}/"):
+        return location if is_below(path[len(location) + 1 :]) else None
+    checkpoint = _CHECKPOINT.fullmatch(location)
+    if checkpoint is None or not path.startswith(f"{checkpoint['base']}/"):
+        return None
+    job, _, inside = path[len(checkpoint["base"]) + 1 :].partition("/")
+    is_job = job == checkpoint["job"] or _JOB.fullmatch(job) is not None
+    return checkpoint["base"] if is_job and _OF_A_CHECKPOINT.fullmatch(inside) else None
 
 
 def suspects(files: Iterable[str], kept_locations: Collection[str], before: CheckpointID) -> list[str]:

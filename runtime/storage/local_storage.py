@@ -46,6 +46,10 @@ class LocalStorage:
     def url(self) -> str:
         return self._base.as_uri()
 
+    def real_path(self, path: str) -> str:
+        """The absolute path of the file, behind all links. Raises StorageError for a path that climbs out."""
+        return os.path.realpath(self._resolve(path))
+
     def create(self, path: str, data: bytes) -> None:
         target = self._resolve(path)
         if target.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from snapline.coordinator.checkpoint.metadata import (
     TruncatedMetadata,
     build_metadata,
 )
-from snapline.coordinator.snapshots import dispose_savepoint, read_metadata, read_snapshot
+from snapline.coordinator.snapshots import NoSnapshot, adopt_snapshot, dispose_savepoint, read_metadata, read_snapshot
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
@@ -103,6 +104,91 @@ def test_a_snapshot_is_adopted_by_a_command(tmp_path: Path, monkeypatch: pytest.
 
     assert 0 == CliRunner().invoke(cli, ["savepoint", "adopt", str(tmp_path)]).exit_code
     assert METADATA.checkpoint_id == read_snapshot(storages, str(tmp_path), signer).metadata.checkpoint_id
+
+
+def naming(directory: Path, *paths: str, **changes: Any) -> str:
+    """A snapshot in the directory whose keyed state lies in these files, and the directory's path."""
+    subtasks = {
+        number: OperatorSubtaskState(
+            managed_keyed=(KeyedStateHandle(KeyGroupRange(0, 1), SegmentStateHandle(path, 0, 5)),)
+        )
+        for number, path in enumerate(paths)
+    }
+    named = (OperatorState(OperatorID("o"), "uid", "name", len(paths), 128, subtasks),)
+    (directory / "_metadata").write_bytes(build_metadata(replace(METADATA, operators=named, **changes), str(directory)))
+    return str(directory)
+
+
+def test_a_savepoint_that_names_files_elsewhere_is_not_adopted(tmp_path: Path) -> None:
+    """Whoever planted one had any file of the coordinator's user signed as the state of a job, which then reads it out
+    to them: by its path, by one that climbs, by a link to it, or through a directory that is one."""
+    storages, directory, elsewhere = StateStorages(open_storage), tmp_path / "sp", tmp_path / "sp-2"
+    for each in (directory, elsewhere):
+        each.mkdir()
+    (directory / "segment-own").write_bytes(b"state")
+    for name in ("segment-token", "segment-a\nb"):
+        (elsewhere / name).write_bytes(b"token")
+    (directory / "link").symlink_to(elsewhere)
+    (directory / "segment-link").symlink_to(elsewhere / "segment-token")
+    for path in (
+        f"{elsewhere}/segment-token",
+        f"{elsewhere.as_uri()}/segment-token",
+        f"{directory}/../sp-2/segment-token",
+        f"{directory.as_uri()}/%2E%2E/sp-2/segment-token",
+        f"{directory.as_uri()}/.\t./sp-2/segment-token",
+        f"{directory}/link/segment-token",
+        f"{directory}/segment-link",
+        f"{elsewhere}/segment-a\nb",
+    ):
+        location = naming(directory, f"{directory}/segment-own", path)
+        unsigned = (directory / "_metadata").read_bytes()
+        with pytest.raises(NoSnapshot, match=r"/sp names the file .*, which is not in its own directory: ") as refused:
+            adopt_snapshot(storages, location, OURS)
+        assert repr(path) in str(refused.value) or path.startswith(f"{directory}/..")
+        assert "\n" not in str(refused.value)
+        assert unsigned == (directory / "_metadata").read_bytes()
+
+    adopted = adopt_snapshot(storages, naming(directory, f"{directory}/segment-own"), OURS)
+    assert adopted == read_snapshot(storages, str(directory), OURS)
+
+
+def test_a_checkpoint_is_adopted_with_what_it_shares(tmp_path: Path) -> None:
+    """Its files may lie with the shared ones of its job, or of the job whose checkpoint it was started from, and the
+    directory may be reached through a link; other files there are not state, however they are called."""
+    storages, job, another = StateStorages(open_storage), tmp_path / "checkpoints" / ("a" * 32), "b" * 32
+    written = (
+        "chk-7/segment-x",
+        "shared/segment-tm-3-0",
+        f"../{another}/shared/segment-tm-1-4",
+        f"../{another}/chk-1/segment-y",
+    )
+    foreign = (
+        "shared/notes",
+        "chk-6/other",
+        "shared/segment-tm-3-link",
+        f"../{another}/_metadata",
+        "../home/shared/segment-tm-3-0",
+    )
+    for path in (*written, *foreign[:2], *foreign[3:]):
+        (job / path).parent.mkdir(parents=True, exist_ok=True)
+        (job / path).resolve().write_bytes(b"state")
+    victim = tmp_path / "segment-victim"
+    victim.write_bytes(b"token")
+    (job / "shared" / "segment-tm-3-1").symlink_to(victim)
+    (tmp_path / "mounted").symlink_to(tmp_path / "checkpoints")
+
+    def paths(*names: str) -> list[str]:
+        return [os.path.normpath(f"{tmp_path}/mounted/{job.name}/{name}") for name in names]
+
+    seen = Path(paths("chk-7")[0])
+    adopted = adopt_snapshot(storages, naming(seen, *paths(*written), snapshot_type=SnapshotType.CHECKPOINT), OURS)
+    assert sorted(adopted.files) == sorted(paths(*written))
+    uris = [Path(path).as_uri() for path in paths(*written)[2:]]
+    adopt_snapshot(storages, naming(seen, *uris), OURS)
+
+    for path in (*paths(*foreign, "shared/segment-tm-3-1"), str(victim)):
+        with pytest.raises(NoSnapshot, match="which is not in its own directory"):
+            adopt_snapshot(storages, naming(seen, *paths(written[0]), path), OURS)
 
 
 def test_disposing_deletes_what_lies_in_the_directory_alone(tmp_path: Path) -> None:
