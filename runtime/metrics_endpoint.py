@@ -26,7 +26,9 @@ from snapline.runtime.rpc.security import Security
 MAX_CONNECTIONS = 16
 """Served at a time, each on a thread of its own; Prometheus needs one."""
 REQUEST_SECONDS = 5.0
-"""How long the handshake and the request of a connection may take, and then the reading of its answer."""
+"""How long the handshake and the request of a connection may take."""
+CONNECTION_SECONDS = 10.0
+"""How long a connection may take from its handshake to the last byte of its answer; Prometheus waits no longer."""
 MAX_OF_HOST = 8
 """Connections of one host at a time: the rest of all is for others."""
 READERS = frozenset({Role.ADMINISTRATOR, Role.CLIENT})
@@ -46,7 +48,7 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         """How many connections each host has at present."""
         self._hosts_lock = threading.Lock()
         self._waiting: dict[int, tuple[socket.socket, float]] = {}
-        """Connections whose request is not there yet, by the thread that waits for it, and until when."""
+        """Connections by the thread that serves them, and until when: first for the request, then for the answer."""
         self._security = security
         self._logger = logger
         if ":" in host:
@@ -92,8 +94,9 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
                 self._hosts -= Counter([str(client_address[0])])
 
     def request_has_come(self) -> None:
-        """Note that the request of the calling thread is there."""
-        self._waiting.pop(threading.get_ident(), None)
+        """Give the calling thread, whose request is there, what is left of the time of its connection."""
+        watched, until = self._waiting[threading.get_ident()]
+        self._waiting[threading.get_ident()] = watched, until - REQUEST_SECONDS + CONNECTION_SECONDS
 
     def service_actions(self) -> None:
         """End what is waited for too long; the server's own thread comes here twice a second."""
@@ -146,7 +149,7 @@ class _Handler(WSGIRequestHandler):
     server: MetricsEndpoint
 
     def parse_request(self) -> bool:
-        """Read the head of the request, which ends the time that it has."""
+        """Read the head of the request, after which the answer has its time."""
         came = super().parse_request()
         self.server.request_has_come()
         return came

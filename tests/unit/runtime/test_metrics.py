@@ -255,3 +255,24 @@ def test_metrics_are_encrypted_when_everything_is(tmp_path):
     with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", timeout=10, context=context) as answer:
         assert b"snapline_jobmanager_one 1.0" in answer.read()
     server.stop()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_who_reads_an_answer_slowly_under_tls_has_one_deadline(tmp_path, monkeypatch):
+    """Each record of TLS had a time of its own, so that a byte now and then held a thread for ever."""
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr(metrics_endpoint, "CONNECTION_SECONDS", 2.0, raising=False)
+    security = Security.from_configuration(Configuration(Authority(tmp_path).settings))
+    many = [Sample("jobmanager", "one", 1, {"name": f"{number:0100000}"}) for number in range(80)]
+    server = MetricsServer(lambda: many, silent_logger(), security=security)
+    port = server.start("127.0.0.1", 0)
+    before = threading.active_count()
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    context.load_cert_chain(tmp_path / "node.pem", tmp_path / "node.key")
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as slow:
+            slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert slow.recv(1) == b"H"
+            wait_until(lambda: threading.active_count() <= before, "the end of its thread")
+    server.stop()
