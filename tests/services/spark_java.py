@@ -59,10 +59,12 @@ def ensure_quick_java() -> None:
 
 
 def write_archive() -> None:
-    """Run the program and let its Java write the archive at its end, if there is none of this Java and this Spark."""
+    """Run the program and let its Java write the archive at its end, if there is none of this Java and this Spark. A Java
+    that writes none, as one without an archive of its own classes, is asked once."""
     home = ensure_java()
     archive = _archive(home.java)
-    if archive.is_file():
+    asked_before = archive.with_suffix(".none")
+    if archive.is_file() or asked_before.is_file():
         return
     SPARK_CONF.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=DIRECTORY) as directory:
@@ -77,7 +79,8 @@ def write_archive() -> None:
         if done.returncode == 0 and written.is_file():
             written.replace(archive)
         else:
-            print(f"No archive of Spark's classes, tests take longer: {done.stderr[-1000:]}", file=sys.stderr)
+            asked_before.write_text(done.stderr)
+            print(f"Java {home.version} writes no archive of Spark's classes: tests take longer.", file=sys.stderr)
 
 
 def _archive(java: Path) -> Path:
