@@ -59,8 +59,8 @@ def ensure_quick_java() -> None:
 
 
 def write_archive() -> None:
-    """Run the program and let its Java write the archive at its end, if there is none of this Java and this Spark. A Java
-    that writes none, as one without an archive of its own classes, is asked once."""
+    """Run the program and let its Java write the archive at its end, if there is none of this Java and this Spark. A
+    Java that writes none, as one without an archive of its own classes, is asked once."""
     home = ensure_java()
     archive = _archive(home.java)
     asked_before = archive.with_suffix(".none")

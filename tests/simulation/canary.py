@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from snapline.coordinator.actors import checkpoint_io
+from snapline.coordinator.checkpoint import publication
 from snapline.coordinator.checkpoint.events import CheckpointStored
 from snapline.coordinator.checkpoint.in_flight import CheckpointsInFlight
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
@@ -165,6 +166,12 @@ def _believe_strangers() -> Iterator[None]:
 def _believe_a_stranger() -> Iterator[None]:
     """It answers everything that it hears, so that some of it comes before what is true."""
     with _believe_strangers(), patch.object(strangers, "ANSWERING", 1.0):
+        yield
+
+
+@contextmanager
+def _believe_every_name() -> Iterator[None]:
+    with patch.object(publication, "may_be_claimed", lambda path: True):
         yield
 
 
@@ -764,6 +771,12 @@ CANARIES: dict[str, Canary] = {
         _believe_a_stranger,
         _with_busy_stranger,
         seed=527,
+    ),
+    "believe every name": Canary(
+        "a job deletes what a claimed snapshot names, whoever has written it",
+        _believe_every_name,
+        with_stranger,
+        seed=242,
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

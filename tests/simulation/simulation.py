@@ -274,6 +274,9 @@ class Simulation:
             strict=not self._is_fork and self.faults.nothing_was_lost,
             owned=tuple(self.user.owned),
         )
+        for path, data in self.user.precious.items():
+            if not self.disk.files.exists(path) or self.disk.files.get(path) != data:
+                raise Violation(f"{path}, which a claimed snapshot named and no task has written, is gone or changed")
         left = [copy for machine in self.cluster.machines for copy in machine.left()]
         if left:
             raise Violation(f"{len(left)} copies of state are left behind, such as {left[:5]}")

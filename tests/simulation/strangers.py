@@ -3,7 +3,8 @@ with any field changed, for the tasks and resources of others, or as bytes that 
 
 The stranger hears everything. It dials the ResourceManager and the JobMasters as a TaskManager does, and what it says
 goes through the boundary of a real coordinator: the bytes are decoded with their bounds, and the role of its credential
-is looked at. What it may say for tasks that were deployed on itself it does not say, because it would be believed. The
+is looked at. What it may say for tasks that were deployed on itself it does not say, because it would be believed. A
+snapshot that the user's next job claims names files of others, which must still be there in the end. The other
 oracles are those of honest runs: no lie ends a coordinator, completes a checkpoint, deletes a file or changes what a
 job puts out. Only runs that ask for the fault `STRANGER` have one.
 """
@@ -18,7 +19,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, parse_metadata
 from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle
 from snapline.dataflow.wire.codec import WireError, decode_envelope
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, RegisterTaskExecutorAtJobMaster
@@ -34,6 +37,7 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.message_permissions import refuse_message
+from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.testing.simulated.world import Process, World
 from tests.simulation.electing_cluster import ElectingCluster
 
@@ -215,6 +219,29 @@ class Stranger:
         self.refused += 1
         self._open.pop(connection, None)
         self._process.world.network.close(NAME, connection)
+
+
+def name_precious_files(files: MemoryStorage, location: str) -> dict[str, bytes]:
+    """Change a snapshot so that its state lies in files of somebody else, with names that no task gives, and return
+    these. The snapshot can be restored as before; a job that claims it may not delete them."""
+    directory = location.strip("/")
+    precious: dict[str, bytes] = {}
+
+    def moved(handle: StreamStateHandle) -> StreamStateHandle:
+        if not isinstance(handle, SegmentStateHandle):
+            return handle
+        name = f"precious/{handle.path.strip('/').replace('/', '-')}"
+        precious[name] = files.get(handle.path.strip("/"))
+        files.put(name, precious[name])
+        return replace(handle, path=f"/{name}")
+
+    metadata = parse_metadata(files.get(f"{directory}/{METADATA_FILE_NAME}"), location)
+    operators = tuple(
+        replace(each, subtasks={index: state.with_handles(moved) for index, state in each.subtasks.items()})
+        for each in metadata.operators
+    )
+    files.put(f"{directory}/{METADATA_FILE_NAME}", build_metadata(replace(metadata, operators=operators), location))
+    return precious
 
 
 def _attempts(message: Any) -> set[Any]:

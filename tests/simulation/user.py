@@ -37,6 +37,7 @@ from snapline.testing.simulated.task_manager_process import SimulatedTaskManager
 from snapline.testing.simulated.world import Violation, World
 from tests.simulation.electing_cluster import ElectingCluster
 from tests.simulation.options import Options
+from tests.simulation.strangers import STRANGER, name_precious_files
 
 SAVEPOINTS = "/savepoints"
 CHECKPOINTS = "checkpoints"
@@ -67,6 +68,8 @@ class User:
         """The checkpoint of the cancelled job that the user goes on from."""
         self.owned: list[str] = []
         """Files that belong to the user."""
+        self.precious: dict[str, bytes] = {}
+        """Files of somebody else that a snapshot named which the job claimed."""
         self.may_have_drained_with: list[int] = []
         """Savepoints of which the user does not know whether they were the last thing the job did."""
         self._stop_is_unclear = False
@@ -105,6 +108,9 @@ class User:
             claimed = f"{directory}chk-{self.retained}/"
             files = [file for file, _ in self._cluster.disk.files.list(directory.rstrip("/"))]
             self.owned += [file for file in files if not (claim and file.startswith(claimed))]
+        if claim and path != NOWHERE and STRANGER in self._options.faults.enabled:
+            self.precious |= name_precious_files(self._cluster.disk.files, path)
+            self.owned += self.precious
         self.graph = replace(
             graph,
             job_id=JobID(f"6{self.graph.job_id[1:]}"),
