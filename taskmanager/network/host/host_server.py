@@ -38,6 +38,8 @@ ANSWER_SECONDS = 1.5
 MAX_GREETING_BYTES = 1 << 14
 MAX_NEWCOMERS = 64
 """So many may be connected that have not said who they are; more are closed at once."""
+SEND_BUFFER_BYTES = 1 << 20
+"""What the kernel is asked to take of batches that the peer has not read yet; it may take less."""
 _BACKLOG = 64
 _PAUSE_SECONDS = 0.05
 _CREDENTIALS = struct.Struct("3i")
@@ -111,6 +113,7 @@ class HostServer:
             if self._newcomers >= MAX_NEWCOMERS or not _is_own_user(connection):
                 connection.close()
                 continue
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             reader = SocketReader(connection, MAX_GREETING_BYTES)
             thread = threading.Thread(target=self._serve, args=(reader,), name="exchange-host-stream", daemon=True)
             with self._lock:
