@@ -56,6 +56,10 @@ OpenServedChannel = Callable[[str, frames.OpenChannel, InputChannelListener], Se
 under `channel_id`."""
 
 
+MOST_STEPS_FOR_OTHERS = 64
+"""Whoever finds nobody writing writes what comes meanwhile, too, but no more than this in a row."""
+
+
 class OutboundStream:
     """One stream. The listener of its channels, whose index is their number on the stream."""
 
@@ -233,7 +237,7 @@ class OutboundStream:
 
     def _send_in_place(self) -> None:
         """Send what is to be sent, unless another thread does, which looks again when it has let go. What the peer does
-        not take at once is left to the sender's thread."""
+        not take at once, and what would keep this thread for long, is left to the sender's thread."""
         while self._writer_in_place is not None and not self._is_behind and self._has_step:
             if not self._sending.acquire(blocking=False):
                 return
@@ -243,8 +247,9 @@ class OutboundStream:
                 self._sending.release()
 
     def _send_while_taken(self) -> None:
-        writer = self._writer_in_place
+        writer, steps = self._writer_in_place, 0
         while writer is not None and not self._is_behind:
+            steps += 1
             with self._changed:
                 step = None if self._stopping else self._take_step()
             if step is None:
@@ -261,7 +266,7 @@ class OutboundStream:
                 self._tell_defect(writer, error)
                 self._stop()
                 raise
-            if writer.is_behind:
+            if writer.is_behind or steps == MOST_STEPS_FOR_OTHERS:
                 with self._changed:
                     self._is_behind = True
                     self._changed.notify()
