@@ -159,10 +159,13 @@ class CheckpointIo:
                     return CheckpointStoreFailed(checkpoint_id, detail, published_by_other=True)
             if effect.register:
                 pointing.append(None)
+                pointer = encode_pointer(checkpoint)
                 try:
-                    self._pointers.add(checkpoint_id, encode_pointer(checkpoint))
+                    self._pointers.add(checkpoint_id, pointer)
                 except PointerExists as error:
-                    return CheckpointStoreFailed(checkpoint_id, str(error))
+                    # A leader that died may have begun with the same snapshot, and its write have come late.
+                    if effect.write_metadata or not self._pointers.contains(checkpoint_id, pointer):
+                        return CheckpointStoreFailed(checkpoint_id, str(error))
             return CheckpointStored(checkpoint_id)
 
         def failed(error: BaseException) -> CheckpointStoreFailed:
