@@ -147,6 +147,28 @@ def test_so_many_may_be_silent_and_no_more(monkeypatch: pytest.MonkeyPatch) -> N
     wait_until(lambda: threads_on_host() == 0, "the strangers are gone")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_greeting_that_breaks_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else, after as many as may be silent, nobody of this host would be let in any more."""
+
+    def broken(self: ExchangeSecurity) -> ExchangeSecurity:
+        raise ValueError("a defect")
+
+    with FlightExchange(SETTINGS) as producers, FlightExchange(SETTINGS) as consumers:
+        with monkeypatch.context() as patched, contextlib.ExitStack() as stack:
+            patched.setattr(host_server, "MAX_NEWCOMERS", 2)
+            patched.setattr(ExchangeSecurity, "current", broken)
+            for _ in range(3):
+                stranger = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                stranger.settimeout(PATIENCE_SECONDS)
+                stranger.connect(host_server._name(producers.address))
+                assert stranger.recv(1) == b""
+            server = producers._server._on_host
+            assert server is not None
+            wait_until(lambda: server._newcomers == 0, "the strangers are forgotten")
+        read_one(producers, consumers)
+
+
 def test_another_version_is_named(producers: FlightExchange, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the consumer's side, because its task fails."""
     monkeypatch.setattr(host_server, "stream_descriptor", lambda edge_id: f"snapline.exchange/99 {edge_id}".encode())

@@ -33,6 +33,7 @@ from snapline.taskmanager.network.host.socket_messages import (
 GREETING_SECONDS = 10.0
 """How long each step of a greeting may take."""
 CLOSE_SECONDS = 1.0
+"""How long closing waits for the threads of connections that it has ended."""
 ANSWER_SECONDS = 1.5
 """How long one attempt waits for the peer's answer."""
 MAX_GREETING_BYTES = 1 << 14
@@ -130,10 +131,12 @@ class HostServer:
         """One connection, on its thread."""
         edge_id = ""
         try:
-            with contextlib.suppress(OSError, StopIteration, ProtocolError):
-                edge_id = self._greet(reader)
-            with self._lock:
-                self._newcomers -= 1
+            try:
+                with contextlib.suppress(OSError, StopIteration, ProtocolError):
+                    edge_id = self._greet(reader)
+            finally:
+                with self._lock:
+                    self._newcomers -= 1
             if edge_id:
                 reader.max_bytes = MAX_BYTES
                 self._open_stream(edge_id, reader, SocketWriter(reader.connection))
