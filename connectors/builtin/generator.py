@@ -131,9 +131,9 @@ class GeneratedSplit:
         """The position that `_key` and `_value` are one full batch before."""
         self._key: UInt64Array = np.empty(0, np.uint64)
         self._value: UInt64Array = np.empty(0, np.uint64)
-        self._ahead = (self._key, self._value)
-        """Keys and values of the events from `_ahead_from` on."""
-        self._ahead_from = 0
+        self._ahead: list[pa.Array] = []
+        """The columns of the events from `_ahead_from` on, which were made ahead."""
+        self._ahead_from = self._ahead_end = 0
         self._event_interval_us = source.event_interval_us
         self._offsets_us: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """Event times of a full batch, relative to its first."""
@@ -145,40 +145,45 @@ class GeneratedSplit:
         """Events left; None without end."""
         return None if self.end is None else self.end - self.position
 
-    def columns(self, count: int, scratch: UInt64Array) -> list[pa.Array]:
-        """Keys and values of the next `count` events."""
+    def columns(self, count: int, scratch: UInt64Array, *, with_times: bool) -> list[pa.Array]:
+        """Keys and values of the next `count` events, and their event times if they have any."""
         if count != self._full:
-            key, value = self._portion(count)
-        elif self._ready_for == self.position:
+            return self._portion(count, with_times=with_times)
+        if self._ready_for == self.position:
             key = _advance(self._key, self._key_step, self._modulus, scratch)
             value = _advance(self._value, self._value_step, _VALUES, scratch)
         else:
             key, value = self._computed(count)
+        columns = self._made(self.position, key, value, with_times=with_times)
         self.position += count
-        if count == self._full:
-            self._key, self._value, self._ready_for = key, value, self.position
-        return [fixed_array(column.view(np.int64), None, pa.int64()) for column in (key, value)]
+        self._key, self._value, self._ready_for = key, value, self.position
+        return columns
 
-    def _portion(self, count: int) -> tuple[UInt64Array, UInt64Array]:
-        """A few events of those that were computed ahead: ten calls of numpy cost as much for five rows as for a
-        thousand."""
+    def _portion(self, count: int, *, with_times: bool) -> list[pa.Array]:
+        """A few events of those that were made ahead: to make five rows costs as much as to make a thousand."""
+        if not self._ahead_from <= self.position <= self._ahead_end - count:
+            rows = max(count, ROWS_AHEAD)
+            self._ahead = self._made(self.position, *self._computed(rows), with_times=with_times)
+            self._ahead_from, self._ahead_end = self.position, self.position + rows
         start = self.position - self._ahead_from
-        if not 0 <= start <= len(self._ahead[0]) - count:
-            self._ahead, self._ahead_from, start = self._computed(max(count, ROWS_AHEAD)), self.position, 0
-        key, value = self._ahead
-        return key[start : start + count], value[start : start + count]
+        self.position += count
+        return [column.slice(start, count) for column in self._ahead]
+
+    def _made(self, position: int, key: UInt64Array, value: UInt64Array, *, with_times: bool) -> list[pa.Array]:
+        columns = [fixed_array(column.view(np.int64), None, pa.int64()) for column in (key, value)]
+        return [*columns, self._event_times(position, len(key))] if with_times else columns
 
     def _computed(self, count: int) -> tuple[UInt64Array, UInt64Array]:
         first = self.position * self._of + self._residue
         index = np.arange(first, first + count * self._of, self._of, dtype=np.uint64)
         return index % self._modulus * self._multiplier % self._modulus, index % _VALUES
 
-    def event_times(self, count: int) -> pa.Array:
-        """The times of the `count` events before the position."""
+    def _event_times(self, position: int, count: int) -> pa.Array:
+        """The times of the `count` events from the position on."""
         step_us = self._of * self._event_interval_us
         if len(self._offsets_us) < count:
             self._offsets_us = np.arange(count, dtype=np.int64) * step_us
-        first_us = (self.position - count) * step_us + self._residue * self._event_interval_us
+        first_us = position * step_us + self._residue * self._event_interval_us
         return fixed_array(self._offsets_us[:count] + first_us, None, pa.timestamp("us"))
 
     def snapshot(self) -> SourceSplit:
@@ -243,11 +248,9 @@ class GeneratorReader(SourceReader):
                 wake_at_ms = limiter.wake_at_ms(now_ms, count)
                 return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=wake_at_ms, finished_splits=finished)
             count = granted
-        columns = split.columns(count, self._scratch)
+        columns = split.columns(count, self._scratch, with_times=bool(self._source.event_time_column))
         if self._source.created_at_column:
-            columns.append(self._created_at(now_ms, count))
-        if self._source.event_time_column:
-            columns.append(split.event_times(count))
+            columns.insert(2, self._created_at(now_ms, count))
         if count == remaining:
             self._unfinished.remove(split)
             finished = (*finished, split.split_id)

@@ -54,6 +54,10 @@ ENCODING_AT_ONCE = 2
 WAITING_BYTES = 80 << 20
 """... and none more while this much of it is encoded and not yet durable; more than SEGMENT_BYTES, at which it is
 written."""
+SMALL_BYTES = 16 << 10
+SMALL_IN_A_ROW = 4
+"""A task that has had so many snapshots of no more bytes encodes the next one itself: that takes less than to wake a
+thread for it. One that has grown since then stops its task for as long as it takes, once."""
 SHARED_LOCATION = "shared"
 """Directory of what several checkpoints refer to, below the checkpoint directory of the job (as in Flink)."""
 
@@ -132,15 +136,22 @@ class SnapshotUploader:
         plans: Sequence[BlobPlan],
         on_done: Callable[[SnapshotAnswer], None],
         memory_threshold_bytes: int | None = None,
+        *,
+        in_place: bool = False,
     ) -> int:
-        """Begin; returns the ticket for `cancel`. `on_done` is called from any thread, perhaps before this returns."""
+        """Begin; returns the ticket for `cancel`. `on_done` is called from any thread, perhaps before this returns.
+        `in_place`: the calling thread encodes."""
         ticket = next(self._tickets)
         with self._lock:
             self._running[ticket] = _Running(tuple(plans), on_done)
             self._held[ticket] = _Held(deque(enumerate(plans)))
             effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans), memory_threshold_bytes))
         self._perform(effects)
-        self._encode_more()
+        if in_place:
+            for first in self._take_held(1):
+                self._encode(*first)
+        else:
+            self._encode_more()
         return ticket
 
     def _encode_more(self) -> None:
@@ -292,6 +303,8 @@ class TaskSnapshotSink:
         """The acknowledged snapshots of which nobody has said yet that the coordinator knows them."""
         self._copied: dict[CheckpointID, None] = {}
         """With local recovery: checkpoints (savepoints have no copies) of which nobody has said what became of them."""
+        self._small_in_a_row = 0
+        """The snapshots since the last one that was not small, or failed."""
 
     def start(
         self,
@@ -315,13 +328,23 @@ class TaskSnapshotSink:
         shared = [plan for plan in plans if plan.is_shared]
         threshold_bytes = self._memory_threshold_bytes
         if not shared:
-            self._tickets[checkpoint_id] = (self._uploader.start(group, plans, on_done, threshold_bytes),)
+            is_small = self._small_in_a_row >= SMALL_IN_A_ROW
+            ticket = self._uploader.start(group, plans, self._measured(on_done), threshold_bytes, in_place=is_small)
+            self._tickets[checkpoint_id] = (ticket,)
             return
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
         shared_group = SegmentGroup(base, SHARED_LOCATION, checkpoint_id, local_job)
         first = self._uploader.start(shared_group, shared, both.take_answer, threshold_bytes)
         self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.take_answer, threshold_bytes))
+
+    def _measured(self, on_done: Callable[[Any], None]) -> Callable[[Any], None]:
+        def take_answer(answer: SnapshotAnswer) -> None:
+            is_small = isinstance(answer, TaskStateSnapshot) and answer.state_size_bytes <= SMALL_BYTES
+            self._small_in_a_row = self._small_in_a_row + 1 if is_small else 0
+            on_done(answer)
+
+        return take_answer
 
     def cancel(self, checkpoint_id: CheckpointID) -> None:
         """Abandon; delete what was written, unless that was acknowledged."""

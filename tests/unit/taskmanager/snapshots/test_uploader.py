@@ -32,7 +32,13 @@ from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots import restore
 from snapline.taskmanager.snapshots.restore import SnapshotReader
-from snapline.taskmanager.snapshots.uploader import MAX_UNSETTLED, SnapshotUploader, TaskSnapshotSink
+from snapline.taskmanager.snapshots.uploader import (
+    MAX_UNSETTLED,
+    SMALL_BYTES,
+    SMALL_IN_A_ROW,
+    SnapshotUploader,
+    TaskSnapshotSink,
+)
 from snapline.taskmanager.task.task_restore import decode_channel_state
 
 HEAD, TAIL = OperatorID("head"), OperatorID("tail")
@@ -556,3 +562,33 @@ def test_a_large_snapshot_is_not_in_memory_all_at_once(
     gated_uploader.close()
     assert ["release"] * 20 == [part.calls[-1] for part in parts]
     assert answers.empty()
+
+
+def test_a_task_whose_snapshots_are_small_encodes_the_next_one_itself(memory: MemoryStorage) -> None:
+    """Nobody is woken for it, and the answer is there when `start` returns; a large one, or one that fails, goes to the
+    threads again next time, and what has to be written always does."""
+    handed_over: list[int] = []
+
+    class Noting(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            handed_over.append(checkpoint)
+            return super().submit(*args, **kwargs)
+
+    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), pool=Noting(max_workers=2))
+    sink = uploader.for_task(BASE)
+    small, large = b"k" * SMALL_BYTES, b"k" * (SMALL_BYTES + 1)
+    small_ones = [small] * (SMALL_IN_A_ROW + 2)
+    states: list[bytes | ValueError] = [*small_ones, large, *small_ones, ValueError("lost"), small]
+    answers: queue.Queue[Any] = queue.Queue()
+    for checkpoint, data in enumerate(states, 1):
+        part = Part(error=data) if isinstance(data, ValueError) else Part(data)
+        answers = begin(sink, (HEAD, OperatorSnapshot(keyed=(part,))), checkpoint=checkpoint)
+        found = answers.get_nowait() if checkpoint not in handed_over else answer(answers)
+        assert data == (found if isinstance(data, ValueError) else found.operators[HEAD].managed_keyed[0].handle.data)
+        assert ["encode", "release"] == part.calls
+        sink.acknowledged(CheckpointID(checkpoint), found)
+    uploader.close()
+
+    first_threads = range(1, SMALL_IN_A_ROW + 1)
+    after_large = range(len(small_ones) + 2, len(small_ones) + 2 + SMALL_IN_A_ROW)
+    assert [*first_threads, *after_large, 2 * len(small_ones) + 3] == handed_over
