@@ -98,7 +98,7 @@ class TaskManager:
         )
         towards = config.addresses[0] if zookeeper is None else zookeeper.quorum.partition("/")[0].partition(",")[0]
         host = config.bind_host or host_towards(towards)
-        self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host))
+        self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host), logger)
         self._clock = SystemClock()
         self._process = ProcessWatch()
         self._timers = TimerScheduler(self._clock)

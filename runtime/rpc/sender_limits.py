@@ -21,7 +21,7 @@ LOOK_SECONDS = 2.0
 
 
 class RefusalLog:
-    """One line about each sender a second at most. Used on the server's loop."""
+    """One line about each sender a second at most. Used by one thread at a time."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger

@@ -4,6 +4,7 @@ what the bytes of a message may be."""
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import socket
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from snapline.runtime.logs import make_logger
 from snapline.taskmanager.network.channels.exchange_contract import ResultSubpartition
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
@@ -107,21 +109,24 @@ def test_a_taken_name_is_left_to_its_owner(consumers: FlightExchange, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "greeting",
+    ("greeting", "why"),
     [
-        b"",
-        b"\xff" * 64,
-        metadata_message(b"x" * (host_server.MAX_GREETING_BYTES + 1)),
-        metadata_message(b"wrong\n" + stream_descriptor(EDGE)),
-        metadata_message(b"secret\nsnapline.exchange/99 " + EDGE.encode()),
+        (b"", "did not say who it is"),
+        (b"\xff" * 64, "did not say who it is"),
+        (metadata_message(b"x" * (host_server.MAX_GREETING_BYTES + 1)), "did not say who it is"),
+        (metadata_message(b"wrong\n" + stream_descriptor(EDGE)), "wrong or missing token"),
+        (metadata_message(b"secret\nsnapline.exchange/99 " + EDGE.encode()), "snapline.exchange/99"),
     ],
     ids=["silence", "noise", "too long", "a wrong token", "another version"],
 )
-def test_who_does_not_say_who_he_is_is_closed(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is silent, says too much, shows a wrong secret or speaks another version; others read on."""
+def test_who_does_not_say_who_he_is_is_closed(greeting: bytes, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is silent, says too much, shows a wrong secret or speaks another version, which stands in the log; others
+    read on."""
     monkeypatch.setattr(host_server, "GREETING_SECONDS", 0.2 if not greeting else 600.0)
     settings = ExchangeSettings(security=ExchangeSecurity(("secret",)))
-    with FlightExchange(settings) as producers, FlightExchange(settings) as consumers:
+    log = io.StringIO()
+    logger = make_logger("taskmanager", stream=log)
+    with FlightExchange(settings, logger) as producers, FlightExchange(settings) as consumers:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.settimeout(PATIENCE_SECONDS)
             stranger.connect(host_server._name(producers.address))
@@ -129,6 +134,31 @@ def test_who_does_not_say_who_he_is_is_closed(greeting: bytes, monkeypatch: pyte
             with contextlib.suppress(ConnectionError):
                 while stranger.recv(1 << 16):
                     pass
+        read_one(producers, consumers)
+    (line,) = log.getvalue().splitlines()
+    assert (f"process {os.getpid()} of user {os.geteuid()}" in line, why in line) == (True, True), line
+
+
+def test_a_host_without_another_thread_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes meanwhile is closed; it was the end of the thread that accepts, and nobody came in any more."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "exchange-host-stream":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with FlightExchange(SETTINGS) as producers, FlightExchange(SETTINGS) as consumers:
+        with monkeypatch.context() as without_threads:
+            without_threads.setattr(threading.Thread, "start", refuse)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as early:
+                early.settimeout(PATIENCE_SECONDS)
+                early.connect(host_server._name(producers.address))
+                with contextlib.suppress(ConnectionError):
+                    assert early.recv(1) == b""
+        connected = connect_on_host(producers.address, EDGE, ExchangeSecurity())
+        assert connected is not None
+        connected[0].close()
         read_one(producers, consumers)
 
 

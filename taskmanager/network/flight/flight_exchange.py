@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from snapline.dataflow import config
+from snapline.runtime.logs import Logger
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
 from snapline.taskmanager.network.channels.gathering import GATHERED_ROWS
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
@@ -88,7 +89,8 @@ class _StreamKey:
 class FlightExchange:
     """A running exchange (Exchange); may be used from any thread. Create it after the last fork, close it once."""
 
-    def __init__(self, settings: ExchangeSettings | None = None) -> None:
+    def __init__(self, settings: ExchangeSettings | None = None, logger: Logger | None = None) -> None:
+        """`logger` is told who was not let in."""
         self._settings = settings = settings or ExchangeSettings()
         host = settings.advertised_host or settings.bind_host
         if host in _ANY_HOST:
@@ -120,6 +122,7 @@ class FlightExchange:
             self.programs,
             advertised_host=host,
             by_host_sockets=settings.by_host_sockets,
+            logger=logger,
         )
         # A thread that comes back from Flight while the interpreter ends would abort the process.
         atexit.register(self.close)

@@ -18,6 +18,8 @@ from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
+from snapline.runtime.logs import Logger, silent_logger
+from snapline.runtime.rpc.sender_limits import RefusalLog
 from snapline.runtime.rpc.tcp_connections import (
     is_free,
     notice_lost_hosts,
@@ -38,6 +40,8 @@ TICKET = "Ticket "
 GOODBYE_SECONDS = 0.5
 """How long peers have to hang up."""
 SHUTDOWN_SECONDS = 1.0
+_CALLER = "a caller of Flight"
+"""Flight does not say who it is before it is let in."""
 RENEW_SECONDS = 5.0
 """How often is looked for new certificates."""
 
@@ -59,8 +63,12 @@ class ExchangeServer:
         *,
         advertised_host: str = "",
         by_host_sockets: bool = False,
+        logger: Logger | None = None,
     ) -> None:
-        """`by_host_sockets`: TaskManagers of this host may read by its sockets, under the advertised address."""
+        """`by_host_sockets`: TaskManagers of this host may read by its sockets, under the advertised address. `logger`
+        is told who was not let in."""
+        self._refusals = RefusalLog(logger or silent_logger())
+        self._refusing = threading.Lock()
         self._open_channel = open_channel
         self._programs = programs or OfferedPlaces()
         self._security = security
@@ -76,11 +84,18 @@ class ExchangeServer:
         self._newcomers = ExchangeNewcomers(self.port)
         self._newcomers.start()
         self.address = _address(advertised_host or host, self.port)
-        self._on_host = HostServer(self.address, security, self.serve_on_host) if by_host_sockets else None
+        self._on_host: HostServer | None = None
+        if by_host_sockets:
+            self._on_host = HostServer(self.address, security, self.serve_on_host, self.refused)
         self._renewing: threading.Thread | None = None
         if security.ca and security.source is not None:
             self._renewing = threading.Thread(target=self._renew, name="exchange-certificates", daemon=True)
             self._renewing.start()
+
+    def refused(self, who: str, reason: str) -> None:
+        """Log that somebody was not let in. Called from any thread."""
+        with self._refusing:
+            self._refusals.write(who, reason)
 
     def _renew(self) -> None:
         """Show new certificates when there are some. Flight cannot change those of a server, so that another one
@@ -231,10 +246,12 @@ def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSec
                 try:
                     read_ticket(current, given.removeprefix(TICKET))
                 except CredentialRefused as refusal:
+                    exchange.refused(_CALLER, str(refusal))
                     raise flight.FlightUnauthenticatedError(str(refusal)) from None
                 return NoMiddleware(is_program=True)
             accepted = [f"Bearer {token}".encode() for token in current]
             if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
+                exchange.refused(_CALLER, "wrong or missing token")
                 raise flight.FlightUnauthenticatedError("wrong or missing token: see security.auth.token")
             return NoMiddleware(is_program=False)
 

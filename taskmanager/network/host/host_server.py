@@ -48,15 +48,23 @@ _WRONG_TOKEN = b"token"
 
 OpenStream = Callable[[str, SocketReader, SocketWriter], None]
 """(edge, reader, writer): serve the stream, until it ends."""
+Refused = Callable[[str, str], None]
+"""(who, why): somebody was not let in. Called from any thread."""
 
 
 def _name(address: str) -> str:
     return f"\0snapline-exchange/{address}"
 
 
-def _is_own_user(connection: socket.socket) -> bool:
+def _peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel says."""
     shown = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(shown)[1] == os.geteuid())
+    process_id, user_id, _ = _CREDENTIALS.unpack(shown)
+    return process_id, user_id
+
+
+def _is_own_user(connection: socket.socket) -> bool:
+    return _peer_of(connection)[1] == os.geteuid()
 
 
 def _end_tls(reader: SocketReader) -> None:
@@ -71,9 +79,12 @@ class HostServer:
     """Listens for the TaskManagers of this host, from now until it is closed; does nothing where sockets have no such
     names, or the name is taken."""
 
-    def __init__(self, address: str, security: ExchangeSecurity, open_stream: OpenStream) -> None:
+    def __init__(
+        self, address: str, security: ExchangeSecurity, open_stream: OpenStream, refused: Refused = lambda _, __: None
+    ) -> None:
         self._security = security
         self._open_stream = open_stream
+        self._refused = refused
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._newcomers = 0
@@ -111,29 +122,46 @@ class HostServer:
             except OSError:  # closed, or there is no file left
                 self._closed.wait(_PAUSE_SECONDS)
                 continue
-            if self._newcomers >= MAX_NEWCOMERS or not _is_own_user(connection):
+            if not self._let_in(connection):
                 connection.close()
-                continue
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            reader = SocketReader(connection, MAX_GREETING_BYTES)
-            thread = threading.Thread(target=self._serve, args=(reader,), name="exchange-host-stream", daemon=True)
-            with self._lock:
-                if self._closed.is_set():
-                    reader.close()
-                    break
-                self._newcomers += 1
-                self._serving[reader] = thread
-                thread.start()
         if listener is not None:
             listener.close()
 
-    def _serve(self, reader: SocketReader) -> None:
+    def _let_in(self, connection: socket.socket) -> bool:
+        """Serve the connection on a thread of its own; False when it is to be closed."""
+        who = "somebody on this host"
+        try:
+            process_id, user_id = _peer_of(connection)
+            who = f"process {process_id} of user {user_id} on this host"
+            if user_id != os.geteuid():
+                self._refused(who, "TaskManagers of another user are not let in by sockets of the host")
+                return False
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            reader = SocketReader(connection, MAX_GREETING_BYTES)
+            thread = threading.Thread(target=self._serve, args=(reader, who), name="exchange-host-stream", daemon=True)
+            with self._lock:
+                if self._closed.is_set():
+                    return False
+                if self._newcomers < MAX_NEWCOMERS:
+                    thread.start()  # it waits for the lock before it takes itself off
+                    self._newcomers += 1
+                    self._serving[reader] = thread
+                    return True
+        except (OSError, RuntimeError) as error:  # it has gone already, or no thread can be started
+            self._refused(who, f"the connection cannot be served: {error}")
+            return False
+        self._refused(who, f"{MAX_NEWCOMERS} have not said who they are yet")
+        return False
+
+    def _serve(self, reader: SocketReader, who: str) -> None:
         """One connection, on its thread."""
         edge_id = ""
         try:
             try:
-                with contextlib.suppress(OSError, StopIteration, ProtocolError):
-                    edge_id = self._greet(reader)
+                edge_id = self._greet(reader, who)
+            except (OSError, StopIteration, ProtocolError) as error:
+                if not self._closed.is_set():
+                    self._refused(who, f"it did not say who it is: {str(error) or 'it has hung up'}")
             finally:
                 with self._lock:
                     self._newcomers -= 1
@@ -145,7 +173,7 @@ class HostServer:
                 del self._serving[reader]
             reader.close()
 
-    def _greet(self, reader: SocketReader) -> str:
+    def _greet(self, reader: SocketReader, who: str) -> str:
         """The edge that is asked for; empty: nobody is let in."""
         security = self._security.current()
         reader.connection.settimeout(GREETING_SECONDS)
@@ -159,11 +187,13 @@ class HostServer:
         refusal, edge_id = b"", ""
         if security.tokens and not any(hmac.compare_digest(token, each.encode()) for each in security.tokens):
             refusal = _WRONG_TOKEN
+            self._refused(who, "wrong or missing token")
         else:
             try:
                 edge_id = edge_of_descriptor(command)
             except ProtocolError as error:
                 refusal = str(error).encode()
+                self._refused(who, str(error))
         reader.connection.sendall(metadata_message(refusal))
         _end_tls(reader)
         return edge_id
