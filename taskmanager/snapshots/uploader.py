@@ -148,8 +148,8 @@ class SnapshotUploader:
             effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans), memory_threshold_bytes))
         self._perform(effects)
         if in_place:
-            for first in self._take_held(1):
-                self._encode(*first)
+            while mine := self._take_held(1, ticket):
+                self._encode_one(*mine[0])
         else:
             self._encode_more()
         return ticket
@@ -159,8 +159,9 @@ class SnapshotUploader:
         for ticket, index, plan in self._take_held():
             self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
 
-    def _take_held(self, most: int | None = None) -> list[tuple[int, int, BlobPlan]]:
-        """What may be encoded now, so many blobs at most; those of snapshots that are over are released."""
+    def _take_held(self, most: int | None = None, of: int | None = None) -> list[tuple[int, int, BlobPlan]]:
+        """What may be encoded now, so many blobs at most, of all snapshots or one; those of snapshots that are over are
+        released."""
         with self._lock:
             begin: list[tuple[int, int, BlobPlan]] = []
             over: list[BlobPlan] = []
@@ -170,6 +171,7 @@ class SnapshotUploader:
                     held.plans.clear()
                 while (
                     held.plans
+                    and of in {None, ticket}
                     and len(begin) != most
                     and held.encoding < ENCODING_AT_ONCE
                     and self._planner.waiting_bytes(ticket) < WAITING_BYTES

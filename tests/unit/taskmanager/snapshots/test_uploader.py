@@ -40,6 +40,7 @@ from snapline.taskmanager.snapshots.uploader import (
     TaskSnapshotSink,
 )
 from snapline.taskmanager.task.task_restore import decode_channel_state
+from tests.services.cluster import wait_until
 
 HEAD, TAIL = OperatorID("head"), OperatorID("tail")
 BASE = "memory://uploads"
@@ -592,3 +593,29 @@ def test_a_task_whose_snapshots_are_small_encodes_the_next_one_itself(memory: Me
     first_threads = range(1, SMALL_IN_A_ROW + 1)
     after_large = range(len(small_ones) + 2, len(small_ones) + 2 + SMALL_IN_A_ROW)
     assert [*first_threads, *after_large, 2 * len(small_ones) + 3] == handed_over
+
+
+def test_a_task_that_encodes_its_own_snapshot_encodes_no_other(
+    gated: Gated, gated_uploader: SnapshotUploader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held back of a large one of its neighbour would have stopped it."""
+    sink, neighbour = gated_uploader.for_task(BASE), gated_uploader.for_task(BASE)
+    for checkpoint in range(1, SMALL_IN_A_ROW + 1):
+        answer(begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(b"k"),))), checkpoint=checkpoint))
+    monkeypatch.setattr("snapline.taskmanager.snapshots.uploader.WAITING_BYTES", 250_000)
+    gated_uploader._planner._segment_bytes = 200_000
+    parts = [Part() for _ in range(20)]
+    answers = begin(neighbour, (HEAD, OperatorSnapshot(keyed=tuple(parts))))
+    wait_until(
+        lambda: [held.encoding for held in gated_uploader._held.values()] == [0],
+        "what is encoded waits for the storage",
+    )
+    encoded = sum("encode" in part.calls for part in parts)
+    monkeypatch.undo()
+
+    own = begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(b"k"),))), checkpoint=SMALL_IN_A_ROW + 1)
+
+    assert b"k" == own.get_nowait().operators[HEAD].managed_keyed[0].handle.data
+    assert encoded == sum("encode" in part.calls for part in parts) < 20
+    gated.gate.set()
+    assert 20 == len(answer(answers).operators[HEAD].managed_keyed)
