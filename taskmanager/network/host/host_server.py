@@ -37,6 +37,8 @@ CLOSE_SECONDS = 1.0
 ANSWER_SECONDS = 1.5
 """How long one attempt waits for the peer's answer."""
 MAX_GREETING_BYTES = 1 << 14
+MAX_REASON = 300
+"""Characters of what is logged of a refusal."""
 MAX_NEWCOMERS = 64
 """So many may be connected that have not said who they are; more are closed at once."""
 SEND_BUFFER_BYTES = 1 << 20
@@ -129,16 +131,15 @@ class HostServer:
 
     def _let_in(self, connection: socket.socket) -> bool:
         """Serve the connection on a thread of its own; False when it is to be closed."""
-        who = "somebody on this host"
+        peer = (0, -1)
         try:
-            process_id, user_id = _peer_of(connection)
-            who = f"process {process_id} of user {user_id} on this host"
-            if user_id != os.geteuid():
-                self._refused(who, "TaskManagers of another user are not let in by sockets of the host")
+            peer = _peer_of(connection)
+            if peer[1] != os.geteuid():
+                self._refuse(peer, "TaskManagers of another user are not let in by sockets of the host")
                 return False
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             reader = SocketReader(connection, MAX_GREETING_BYTES)
-            thread = threading.Thread(target=self._serve, args=(reader, who), name="exchange-host-stream", daemon=True)
+            thread = threading.Thread(target=self._serve, args=(reader, peer), name="exchange-host-stream", daemon=True)
             with self._lock:
                 if self._closed.is_set():
                     return False
@@ -148,20 +149,25 @@ class HostServer:
                     self._serving[reader] = thread
                     return True
         except (OSError, RuntimeError) as error:  # it has gone already, or no thread can be started
-            self._refused(who, f"the connection cannot be served: {error}")
+            self._refuse(peer, f"the connection cannot be served: {error}")
             return False
-        self._refused(who, f"{MAX_NEWCOMERS} have not said who they are yet")
+        self._refuse(peer, f"{MAX_NEWCOMERS} have not said who they are yet")
         return False
 
-    def _serve(self, reader: SocketReader, who: str) -> None:
+    def _refuse(self, peer: tuple[int, int], reason: str) -> None:
+        """A user is the sender, because it can begin as many processes as it likes."""
+        process_id, user_id = peer
+        self._refused(f"user {user_id} of this host", f"process {process_id}: {reason[:MAX_REASON]}")
+
+    def _serve(self, reader: SocketReader, peer: tuple[int, int]) -> None:
         """One connection, on its thread."""
         edge_id = ""
         try:
             try:
-                edge_id = self._greet(reader, who)
+                edge_id = self._greet(reader, peer)
             except (OSError, StopIteration, ProtocolError) as error:
                 if not self._closed.is_set():
-                    self._refused(who, f"it did not say who it is: {str(error) or 'it has hung up'}")
+                    self._refuse(peer, f"it did not say who it is: {str(error) or 'it has hung up'}")
             finally:
                 with self._lock:
                     self._newcomers -= 1
@@ -173,7 +179,7 @@ class HostServer:
                 del self._serving[reader]
             reader.close()
 
-    def _greet(self, reader: SocketReader, who: str) -> str:
+    def _greet(self, reader: SocketReader, peer: tuple[int, int]) -> str:
         """The edge that is asked for; empty: nobody is let in."""
         security = self._security.current()
         reader.connection.settimeout(GREETING_SECONDS)
@@ -187,13 +193,13 @@ class HostServer:
         refusal, edge_id = b"", ""
         if security.tokens and not any(hmac.compare_digest(token, each.encode()) for each in security.tokens):
             refusal = _WRONG_TOKEN
-            self._refused(who, "wrong or missing token")
+            self._refuse(peer, "wrong or missing token")
         else:
             try:
                 edge_id = edge_of_descriptor(command)
             except ProtocolError as error:
                 refusal = str(error).encode()
-                self._refused(who, str(error))
+                self._refuse(peer, str(error))
         reader.connection.sendall(metadata_message(refusal))
         _end_tls(reader)
         return edge_id
