@@ -1,4 +1,5 @@
-"""The shell around SegmentPlanner: encodes and writes snapshots on a few threads, and answers the tasks.
+"""The shell around SegmentPlanner: encodes and writes snapshots on a few threads (a task whose snapshots are small
+encodes its own), and answers the tasks.
 
 One uploader per TaskManager, one sink per task (`for_task`). Every answer is the planner's; here are only threads,
 storage and the callbacks. Frozen state is released as soon as it is encoded. A write that was cancelled while it ran is

@@ -81,9 +81,7 @@ class HostServer:
     """Listens for the TaskManagers of this host, from now until it is closed; does nothing where sockets have no such
     names, or the name is taken."""
 
-    def __init__(
-        self, address: str, security: ExchangeSecurity, open_stream: OpenStream, refused: Refused = lambda _, __: None
-    ) -> None:
+    def __init__(self, address: str, security: ExchangeSecurity, open_stream: OpenStream, refused: Refused) -> None:
         self._security = security
         self._open_stream = open_stream
         self._refused = refused

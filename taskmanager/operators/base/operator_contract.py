@@ -161,7 +161,8 @@ class KeyedSnapshotPart(Protocol):
         ...
 
     def encode(self) -> bytes | memoryview:
-        """The file, in the format of `snapline.dataflow.snapshot.state_format`. Runs in an upload thread, once."""
+        """The file, in the format of `snapline.dataflow.snapshot.state_format`. Runs once, in an upload
+        thread, or in the task's own when its snapshots are small."""
         ...
 
     def release(self) -> None:
