@@ -134,6 +134,7 @@ class GeneratedSplit:
         self._ahead: list[pa.Array] = []
         """The columns of the events from `_ahead_from` on, which were made ahead."""
         self._ahead_from = self._ahead_end = 0
+        self._has_times = bool(source.event_time_column)
         self._event_interval_us = source.event_interval_us
         self._offsets_us: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """Event times of a full batch, relative to its first."""
@@ -145,33 +146,33 @@ class GeneratedSplit:
         """Events left; None without end."""
         return None if self.end is None else self.end - self.position
 
-    def columns(self, count: int, scratch: UInt64Array, *, with_times: bool) -> list[pa.Array]:
+    def columns(self, count: int, scratch: UInt64Array) -> list[pa.Array]:
         """Keys and values of the next `count` events, and their event times if they have any."""
         if count != self._full:
-            return self._portion(count, with_times=with_times)
+            return self._portion(count)
         if self._ready_for == self.position:
             key = _advance(self._key, self._key_step, self._modulus, scratch)
             value = _advance(self._value, self._value_step, _VALUES, scratch)
         else:
             key, value = self._computed(count)
-        columns = self._made(self.position, key, value, with_times=with_times)
+        columns = self._made(self.position, key, value)
         self.position += count
         self._key, self._value, self._ready_for = key, value, self.position
         return columns
 
-    def _portion(self, count: int, *, with_times: bool) -> list[pa.Array]:
+    def _portion(self, count: int) -> list[pa.Array]:
         """A few events of those that were made ahead: to make five rows costs as much as to make a thousand."""
         if not self._ahead_from <= self.position <= self._ahead_end - count:
             rows = max(count, ROWS_AHEAD)
-            self._ahead = self._made(self.position, *self._computed(rows), with_times=with_times)
+            self._ahead = self._made(self.position, *self._computed(rows))
             self._ahead_from, self._ahead_end = self.position, self.position + rows
         start = self.position - self._ahead_from
         self.position += count
         return [column.slice(start, count) for column in self._ahead]
 
-    def _made(self, position: int, key: UInt64Array, value: UInt64Array, *, with_times: bool) -> list[pa.Array]:
+    def _made(self, position: int, key: UInt64Array, value: UInt64Array) -> list[pa.Array]:
         columns = [fixed_array(column.view(np.int64), None, pa.int64()) for column in (key, value)]
-        return [*columns, self._event_times(position, len(key))] if with_times else columns
+        return [*columns, self._event_times(position, len(key))] if self._has_times else columns
 
     def _computed(self, count: int) -> tuple[UInt64Array, UInt64Array]:
         first = self.position * self._of + self._residue
@@ -248,7 +249,7 @@ class GeneratorReader(SourceReader):
                 wake_at_ms = limiter.wake_at_ms(now_ms, count)
                 return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=wake_at_ms, finished_splits=finished)
             count = granted
-        columns = split.columns(count, self._scratch, with_times=bool(self._source.event_time_column))
+        columns = split.columns(count, self._scratch)
         if self._source.created_at_column:
             columns.insert(2, self._created_at(now_ms, count))
         if count == remaining:

@@ -48,8 +48,7 @@ def rows_of(source: GeneratorSource) -> Rows:
     for split in source.enumerate_splits():
         generated = GeneratedSplit(source, split)
         count = generated.remaining or 0
-        scratch = np.empty(source.batch_rows, np.uint64)
-        keys, values, times = generated.columns(count, scratch, with_times=True)
+        keys, values, times = generated.columns(count, np.empty(source.batch_rows, np.uint64))
         times_ms = times.cast(pa.timestamp("ms")).cast(pa.int64())
         found += zip(keys.to_pylist(), values.to_pylist(), times_ms.to_pylist(), strict=True)
     return sorted(found, key=lambda row: (row[2], row[0]))
