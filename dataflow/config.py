@@ -459,6 +459,11 @@ TASKMANAGER_TURNS = _int(
     "else, or compute outside of Python.",
     at_least=1,
 )
+TASKMANAGER_PROCESSOR_SHARE = _bool(
+    "taskmanager.processor-share",
+    "true",
+    "TaskManagers of one host that have tasks divide its processors between them, each bound to its own, while there is one for each.",
+)
 TASKMANAGER_INSTANCES = _int(
     "taskmanager.instances",
     "0",

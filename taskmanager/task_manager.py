@@ -21,6 +21,7 @@ from snapline.dataflow.config import (
     HA_TYPE,
     LOCAL_RECOVERY,
     LOCAL_STATE_ROOTS,
+    TASKMANAGER_PROCESSOR_SHARE,
     TASKMANAGER_RELAYS,
     TASKMANAGER_TURNS,
 )
@@ -66,6 +67,7 @@ from snapline.taskmanager.snapshots.local_directories import LocalDirectories, d
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from snapline.taskmanager.task_manager_config import TaskManagerConfig, TaskManagerOutcome, host_towards
+from snapline.taskmanager.threads.processor_share import LinuxHost, ProcessorShare
 from snapline.taskmanager.threads.task_thread import TaskThread
 from snapline.taskmanager.threads.thread_dumper import ThreadDumper
 from snapline.taskmanager.threads.turns import Turns
@@ -135,7 +137,7 @@ class TaskManager:
             CloseConnection: lambda effect: self._dialer.close(effect.connection),
             Send: self._send,
             SendHeartbeatResponse: self._send_heartbeat_response,
-            StartTask: lambda effect: self._tasks.start(effect.descriptor),
+            StartTask: self._start_task,
             CancelTaskExecution: lambda effect: self._tasks.cancel(effect.attempt_id),
             FailTaskExecution: lambda effect: self._tasks.fail(effect.attempt_id, effect.failure),
             DeliverToTask: lambda effect: self._tasks.deliver(effect.attempt_id, effect.message),
@@ -166,6 +168,10 @@ class TaskManager:
             events.add,
             logger,
             self._exchange.programs.offer,
+        )
+        self._has_processor_share = configuration.get_option(TASKMANAGER_PROCESSOR_SHARE)
+        self._processors = ProcessorShare(
+            config.slots, self._timers, self._clock, lambda: self._tasks.are_running, logger, LinuxHost()
         )
         self._dumper = ThreadDumper(
             ResourceID(config.resource_id),
@@ -212,10 +218,16 @@ class TaskManager:
         self._exchange.close()
         self._uploader.close()
         self._timers.close()
+        self._processors.close()
         self._local.close(keep=in_the_middle)
         return stuck
 
     # --- performers ---------------------------------------------------------------------------------------------------
+
+    def _start_task(self, effect: StartTask) -> None:
+        self._tasks.start(effect.descriptor)
+        if self._has_processor_share:
+            self._processors.work()
 
     def _release_job(self, job_id: JobID) -> None:
         self._logger.info("nothing of the job is left here", job_id=job_id)
