@@ -4,6 +4,8 @@ slow, stopped or dead, and an end of its own."""
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import signal
 import socket
 import ssl
@@ -20,6 +22,7 @@ import pytest
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
 from snapline.runtime.cores import newcomers
+from snapline.runtime.logs import make_logger
 from snapline.taskmanager.network.flight import exchange_newcomers, flight_server, inbound_stream
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
@@ -244,10 +247,13 @@ def test_an_address_that_is_none(address: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "other"])
-def test_without_the_token_nobody_reads(token: str) -> None:
-    """The refusal names the setting."""
+def test_without_the_token_nobody_reads(token: str, way: str) -> None:
+    """The refusal names the setting, and the log of whoever refuses says who came and what was wrong."""
+    log = io.StringIO()
     with (
-        FlightExchange(ExchangeSettings(security=ExchangeSecurity(("secret",)))) as producers,
+        FlightExchange(
+            ExchangeSettings(security=ExchangeSecurity(("secret",))), make_logger("taskmanager", stream=log)
+        ) as producers,
         FlightExchange(ExchangeSettings(security=ExchangeSecurity((token,) if token else ()))) as consumers,
     ):
         (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
@@ -258,6 +264,9 @@ def test_without_the_token_nobody_reads(token: str) -> None:
 
         assert "security.auth.token" in task.failure()[1]
         task.release()
+    first = log.getvalue().partition("\n")[0]
+    assert ("a caller of Flight" if way == "flight" else f"user {os.geteuid()} of this host") in first
+    assert "wrong or missing token" in first
 
 
 def test_with_the_token_one_reads() -> None:
