@@ -104,10 +104,13 @@ class LinuxHost:
     def announce(self, name: str) -> bool:
         """Bind a socket that nobody connects to."""
         self.withdraw()
-        shown = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            shown = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        except OSError:  # there is no file left
+            return False
         try:
             shown.bind(f"\0{name}")
-        except OSError:
+        except OSError:  # it is shown already
             shown.close()
             return False
         self._shown = shown
@@ -130,7 +133,10 @@ class LinuxHost:
         return []
 
     def bind(self, processors: Sequence[int]) -> None:
-        """Bind every thread there is; a new one has its maker's."""
+        """Bind every thread there is; a new one has its maker's. Arrow counts processors once, at its first use, and
+        then has as many threads for ever: so it counts before."""
+        if "pyarrow" in sys.modules:
+            sys.modules["pyarrow"].cpu_count()
         for thread in _THREADS.iterdir():
             with contextlib.suppress(OSError):  # it has ended, or the processors have gone
                 os.sched_setaffinity(int(thread.name), processors)
