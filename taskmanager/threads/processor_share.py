@@ -1,10 +1,11 @@
 """Which processors of its host a TaskManager uses: a share of its own, while others work there, too.
 
-Python has one lock, which threads of a process hand to each other thousands of times a second. Between threads of one
-processor that is a switch; from one processor to another it is an interrupt, a cold cache, and a wait that the other
-one's work makes long. Linux moves whoever wakes to a processor that is idle, and so makes the second of the first.
-Where every TaskManager of a host works on processors of its own, rows are handed on in half the time, and nothing is
-lost, because the others use the rest.
+Python has one lock, which threads of a process hand to each other thousands of times a second. Between threads on one
+processor, handing it over is a switch of threads. Between processors it is an interrupt, with cold caches on the other
+side, and the thread that gets it may have to wait for another process there. Linux moves a thread that wakes to a
+processor that is idle, so that the threads of a process are on several of them most of the time. Where every
+TaskManager of a host works on processors of its own, rows are handed on in half the time, and no processor is left
+idle, because the other TaskManagers use the rest.
 
 A TaskManager that has tasks says so by a name in the abstract names of Linux' sockets, which each network namespace has
 for itself and which end with the process. Everybody looks at all names and divides the processors in the same way, so
@@ -12,7 +13,7 @@ that nobody has to be asked. A TaskManager that is alone uses all of them, and s
 than processors. Where a process is not allowed all processors of its host from the beginning, somebody has decided that
 already, and it stays as it is.
 
-`shares` decides; `ProcessorShare` is the shell, and `LinuxHost` what it knows of Linux.
+`shares` decides, `ProcessorShare` is the shell, and `LinuxHost` asks the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+
+import pyarrow as pa
 
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
@@ -135,8 +138,7 @@ class LinuxHost:
     def bind(self, processors: Sequence[int]) -> None:
         """Bind every thread there is; a new one has its maker's. Arrow counts processors once, at its first use, and
         then has as many threads for ever: so it counts before."""
-        if "pyarrow" in sys.modules:
-            sys.modules["pyarrow"].cpu_count()
+        pa.cpu_count()
         for thread in _THREADS.iterdir():
             with contextlib.suppress(OSError):  # it has ended, or the processors have gone
                 os.sched_setaffinity(int(thread.name), processors)

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -54,15 +54,15 @@ class Timers:
     """What is scheduled, to be run by the test."""
 
     def __init__(self) -> None:
-        self.due: list[tuple[int, object]] = []
+        self.due: list[tuple[int, Callable[[], None]]] = []
 
-    def schedule(self, at_ms: int, callback: object) -> None:
+    def schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
         self.due.append((at_ms, callback))
 
     def fire(self) -> int:
         """Run what is due next; returns when that is."""
         at_ms, callback = self.due.pop(0)
-        callback()  # type: ignore[operator]
+        callback()
         return at_ms
 
 
