@@ -208,6 +208,11 @@ class ResourceManager:
         """What the process of a registered TaskManager uses; None: it has not said."""
         return self._processes.get(resource_id)
 
+    def last_heard_of_ms(self, managed: ManagedTaskManager) -> int:
+        """When a registered TaskManager has sent something the last time."""
+        heard_ms = self._task_manager_heartbeats.last_heartbeat_ms(managed.info.resource_id)
+        return max(managed.registered_at_ms, heard_ms)
+
     @property
     def registered_jobs(self) -> tuple[JobID, ...]:
         """Jobs whose JobMaster is registered."""
@@ -388,7 +393,7 @@ class ResourceManager:
                 self._reject(connection, info, known.info.why_not_again)
                 return
             self._task_manager_lost(info.resource_id, "it registered again", close=True)
-        self.slot_manager.register_task_manager(info)
+        self.slot_manager.register_task_manager(info, self._now_ms)
         self._lost.pop(info.resource_id, None)
         self._rejected.pop(info.host, None)
         self._note(RegistrationOutcome.REGISTERED, info)

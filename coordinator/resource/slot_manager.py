@@ -56,6 +56,7 @@ class ManagedTaskManager:
     idle_since_ms: int | None = None
     draining: bool = False
     """Whether its slots are not given away any more; what is in use stays so until its job gives it back."""
+    registered_at_ms: int = 0
 
     @property
     def free(self) -> int:
@@ -166,12 +167,14 @@ class SlotManager:
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
-    def register_task_manager(self, info: TaskManagerInfo) -> None:
+    def register_task_manager(self, info: TaskManagerInfo, now_ms: int) -> None:
         """Add a TaskManager; its slots can be given away after its first report."""
         check(info.resource_id not in self._task_managers, f"{info.resource_id} is registered already")
         slots = {number: ManagedSlot(SlotID(info.resource_id, number)) for number in range(info.slots)}
         draining = info.resource_id in self._drained
-        self._task_managers[info.resource_id] = ManagedTaskManager(info, slots, draining=draining)
+        self._task_managers[info.resource_id] = ManagedTaskManager(
+            info, slots, draining=draining, registered_at_ms=now_ms
+        )
         self._registered_slots += info.slots
 
     def set_draining(self, resource_id: ResourceID, *, draining: bool) -> None:

@@ -318,6 +318,8 @@ def task_managers(manager: ResourceManager) -> list[pb.TaskManagerDetails]:
             slots=managed.info.slots,
             free_slots=managed.free,
             draining=managed.draining,
+            registered_timestamp_ms=managed.registered_at_ms,
+            last_heartbeat_timestamp_ms=manager.last_heard_of_ms(managed),
         )
         process = manager.process_of(managed.info.resource_id)
         if process is not None:

@@ -194,6 +194,7 @@ def test_a_client_that_was_written_for_flink_works(running: Running) -> None:
     assert vertex.subtasks.get(1)["attempt"] == 0
     (first, *_) = client.taskmanagers.taskmanager_ids()
     assert client.taskmanagers.get(first)["slotsNumber"] == 2
+    assert client.taskmanagers.get(first)["timeSinceLastHeartbeat"] > 0, "when that was, in Flink as well"
     assert client.taskmanagers.get_metrics(first)["slots"] == "2"
     assert client.taskmanagers.get_thread_dump(first)
     directory = str(running.cluster.savepoints)

@@ -24,6 +24,7 @@ from snapline.coordinator.resource.resource_manager import (
     ResourceManager,
     ResourceManagerSettings,
 )
+from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
@@ -119,6 +120,18 @@ def test_a_task_manager_registers_and_its_slots_count() -> None:
         DeclareWorkers(0, 2, 0, (A,)),
     ]
     assert core.handle(said("tm-a", report(A, "", "")), 6) == [DeclareWorkers(0, 2, 2, (A,))]
+
+
+def test_clients_see_since_when_a_task_manager_is_registered_and_when_it_was_heard_of() -> None:
+    """The page of a cluster, Flink's REST API and JSON have these times; a moment after the registration it was heard
+    of then."""
+    core = manager()
+    core.handle(said("tm-a", RegisterTaskExecutor(info(A))), 5)
+    seen = [views.task_managers(core)[0]]
+    core.handle(said("tm-a", report(A, "", "")), 6)
+    core.handle(said("tm-a", HeartbeatResponse(report(A, "", ""))), 17)
+    seen += views.task_managers(core)
+    assert [(each.registered_timestamp_ms, each.last_heartbeat_timestamp_ms) for each in seen] == [(5, 5), (5, 17)]
 
 
 def test_requests_wait_until_task_managers_come() -> None:

@@ -16,7 +16,7 @@ def test_slots_that_a_job_says_it_has_count_until_their_task_manager_reports() -
     slots = SlotManager()
     slots.set_required(JOB, 1, (SlotsHeld(A, 1),))
     for resource in (A, B):
-        slots.register_task_manager(TaskManagerInfo(resource, f"{resource}:1", 1, "0.1.0", "host", 1))
+        slots.register_task_manager(TaskManagerInfo(resource, f"{resource}:1", 1, "0.1.0", "host", 1), 0)
     slots.report_slot_status(SlotReport(B, (SlotStatus(0),)), 0)
 
     assert slots.allocate(lambda: AllocationID("new"), lambda _: True) == []
