@@ -19,7 +19,12 @@ from snapline.runtime.logs import make_logger
 from snapline.taskmanager.network.channels.exchange_contract import ResultSubpartition
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
-from snapline.taskmanager.network.flight.frames import ProtocolError, stream_descriptor
+from snapline.taskmanager.network.flight.frames import (
+    OpenChannel,
+    ProtocolError,
+    encode_upstream,
+    stream_descriptor,
+)
 from snapline.taskmanager.network.host import host_server
 from snapline.taskmanager.network.host.host_server import connect_on_host
 from snapline.taskmanager.network.host.socket_messages import (
@@ -139,6 +144,139 @@ def test_who_does_not_say_who_he_is_is_closed(greeting: bytes, why: str, monkeyp
     assert (f"user {os.geteuid()} of this host" in line, f"process {os.getpid()}: " in line, why in line) == (
         True,
     ) * 3, line
+
+
+def greeted(producers: FlightExchange, stack: contextlib.ExitStack) -> socket.socket:
+    """A connection that was let in."""
+    stranger = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    stranger.settimeout(PATIENCE_SECONDS)
+    stranger.connect(host_server._name(producers.address))
+    stranger.sendall(metadata_message(b"secret\n" + stream_descriptor(EDGE)))
+    SocketReader(stranger).read_chunk()
+    return stranger
+
+
+def ends(stranger: socket.socket) -> None:
+    """The other side hangs up."""
+    with contextlib.suppress(ConnectionError):
+        while stranger.recv(1 << 16):
+            pass
+
+
+def compressed(count: int) -> bytes:
+    """A message with a batch of so many bytes, all alike."""
+    with pair_of_sockets() as (ours, theirs):
+        rows = pa.record_batch({"n": np.zeros(count, np.int8)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_batch(rows)
+        SocketWriter(theirs)._write(4, b"", sink.getvalue())
+        return ours.recv(1 << 16)
+
+
+def test_a_greeting_has_no_rows() -> None:
+    """Few bytes of compressed rows were made hundreds of megabytes of before the secret was looked at."""
+    settings = ExchangeSettings(security=ExchangeSecurity(("secret",)))
+    log = io.StringIO()
+    with FlightExchange(settings, make_logger("taskmanager", stream=log)) as producers:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.settimeout(PATIENCE_SECONDS)
+            stranger.connect(host_server._name(producers.address))
+            content = compressed(1 << 26)
+            before = pa.default_memory_pool().max_memory()
+            stranger.sendall(content)
+            ends(stranger)
+        assert len(content) < host_server.MAX_GREETING_BYTES
+        assert pa.default_memory_pool().max_memory() == before
+    assert "a batch where none is taken" in log.getvalue()
+
+
+def test_a_greeting_that_never_ends_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever sends a byte now and then, or schemas and no greeting, holds a newcomer's place for ever."""
+    monkeypatch.setattr(host_server, "GREETING_SECONDS", 1.0)
+    with FlightExchange(SETTINGS) as producers, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(host_server._name(producers.address))
+        stranger.settimeout(0.1)
+        message = metadata_message(b"x" * 10_000)
+        for sent in range(len(message)):
+            try:
+                stranger.send(message[sent : sent + 1])
+                if stranger.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert sent < PATIENCE_SECONDS * 10
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"\xff" * 30, "unknown kind ff"),
+        (encode_upstream(OpenChannel(1, 0, 0, PRODUCER, "consumer")), "carries at least one"),
+        (encode_upstream(OpenChannel(1, 0, 1, PRODUCER, "consumer")), "is open already"),
+        (bytes(host_server.MAX_REQUEST_BYTES + 1), "are the most"),
+    ],
+    ids=["noise", "no credit", "the same again", "too long"],
+)
+def test_nonsense_of_who_was_let_in_is_one_line(message: bytes, why: str) -> None:
+    """Each message was a traceback in the log, as many as came, and one of a gigabyte was read."""
+    settings = ExchangeSettings(security=ExchangeSecurity(("secret",)))
+    log = io.StringIO()
+    with (
+        FlightExchange(settings, make_logger("taskmanager", stream=log)) as producers,
+        FlightExchange(settings) as consumers,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(5):
+            stranger = greeted(producers, stack)
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(metadata_message(message) * 2)
+            ends(stranger)
+        read_one(producers, consumers)
+    assert why in log.getvalue()
+    assert all("its stream was ended" in line for line in log.getvalue().splitlines()), log.getvalue()
+
+
+@pytest.mark.parametrize("says", [b"", b"\xff" * 64, metadata_message(b"token")], ids=["nothing", "noise", "a refusal"])
+def test_who_listens_in_the_place_of_a_task_manager_keeps_no_rows_back(
+    says: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come over Flight then, where the tasks of this host failed before."""
+    monkeypatch.setattr(host_server, "_name", lambda address: f"\0snapline-exchange/squatted/{address}")
+    with FlightExchange(SETTINGS) as producers, FlightExchange(SETTINGS) as consumers:
+        monkeypatch.setattr(host_server, "_name", lambda _: f"\0snapline-exchange/squatter/{os.getpid()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter, contextlib.ExitStack() as stack:
+            squatter.bind(host_server._name(producers.address))
+            squatter.listen()
+
+            def answer() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        connection = stack.enter_context(squatter.accept()[0])
+                        connection.sendall(says)
+
+            answering = threading.Thread(target=answer)
+            answering.start()
+            try:
+                read_one(producers, consumers)
+            finally:
+                squatter.shutdown(socket.SHUT_RDWR)
+                answering.join()
+
+
+def test_who_takes_all_places_of_newcomers_keeps_no_rows_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows come over Flight, where the tasks failed before."""
+    monkeypatch.setattr(host_server, "MAX_NEWCOMERS", 1)
+    with (
+        FlightExchange(SETTINGS) as producers,
+        FlightExchange(SETTINGS) as consumers,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger,
+    ):
+        stranger.connect(host_server._name(producers.address))
+        wait_until(lambda: threads_on_host() == 1, "the stranger is served")
+        read_one(producers, consumers)
 
 
 def test_a_host_without_another_thread_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:

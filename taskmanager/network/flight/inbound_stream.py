@@ -30,6 +30,9 @@ CONNECT_TIMEOUT_MS = 1500
 """How long one attempt waits for the peer's greeting; closing waits for it, too."""
 FIRST_RETRY_SECONDS = 0.1
 LONGEST_RETRY_SECONDS = 1.0
+PATIENCE_ON_HOST = 1 / 3
+"""The part of a stream's patience in which it is tried by the socket of the host, and afterwards over Flight: whoever
+listens under the peer's name there, or lets it serve nobody, does not keep rows from coming."""
 _LONGEST_CAUSE = 300
 
 
@@ -176,11 +179,13 @@ class InboundStream:
         from pyarrow import flight
 
         host, port = self._peer.host_and_port
-        deadline = time.monotonic() + self._peer.request_backoff_max_ms / 1000
+        patience = self._peer.request_backoff_max_ms / 1000
+        deadline = time.monotonic() + patience
+        on_host_until = time.monotonic() + PATIENCE_ON_HOST * patience
         pause = FIRST_RETRY_SECONDS
         while not self._closing:
             try:
-                client = self._open_on_host()
+                client = self._open_on_host(on_host_until)
                 error = "" if client else connect_error(host, port, deadline, lambda: bool(self._closing))
                 if not error:
                     return client or self._open_stream(host, port)
@@ -194,11 +199,19 @@ class InboundStream:
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
         return None
 
-    def _open_on_host(self) -> SocketReader | None:
-        """The reader of a stream by a socket of this host, when the peer is there."""
-        if not self._peer.by_host_sockets:
+    def _open_on_host(self, until: float) -> SocketReader | None:
+        """The reader of a stream by a socket of this host, when the peer is there; None: ask over Flight, which says
+        why not where that is so. Raises TimeoutError, ConnectionError or StopIteration before that time."""
+        if not self._peer.by_host_sockets or time.monotonic() > until:
             return None
-        opened = connect_on_host(self._peer.address, self._peer.edge_id, self._peer.security.current())
+        try:
+            opened = connect_on_host(self._peer.address, self._peer.edge_id, self._peer.security.current())
+        except (ssl.SSLError, PermissionError, frames.ProtocolError):
+            return None
+        except (TimeoutError, ConnectionError, StopIteration):
+            if time.monotonic() > until:
+                return None
+            raise
         if opened is None:
             return None
         reader, writer = opened

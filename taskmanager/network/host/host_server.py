@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor, stream_descriptor
 from snapline.taskmanager.network.host.socket_messages import (
@@ -31,12 +32,14 @@ from snapline.taskmanager.network.host.socket_messages import (
 )
 
 GREETING_SECONDS = 10.0
-"""How long each step of a greeting may take."""
+"""How long each step of a greeting may take, however slowly its bytes come."""
 CLOSE_SECONDS = 1.0
 """How long closing waits for the threads of connections that it has ended."""
 ANSWER_SECONDS = 1.5
 """How long one attempt waits for the peer's answer."""
 MAX_GREETING_BYTES = 1 << 14
+MAX_REQUEST_BYTES = 1 << 18
+"""What a consumer says once it was let in has no more: two names of 64 KiB at most."""
 MAX_REASON = 300
 """Characters of what is logged of a refusal."""
 MAX_NEWCOMERS = 64
@@ -136,7 +139,7 @@ class HostServer:
                 self._refuse(peer, "TaskManagers of another user are not let in by sockets of the host")
                 return False
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            reader = SocketReader(connection, MAX_GREETING_BYTES)
+            reader = SocketReader(connection, MAX_GREETING_BYTES, takes_batches=False)
             thread = threading.Thread(target=self._serve, args=(reader, peer), name="exchange-host-stream", daemon=True)
             with self._lock:
                 if self._closed.is_set():
@@ -170,8 +173,10 @@ class HostServer:
                 with self._lock:
                     self._newcomers -= 1
             if edge_id:
-                reader.max_bytes = MAX_BYTES
+                reader.max_bytes = MAX_REQUEST_BYTES
                 self._open_stream(edge_id, reader, SocketWriter(reader.connection))
+        except (ProtocolError, InvariantViolation) as error:
+            self._refuse(peer, f"its stream was ended: {error}")
         finally:
             with self._lock:
                 del self._serving[reader]
@@ -187,7 +192,10 @@ class HostServer:
                 lambda plain: context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
             )
             reader.connection.do_handshake()  # type: ignore[attr-defined]
+        reader.deadline = time.monotonic() + GREETING_SECONDS
         token, _, command = bytes(reader.read_chunk().app_metadata).partition(b"\n")
+        reader.deadline = None
+        reader.connection.settimeout(GREETING_SECONDS)
         refusal, edge_id = b"", ""
         if security.tokens and not any(hmac.compare_digest(token, each.encode()) for each in security.tokens):
             refusal = _WRONG_TOKEN
@@ -223,7 +231,7 @@ def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> t
     StopIteration when it ends."""
     if not sys.platform.startswith("linux"):
         return None
-    reader = SocketReader(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), MAX_GREETING_BYTES)
+    reader = SocketReader(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), MAX_GREETING_BYTES, takes_batches=False)
     try:
         reader.connection.settimeout(ANSWER_SECONDS)
         try:
@@ -244,7 +252,9 @@ def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> t
         token = "".join(security.tokens[:1])
         greeting = token.encode() + b"\n" + stream_descriptor(edge_id)
         reader.connection.sendall(metadata_message(greeting))
+        reader.deadline = time.monotonic() + ANSWER_SECONDS
         answer = bytes(reader.read_chunk().app_metadata)
+        reader.deadline = None
         _end_tls(reader)
     except BaseException:
         reader.close()
@@ -254,5 +264,5 @@ def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> t
         if answer == _WRONG_TOKEN:
             raise PermissionError("wrong or missing token: see security.auth.token")
         raise ProtocolError(answer.decode(errors="replace"))
-    reader.max_bytes = MAX_BYTES
+    reader.max_bytes, reader.takes_batches = MAX_BYTES, True
     return reader, PatientWriter(reader.connection)

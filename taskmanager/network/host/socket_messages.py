@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,10 +62,14 @@ class SocketReader:
     (None, None)
     """
 
-    def __init__(self, connection: socket.socket, max_bytes: int = MAX_BYTES) -> None:
-        """`max_bytes`: neither the metadata nor the batch of a message has more."""
+    def __init__(self, connection: socket.socket, max_bytes: int = MAX_BYTES, *, takes_batches: bool = True) -> None:
+        """`max_bytes`: neither the metadata nor the batch of a message has more. `takes_batches`: else one is refused
+        by its first bytes, because a few of it can become gigabytes."""
         self.connection = connection
         self.max_bytes = max_bytes
+        self.takes_batches = takes_batches
+        #: When what is read has to be there, by the monotonic clock, however slowly it comes; None: whenever it comes.
+        self.deadline: float | None = None
         self._staged = memoryview(bytearray(READ_BYTES))
         self._at = self._end = 0
         self._schema: pa.Schema | None = None
@@ -78,6 +83,8 @@ class SocketReader:
             kind, metadata_bytes, body_bytes = _PREFIX.unpack(self._take(_PREFIX.size))
             if max(metadata_bytes, body_bytes) > self.max_bytes:
                 raise ProtocolError(f"a message of {metadata_bytes + body_bytes} bytes, {self.max_bytes} are the most")
+            if kind != _METADATA and not self.takes_batches:
+                raise ProtocolError("a batch where none is taken")
             metadata = self._take(metadata_bytes)
             body = self._take(body_bytes)
             if kind == _METADATA:
@@ -142,6 +149,8 @@ class SocketReader:
         return taken
 
     def _receive(self, target: memoryview) -> int:
+        if self.deadline is not None:
+            self.connection.settimeout(max(0.001, self.deadline - time.monotonic()))
         received = self.connection.recv_into(target)
         if not received:
             raise StopIteration
