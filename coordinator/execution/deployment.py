@@ -163,6 +163,7 @@ class TaskDeploymentDescriptorFactory:
             key_columns=edge.key_columns,
             target_max_parallelism=target.max_parallelism,
             combiner=edge.combiner,
+            row_wise=edge.row_wise,
         )
 
 

@@ -89,6 +89,8 @@ class JobEdge:
     side_output_tag: str = ""
     combiner: bytes = b""
     """Pickled CombinerSpec: which rows need not be sent. Empty: all are."""
+    row_wise: bool = False
+    """Whether a function of the target takes one row at a time, so that larger batches do not make it faster."""
 
 
 @dataclass(frozen=True, slots=True)

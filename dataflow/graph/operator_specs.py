@@ -364,3 +364,19 @@ OperatorSpec = (
     | ExternalSpec
     | CustomOperatorSpec
 )
+
+_ROW_BY_ROW = (
+    MapRowsSpec,
+    FlatMapRowsSpec,
+    FilterRowsSpec,
+    ProcessSpec,
+    KeyedProcessSpec,
+    CoProcessSpec,
+    AsyncSpec,
+)
+
+
+def works_row_by_row(spec: object) -> bool:
+    """Whether an operator calls a function for each row, so that what a row costs does not depend on how many rows
+    come at once."""
+    return isinstance(spec, _ROW_BY_ROW) or (isinstance(spec, SinkFunctionSpec) and spec.row_wise)

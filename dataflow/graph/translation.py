@@ -39,6 +39,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkWriterSpec,
     SourceSpec,
     WindowProcessSpec,
+    works_row_by_row,
 )
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from snapline.dataflow.ids import JobID, JobVertexID, OperatorID, operator_id_of
@@ -113,6 +114,7 @@ def translate(
                     key_columns=edge.key_columns,
                     side_output_tag=edge.side_output_tag,
                     combiner=_combiner(item, partitioning, pickle),
+                    row_wise=any(works_row_by_row(resolved[i].node.spec) for i in chains[target_head]),
                 )
             )
     job_graph = JobGraph(

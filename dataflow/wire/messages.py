@@ -536,6 +536,8 @@ class ResultPartitionDescriptor:
     target_max_parallelism: int = 128
     combiner: bytes = b""
     """What combines rows before they are sent, as a JobEdge says it."""
+    row_wise: bool = False
+    """Whether the consumer works row by row, as a JobEdge says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,9 @@ class RecordWriter:
         self._deadline_ms: int | None = None
         self._last_flush_ms: int | None = None
         self._debloaters = tuple(
-            BufferDebloater(debloat_target_ms) for _ in self.subpartitions if debloat_target_ms is not None
+            BufferDebloater(debloat_target_ms, row_wise=descriptor.row_wise)
+            for _ in self.subpartitions
+            if debloat_target_ms is not None
         )
         self._next_sample_ms = 0
         for subpartition, debloater in zip(self.subpartitions, self._debloaters, strict=False):

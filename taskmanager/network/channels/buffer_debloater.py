@@ -23,6 +23,11 @@ FIRST_BYTES = 256 << 10
 PIECES = 8
 """A batch is cut so that so many of its pieces fill the bound: those that were granted a credit already do not count to
 it."""
+ROW_WISE_TARGET_MS = 25
+"""In place of a longer target, for a consumer that works row by row: it gains nothing from the large batches that
+others are handed when much waits."""
+ROW_WISE_PIECES = 2
+"""So short a bound would cut batches that are small as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,10 @@ class Consumption:
 class BufferDebloater:
     """Decides how large the batches of one subpartition may be."""
 
-    def __init__(self, target_ms: int) -> None:
-        self._target_ms = target_ms
+    def __init__(self, target_ms: int, *, row_wise: bool = False) -> None:
+        """`target_ms`: how long the consumer should take for what is queued. `row_wise`: it works row by row."""
+        self._target_ms = min(target_ms, ROW_WISE_TARGET_MS) if row_wise else target_ms
+        self._pieces = ROW_WISE_PIECES if row_wise else PIECES
         self.limit_bytes = FIRST_BYTES
         """Bytes that may be queued."""
         self._since_ms: int | None = None
@@ -52,7 +59,7 @@ class BufferDebloater:
     @property
     def piece_bytes(self) -> int:
         """Return the size in bytes above which batches are cut."""
-        return UNLIMITED if self.limit_bytes == UNLIMITED else max(LEAST_PIECE_BYTES, self.limit_bytes // PIECES)
+        return UNLIMITED if self.limit_bytes == UNLIMITED else max(LEAST_PIECE_BYTES, self.limit_bytes // self._pieces)
 
     def sample(self, consumption: Consumption, now_ms: int) -> bool:
         """What was counted so far; call it every PERIOD_MS. Returns whether the limit changed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from snapline.coordinator.execution.deployment import (
@@ -110,6 +112,14 @@ def test_two_inputs_are_two_gates_in_the_order_of_the_edges() -> None:
         ("a->join", 0, 1),
         ("b->join", 1, 2),
     ]
+
+
+def test_a_producer_knows_which_consumers_work_row_by_row() -> None:
+    """It lets less wait for them."""
+    edges = [replace(edge("a", "rows", Partitioning.REBALANCE), row_wise=True), edge("a", "batches", Partitioning.HASH)]
+    graph = job("mixed", [vertex("a", 1, source=True), vertex("rows", 1), vertex("batches", 1)], edges)
+
+    assert [partition.row_wise for partition in deploy(graph)["a (1/1)"].result_partitions] == [True, False]
 
 
 def test_a_descriptor_carries_slot_state_and_settings() -> None:

@@ -34,6 +34,11 @@ def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+class Ignore(sl.SinkFunction):
+    def invoke(self, value: object) -> None:
+        """Do nothing with it."""
+
+
 def test_forward_operators_of_equal_parallelism_become_one_chain():
     """Source and map share a task; the keyed operator begins another."""
     env = environment(parallelism__default=2)
@@ -46,6 +51,24 @@ def test_forward_operators_of_equal_parallelism_become_one_chain():
     assert ["CollectionSource -> double", "running_aggregate"] == [v.name for v in graph.vertices]
     assert [-1, 0] == [o.chained_input for o in graph.vertices[0].operators]
     assert [(Partitioning.HASH, ("k",))] == [(e.partitioning, e.key_columns) for e in graph.edges]
+
+
+def test_an_edge_says_whether_its_consumer_works_row_by_row():
+    """Anywhere in the chain: what a row costs there does not fall with larger batches, so that less may wait."""
+    env = environment(parallelism__default=2)
+    rows = source(env)
+    rows.key_by("k").running_aggregate(uid="sums", total=sl.sum("v"))
+    rows.rebalance().map_batches(identity, uid="whole").map(dict, uid="single")
+    rows.rebalance().map_batches(identity, uid="batches")
+    rows.rebalance().add_sink(Ignore(), row_wise=True, uid="each")
+    rows.rebalance().add_sink(Ignore(), uid="all")
+
+    graph = env.translate("job").job_graph
+
+    heads = {vertex.vertex_id: vertex.operators[0].uid for vertex in graph.vertices}
+    assert {heads[edge.target]: edge.row_wise for edge in graph.edges} == {
+        "sums": False, "whole": True, "batches": False, "each": True, "all": False,
+    }  # fmt: skip
 
 
 def test_a_job_carries_no_secret_of_its_client():

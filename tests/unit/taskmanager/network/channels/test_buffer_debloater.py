@@ -6,6 +6,7 @@ from snapline.taskmanager.network.channels.buffer_debloater import (
     FIRST_BYTES,
     LEAST_BYTES,
     PERIOD_MS,
+    ROW_WISE_TARGET_MS,
     UNLIMITED,
     BufferDebloater,
     Consumption,
@@ -17,8 +18,8 @@ MB = 1 << 20
 class Queue:
     """A debloater with the counters of its subpartition, one period a call."""
 
-    def __init__(self, target_ms: int = 500) -> None:
-        self.debloater = BufferDebloater(target_ms)
+    def __init__(self, target_ms: int = 500, *, row_wise: bool = False) -> None:
+        self.debloater = BufferDebloater(target_ms, row_wise=row_wise)
         self.taken = self.fillings = self.now_ms = 0
         self.debloater.sample(Consumption(0, 0, 0, blocked=False), 0)
 
@@ -35,6 +36,18 @@ class Queue:
 def test_the_bound_is_what_a_slow_consumer_takes_in_the_target_time() -> None:
     """100 kB in 200 ms are 250 kB in 500 ms."""
     assert Queue().period(100_000, queued=FIRST_BYTES) == 250_000
+
+
+def test_before_a_consumer_that_works_row_by_row_less_waits_in_fewer_pieces() -> None:
+    """What it takes in 25 ms is enough for it, and a batch is not cut into eighths of so little."""
+    queue = Queue(row_wise=True)
+    assert queue.period(1_600_000, queued=FIRST_BYTES) == 1_600_000 * ROW_WISE_TARGET_MS // PERIOD_MS == 200_000
+    assert queue.debloater.piece_bytes == 100_000
+
+
+def test_a_shorter_target_holds_for_a_consumer_that_works_row_by_row_too() -> None:
+    """It was asked for."""
+    assert Queue(10, row_wise=True).period(2_000_000, queued=FIRST_BYTES) == 100_000
 
 
 def test_a_fast_consumer_is_not_limited_for_long() -> None:
