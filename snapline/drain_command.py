@@ -19,7 +19,7 @@ def drain_task_manager(target: Target, resource_id: str, *, undo: bool) -> None:
     """Drain the TaskManager, or let it have tasks again, and print what was done."""
     with target.client() as client:
         try:
-            if not undo:
+            if not undo and any(each.resource_id == resource_id for each in client.list_task_managers()):
                 echo(f"{resource_id} gets no new tasks; its jobs leave it once there are slots elsewhere", err=True)
             moved = client.drain_task_manager(resource_id, undo=undo)
         except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from snapline.protos import client_pb2 as pb
 from snapline.protos import cluster_pb2
 
 PROCESS_COLUMNS = (
-    "RESOURCE ID", "HOST", "PID", "EXECUTOR", "SLOTS", "FREE", "MEMORY", "CPU", "THREADS", "FILES"
+    "RESOURCE ID", "HOST", "PID", "EXECUTOR", "VERSION", "SLOTS", "FREE", "MEMORY", "CPU", "THREADS", "FILES"
 )  # fmt: skip
 MIB = 1 << 20
 
@@ -18,7 +18,8 @@ def process_row(each: pb.TaskManagerDetails) -> list[str]:
     >>> row[0], row[-1]
     ('tm-1', '-')
     """
-    known = [each.resource_id, each.host, str(each.pid), each.executor_id, str(each.slots), str(each.free_slots)]
+    free = "draining" if each.draining else str(each.free_slots)
+    known = [each.resource_id, each.host, str(each.pid), each.executor_id, each.version, str(each.slots), free]
     if not each.HasField("process"):
         return [*known, "-", "-", "-", "-"]
     used = each.process

@@ -25,7 +25,7 @@ from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.wire.messages import JobStatus
-from tests.services.cluster import LocalCluster
+from tests.services.cluster import LocalCluster, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
@@ -80,7 +80,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("page")
     pictures = Path(os.environ.get("SNAPLINE_PICTURES") or directory / "pictures")
     pictures.mkdir(parents=True, exist_ok=True)
-    with LocalCluster(directory, slots=(4, 4)) as cluster:
+    with LocalCluster(directory, slots=(4, 4, 1)) as cluster:
+        wait_until(lambda: len(cluster.client.list_task_managers()) == 3, "the TaskManagers")
+        cluster.client.drain_task_manager("tm-3")
         running = cluster.environment(parallelism=2, interval="500 ms", web__checkpoints__history="1000")
         prices = generated(running, "prices").map(lambda row: row, uid="cleaned")
         prices.key_by("key").process(Score(), uid="scores").sink_to(DiscardingSink(), uid="scored")
@@ -106,7 +108,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         page = PageServer(Configuration({}), lambda: cluster.address)
         views: list[tuple[str, ...]] = [
             ("jobs", "", "the price of"),
-            ("taskmanagers", "taskmanagers", "tm-2"),
+            ("taskmanagers", "taskmanagers", "draining"),
             ("job", f"job/{job_id}", "Last hour"),
             ("day", f"job/{job_id}", "Last hour", "24 hours", "Last 24 hours"),
             ("skew", f"job/{skewed_id}", "are skewed", "Which keys lead?", "key=7: "),

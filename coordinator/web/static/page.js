@@ -209,7 +209,7 @@ function processCells({ process: used, memory_growth_bytes: grown = 0, memory_gr
 async function taskManagersView() {
   const found = await ask("taskmanagers");
   return { data: found, draw: () => [el("h1", {}, "TaskManagers"), table("TaskManagers", [["Id"], ["Host"], ["Process", "n"], ["Executor"], ["Version"], ["Slots", "n"], ["Free", "n"], ["Memory", "n"], ["CPU", "n"], ["Threads", "n"], ["Files", "n"], ["Log"]],
-    found.task_managers.map((each) => [el("a", { href: `#/taskmanager/${each.resource_id}` }, each.resource_id), each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.free_slots, ...processCells(each), /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
+    found.task_managers.map((each) => [el("a", { href: `#/taskmanager/${each.resource_id}` }, each.resource_id), each.host, each.pid, each.executor_id || "–", each.version, each.slots, each.draining ? "draining" : each.free_slots, ...processCells(each), /^https?:/.test(each.log_url) ? el("a", { href: each.log_url, rel: "noreferrer" }, "log") : "–"]), "No TaskManager is registered."),
     found.lost.length ? el("p", { class: "soft" }, `lost under this leader: ${found.lost.slice(-20).join(", ")}`) : null] };
 }
 

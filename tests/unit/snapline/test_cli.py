@@ -114,13 +114,33 @@ def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, caps
     assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
 
 
-def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys):
-    """It waits for slots elsewhere, and says so before."""
+def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys, monkeypatch):
+    """It waits for slots elsewhere, and says so before; not of a TaskManager that is not there, which is refused."""
+    run("taskmanagers", "drain", "tm-9")
+    assert "gets no new tasks" not in capsys.readouterr().err
+    monkeypatch.setattr(client, "list_task_managers", lambda: [pb.TaskManagerDetails(resource_id="tm-1")])
     assert run("taskmanagers", "drain", "tm-1") == 130
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first == "tm-1 gets no new tasks; its jobs leave it once there are slots elsewhere"
     assert "its jobs still leave it; `snapline taskmanagers drain --undo tm-1`" in last
     assert (run("taskmanagers", "drain", "--undo", "tm-1"), capsys.readouterr().err) == (0, "")
+
+
+def test_the_table_of_task_managers_shows_what_an_upgrade_goes_by(client: Recording, capsys, monkeypatch):
+    """Which are old, and which have been drained and may be stopped."""
+    found = [
+        pb.TaskManagerDetails(resource_id="tm-1", version="0.1.0", slots=2, draining=True),
+        pb.TaskManagerDetails(resource_id="tm-2", version="0.2.0", slots=2, free_slots=1),
+    ]
+    monkeypatch.setattr(client, "list_task_managers", lambda: found)
+    monkeypatch.setattr(client, "overview", pb.ClusterOverview, raising=False)
+    assert run("cluster") == 0
+    _, names, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert names[:8] == ["RESOURCE", "ID", "HOST", "PID", "EXECUTOR", "VERSION", "SLOTS", "FREE"]
+    assert [(row[0], row[2:5]) for row in rows] == [
+        ("tm-1", ["0.1.0", "2", "draining"]),
+        ("tm-2", ["0.2.0", "2", "1"]),
+    ]
 
 
 @pytest.mark.parametrize("asked", [("stack",), ("logs",), ("profile", "--seconds", "1"), ("profile", "--heap")])
