@@ -32,9 +32,9 @@ def run_script(script: Path, arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(script.resolve().parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except SnaplineError:
+    except (SnaplineError, ProgramAborted, SystemExit, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise ScriptFailed(script, error) from error
 
 

@@ -25,7 +25,7 @@ TRACEBACK_VARIABLE = "SNAPLINE_TRACEBACK"
 class ScriptFailed(SnaplineError):
     """A job's script has raised something that is not ours to explain; `theirs` begins with its own first frame."""
 
-    def __init__(self, script: Path, cause: Exception) -> None:
+    def __init__(self, script: Path, cause: BaseException) -> None:
         """Frames above the script's are dropped; of one that cannot be compiled there are none."""
         super().__init__(f"{script} failed: {type(cause).__name__}: {cause}")
         where = cause.__traceback__

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from snapline.dataflow.wire.messages import JobStatus
 from tests.integration import savepoint_job
 from tests.integration.savepoint_job import assert_exactly_once, build
-from tests.integration.test_snapshot_commands import command
+from tests.integration.test_snapshot_commands import ROOT, command
 from tests.services.cluster import LocalCluster
 
 BROKEN = """
@@ -31,6 +35,46 @@ def cluster(tmp_path):
     settings = {"restart-strategy.fixed-delay.attempts": "1", "execution.checkpointing.interval": "200 ms"}
     with LocalCluster(tmp_path / "cluster", slots=(1,), settings=settings) as cluster:
         yield cluster
+
+
+NAMED = """
+import sys
+import snapline as sl
+import tests.integration.savepoint_job as job
+
+job.build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:]).execute("or\\x1b[31mders")
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tmp_path, monkeypatch):
+    """A name that the coordinator refuses, after the old job has stopped, and Ctrl-C right then: nothing ran any more
+    where the old job goes on now, and nothing is lost or twice."""
+    monkeypatch.setenv("SNAPLINE_CONF_execution__checkpointing__interval", "200 ms")
+    options = ["--output", str(tmp_path / "out"), "--rate", "2000", "--parallelism", "1"]
+    first = cluster.submit(build(cluster.environment(parallelism=1), options), "orders")
+    cluster.wait_for_checkpoints(first, 1)
+
+    named = tmp_path / "named.py"
+    named.write_text(NAMED)
+    said = command("update", first, named, "--", *options, coordinator=cluster.address, limit_s=300)
+    assert said.returncode == 1 and "characters that cannot be printed" in said.stderr, said.stderr
+    second = said.stderr.rpartition("goes on as job ")[2].partition(" ")[0]
+    cluster.wait_for_checkpoints(second, 1)
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SNAPLINE_CONF_jobmanager__rpc__address": cluster.address}
+    arguments = [sys.executable, "-m", "snapline.cli", "update", second, savepoint_job.__file__, "--", *options]
+    with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as updating:
+        for line in updating.stderr:
+            if "has stopped with savepoint" in line:
+                updating.send_signal(signal.SIGINT)
+                break
+        line = updating.stderr.read()
+        assert updating.wait() == 1 and "the new version was interrupted; the old one goes on as job" in line, line
+    third = line.rpartition("goes on as job ")[2].partition(" ")[0]
+    cluster.wait_for_checkpoints(third, 1)
+    cluster.cancel(third)
+    assert assert_exactly_once(tmp_path / "out") > 0
 
 
 @pytest.mark.timeout(400)

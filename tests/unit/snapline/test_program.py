@@ -169,3 +169,13 @@ def test_afterwards_execute_executes_again():
         environment.execute("for real")
 
     assert not isinstance(raised.value, ProgramAborted)
+
+
+@pytest.mark.parametrize("raised", ["BaseException", "GeneratorExit", "asyncio.CancelledError"])
+def test_what_is_no_error_of_python_fails_the_script_as_well(tmp_path, raised):
+    """Else the user reads our frames, and whatever the text does to a terminal."""
+    script = tmp_path / "job.py"
+    script.write_text(f"import asyncio\nraise {raised}('not \\x1b[31mmine')\n")
+
+    with pytest.raises(ScriptFailed, match="job.py failed: "):
+        translate_script(script, [])
