@@ -1,7 +1,8 @@
 """Which values of a key most rows have that come to a vertex: from a sample of them, when somebody asks.
 
 Decides what to tap and how long, and counts what has come. The sample comes from TaskManagers, so it
-is validated as all Arrow is that comes in. Loads Arrow, which nobody needs who does not ask.
+is validated as all Arrow is that comes in. Loads Arrow, and what computes key groups, which nobody needs who does not
+ask.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class UncountableKeys(SnaplineError):
 
 
 def count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
-    """The most frequent keys of the rows that were tapped, as `key=7: 61 %`, the most frequent first; none when no rows
-    flow, or the key is made by a function and so no column of them. Each subtask has shown as many rows as it pleased:
+    """The most frequent keys of the rows that were tapped, as `key=7 (key group 75): 61 %`, the most frequent first; none when no
+    rows flow, or the key is made by a function and so no column of them. Each subtask has shown as many rows as it pleased:
     they count for all that it gets. Raises UncountableKeys."""
     try:
         return _count_keys(details, vertex_id, parts)
@@ -58,19 +59,39 @@ def _count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.Tappe
     vertex = next((vertex for vertex in details.vertices if vertex.vertex_id == vertex_id), pb.VertexDetails())
     rates = {subtask.subtask_index: max(1, subtask.records_in_per_second) for subtask in vertex.subtasks}
     weights: Counter[tuple[Any, ...]] = Counter()
+    groups: dict[tuple[Any, ...], int] = {}
     for part in parts:
         table = table_of([part], ROWS_FOR_KEYS)
         if not table.num_rows or not columns or not set(columns) <= set(table.column_names):
             continue
         weight = rates.get(part.subtask_index, 1) / table.num_rows
         counted = table.group_by(columns).aggregate([([], "count_all")])
-        for row in counted.to_pylist():
-            weights[tuple(str(row[name]) for name in columns)] += row["count_all"] * weight
+        rows = counted.to_pylist()
+        keys = [tuple(str(row[name]) for name in columns) for row in rows]
+        for key, row in zip(keys, rows, strict=True):
+            weights[key] += row["count_all"] * weight
+        groups.update(zip(keys, _key_groups(counted.select(columns), vertex.max_parallelism), strict=False))
     total = max(sum(weights.values()), sum(rates.values()))  # the keys of a subtask that has shown none are not known
     return [
-        f"{', '.join(map('='.join, zip(columns, key, strict=True)))}: {100 * weight / total:.0f} %"
+        f"{', '.join(map('='.join, zip(columns, key, strict=True)))}{_group(groups.get(key))}: {100 * weight / total:.0f} %"
         for key, weight in weights.most_common(KEYS_SHOWN)
     ]
+
+
+def _group(key_group: int | None) -> str:
+    return "" if key_group is None else f" (key group {key_group})"
+
+
+def _key_groups(keys: pa.Table, max_parallelism: int) -> list[int]:
+    """The key group of each row; none where an older coordinator does not say how many there are, and for values that
+    can be no key."""
+    # loads numba, which looks at rows do not need else
+    from snapline.dataflow.columnar.key_partition import assign_to_key_groups
+
+    try:
+        return [int(group) for group in assign_to_key_groups(keys.columns, max_parallelism)]
+    except (TypeError, ValueError):
+        return []
 
 
 def _key_columns(details: pb.JobDetails, vertex_id: str) -> list[str]:

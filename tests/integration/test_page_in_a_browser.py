@@ -111,7 +111,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             ("taskmanagers", "taskmanagers", "draining"),
             ("job", f"job/{job_id}", "Last hour"),
             ("day", f"job/{job_id}", "Last hour", "24 hours", "Last 24 hours"),
-            ("skew", f"job/{skewed_id}", "are skewed", "Which keys lead?", "key=7: "),
+            ("skew", f"job/{skewed_id}", "are skewed", "Which keys lead?", "key=7 (key group "),
             (
                 "vertex",
                 f"job/{job_id}/vertex/{vertex}",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.client import RequestRefused
+from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 from snapline.diagnosis_commands import explain_job
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
@@ -17,7 +18,15 @@ from snapline.tapped import leading_keys
 class Skewed:
     """Stands for a client of a coordinator with one job, whose vertex `sums` has a skewed key."""
 
-    def __init__(self, *batches: list[int], name: str = "user", has_ended: bool = False, silent: int = 0) -> None:
+    def __init__(
+        self,
+        *batches: list[int],
+        name: str = "user",
+        has_ended: bool = False,
+        silent: int = 0,
+        max_parallelism: int = 0,
+    ) -> None:
+        self._max_parallelism = max_parallelism
         self._batches = batches
         self._name = name
         self._has_ended = has_ended
@@ -39,6 +48,7 @@ class Skewed:
             pb.VertexDetails(
                 vertex_id="sums",
                 operator_uids=["sums", "out"],
+                max_parallelism=self._max_parallelism,
                 subtasks=[
                     pb.SubtaskDetails(subtask_index=0, records_in_per_second=90),
                     pb.SubtaskDetails(subtask_index=1, records_in_per_second=10),
@@ -74,6 +84,17 @@ def test_the_most_frequent_keys_of_all_subtasks_are_named() -> None:
     client = Skewed([7] * 8 + [1, 2], [3] * 99 + [4], silent=2)
     assert leading_keys(cast(Any, client), "job", "sums") == ["user=7: 72 %", "user=3: 10 %", "user=1: 9 %"]
     assert client.tapped == [("sums", True)] * 3
+
+
+def test_each_key_is_named_with_its_key_group() -> None:
+    """The one that the rows of a key are sent by; an older coordinator does not say how many there are."""
+    shown = leading_keys(cast(Any, Skewed([7, 7, 7, 1], [3], max_parallelism=128)), "job", "sums")
+    groups = {user: assign_to_key_groups([pa.array([user])], 128)[0] for user in (7, 1, 3)}
+    assert shown == [
+        f"user=7 (key group {groups[7]}): 68 %",
+        f"user=1 (key group {groups[1]}): 22 %",
+        f"user=3 (key group {groups[3]}): 10 %",
+    ]
 
 
 def test_where_no_rows_flow_and_where_there_is_no_key_none_is_named() -> None:
