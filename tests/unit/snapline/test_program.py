@@ -177,5 +177,5 @@ def test_what_is_no_error_of_python_fails_the_script_as_well(tmp_path, raised):
     script = tmp_path / "job.py"
     script.write_text(f"import asyncio\nraise {raised}('not \\x1b[31mmine')\n")
 
-    with pytest.raises(ScriptFailed, match="job.py failed: "):
+    with pytest.raises(ScriptFailed, match=r"job\.py failed: "):
         translate_script(script, [])
