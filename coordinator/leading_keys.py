@@ -44,9 +44,9 @@ class UncountableKeys(SnaplineError):
 
 
 def count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
-    """The most frequent keys of the rows that were tapped, as `key=7 (key group 75): 61 %`, the most frequent first; none
-    when no rows flow, or the key is made by a function and so no column of them. Each subtask has shown as many rows as
-    it pleased: they count for all that it gets. Raises UncountableKeys."""
+    """The most frequent keys of the rows that were tapped, as `key=7 (key group 75): 61 %`, the most frequent first;
+    none when no rows flow, or the key is made by a function and so no column of them. Each subtask has shown as many
+    rows as it pleased: they count for all that it gets. Raises UncountableKeys."""
     try:
         return _count_keys(details, vertex_id, parts)
     except (pa.ArrowException, OSError) as error:
