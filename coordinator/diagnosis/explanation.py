@@ -293,6 +293,8 @@ def _kind(details: pb.JobDetails, vertex: pb.VertexDetails, place: Place | None,
         return place.waits_for if place.waits_for and place.kind == "user code" else place.kind
     if awaits:
         return "answer"
+    if len(vertex.operator_uids) > 1 and (place is None or place.kind != "connector"):
+        return "busy"  # which operator of the chain it is nobody has seen
     if all(edge.source != vertex.vertex_id for edge in details.edges):
         return "sink"
     if all(edge.target != vertex.vertex_id for edge in details.edges):

@@ -79,6 +79,19 @@ def test_what_a_function_waits_for_is_said(awaited: str, words: str) -> None:
     ]
 
 
+def test_a_chain_is_called_a_sink_only_by_who_sees_its_connector() -> None:
+    """`snapline status` looks at no stack: of a function and a sink in one task it does not know which is slow."""
+    details = job([subtask()], [subtask(step_ms=42_000, busy_ms_per_second=1000)])
+    details.vertices[1].operator_uids.extend(["enriched", "written"])
+    said = "v1 (1/1) on tm-0 has not come back from a call for 42 s"
+    assert explained(details) == [("busy", said)]
+    assert explained(details, seen("v1", OPERATOR, WRITE, SOCKET)) == [
+        ("sink", f"{said}; it is in connector: recv (socket.py:706)")
+    ]
+    del details.vertices[1].operator_uids[:-1]
+    assert explained(details) == [("sink", said)]
+
+
 def test_requests_that_are_not_answered_are_said() -> None:
     """The thread of the task is in no call: it waits for room for the next request."""
     full = subtask(busy_ms_per_second=1000, records_in_per_second=3, awaits="the answers to 100 requests of ask")
