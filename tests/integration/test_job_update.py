@@ -65,6 +65,7 @@ def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tm
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SNAPLINE_CONF_jobmanager__rpc__address": cluster.address}
     arguments = [sys.executable, "-m", "snapline.cli", "update", second, savepoint_job.__file__, "--", *options]
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as updating:
+        assert updating.stderr is not None
         for line in updating.stderr:
             if "has stopped with savepoint" in line:
                 updating.send_signal(signal.SIGINT)
