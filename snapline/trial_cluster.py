@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -64,6 +65,11 @@ class TrialCluster:
         """What `SNAPLINE_CONFIG` has to name, for jobs and commands to find the cluster."""
         return self.directory / SETTINGS_FILE
 
+    @property
+    def down_command(self) -> str:
+        """What ends this cluster and no other one."""
+        return f"snapline down --directory {shlex.quote(str(self.directory))}"
+
     def processes(self) -> list[TrialProcess]:
         """Those that were started and not ended by `down`, dead or alive. Raises TrialError for a damaged file."""
         path = self.directory / PROCESSES_FILE
@@ -78,7 +84,7 @@ class TrialCluster:
         """Start everything, and wait until the TaskManagers are there. Raises TrialError, and everything has ended
         again."""
         if any(each.is_alive for each in self.processes()):
-            raise TrialError(f"a trial cluster runs already below {self.directory}: snapline down ends it")
+            raise TrialError(f"a trial cluster runs already below {self.directory}: {self.down_command} ends it")
         for folder in ("logs", "zookeeper", "spark", "ha", "checkpoints", "savepoints"):
             (self.directory / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         zookeeper, first, second, page, other_page, master, spark_page = _free_ports(7)

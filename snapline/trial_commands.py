@@ -30,6 +30,7 @@ def up(directory: Path, taskmanagers: int, slots: int) -> None:
     for each in cluster.up(taskmanagers, slots, lambda line: echo(line, err=True)):
         echo(f"{each.name:<14} {each.pid:>7}  {each.address or '-':<28} {each.log}")
     echo(f"export SNAPLINE_CONFIG={cluster.settings_file}")
+    echo(f"{cluster.down_command} ends all of it", err=True)
 
 
 @click.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 from snapline.cli import cli
 from snapline.client import ClusterClient
 from snapline.runtime.settings import default_layers, resolve
-from snapline.trial_cluster import TrialCluster, TrialError, TrialProcess
+from snapline.trial_cluster import TrialCluster, TrialError, TrialProcess, _start_of
 
 
 @pytest.mark.rare
@@ -32,13 +34,23 @@ def test_a_trial_is_one_command_up_and_one_down(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("SNAPLINE_CONFIG", str(tmp_path / "snapline.toml"))
         with ClusterClient.from_configuration(resolve(default_layers(os.environ))) as client:
             assert [each.slots for each in client.list_task_managers()] == [1]
-        with pytest.raises(TrialError, match="runs already"):
+        end = f"snapline down --directory {tmp_path}"
+        assert end in started.stderr
+        with pytest.raises(TrialError, match=f"runs already.*{end}"):
             TrialCluster(tmp_path).up(1, 1, print)
         processes = TrialCluster(tmp_path).processes()
     finally:
         ended = CliRunner().invoke(cli, ["down", *place])
     assert "ended taskmanagers, spark-worker, spark-master, coordinator-2, coordinator-1, zookeeper" in ended.output
     assert not [each.name for each in processes if each.is_alive]
+
+
+def test_a_second_up_names_the_command_that_ends_the_first(tmp_path: Path) -> None:
+    """With its directory: without one it would end another cluster, or none."""
+    this = TrialProcess("coordinator-1", os.getpid(), _start_of(os.getpid()), "", "")
+    (tmp_path / "processes.json").write_text(json.dumps([asdict(this)]))
+    with pytest.raises(TrialError, match=f"runs already.*snapline down --directory {tmp_path}"):
+        TrialCluster(tmp_path).up(1, 1, print)
 
 
 def test_down_ends_no_process_that_up_has_not_started(tmp_path: Path) -> None:
