@@ -9,7 +9,9 @@ parser that uvicorn would take where it is installed holds all that comes.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import h11
@@ -23,22 +25,55 @@ MAX_CONNECTIONS = 256
 REQUEST_SECONDS = 10.0
 """Within which the head of a request has to be there, and before that a handshake."""
 
+MAX_HANDSHAKES_OF_HOST = 64
+"""Handshakes of one host at a time; who comes meanwhile is closed at once."""
+MAX_HANDSHAKES = 256
+"""So many of all hosts there are at a time."""
 MAX_WAITING_BYTES = 64 << 10
 """What may have come of further requests before the answer to one; browsers send none so early."""
 
+_SELECTOR_LOOP: Any = asyncio.SelectorEventLoop
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class PageLoop(asyncio.SelectorEventLoop):
-    """A loop whose servers wait for a handshake as long as for a request, where asyncio waits for a minute."""
+class PageLoop(_SELECTOR_LOOP):  # type: ignore[misc]
+    """A loop whose servers wait for a handshake as long as for a request, where asyncio waits for a minute, and for a
+    few at a time, because asyncio takes 300 KB for each before it knows who comes."""
 
     handshake_s = REQUEST_SECONDS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handshakes: Counter[str] = Counter()
 
     async def create_server(self, *arguments: Any, **named: Any) -> Any:
         """Listen, with that limit where there is TLS."""
         if named.get("ssl") is not None:
             named["ssl_handshake_timeout"] = self.handshake_s
         return await super().create_server(*arguments, **named)
+
+    def _make_ssl_transport(self, rawsock: Any, protocol: Any, sslcontext: Any, waiter: Any, **named: Any) -> Any:
+        """Begin a handshake; asyncio calls this for each connection, and drops those for which it raises an error."""
+        try:
+            host = str(rawsock.getpeername()[0])
+            if self._handshakes[host] >= MAX_HANDSHAKES_OF_HOST or self._handshakes.total() >= MAX_HANDSHAKES:
+                raise ConnectionAbortedError("too many handshakes at a time")
+        except OSError:
+            rawsock.close()
+            raise
+        self._handshakes[host] += 1
+        waiter.add_done_callback(partial(self._end_handshake, host))
+        return super()._make_ssl_transport(rawsock, protocol, sslcontext, waiter, **named)
+
+    def _end_handshake(self, host: str, waiter: asyncio.Future[None]) -> None:
+        """Count one less. The error of one that failed holds the frame that waits for it, and that one the error, with
+        the buffers of the connection, in Pythons before 3.12.2: so it forgets the frame when that has heard of it."""
+        self._handshakes[host] -= 1
+        if not self._handshakes[host]:
+            del self._handshakes[host]
+        error = None if waiter.cancelled() else waiter.exception()
+        if error is not None:
+            self.call_soon(error.with_traceback, None)
 
 
 def told_once(application: Application, refusals: RefusalLog | None) -> Application:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import socket
+import ssl
 import urllib.request
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +119,53 @@ def test_a_handshake_that_does_not_come_is_not_waited_for(
     ):
         connection.sendall(said)
         assert b"" == received(connection)
+
+
+def handshakes() -> int:
+    """How many connections with TLS are in memory, whether somebody needs them or not."""
+    return sum(isinstance(each, SSLProtocol) for each in gc.get_objects())
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_handshakes_that_fail_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each left 300 KB until Python next looked for what is in circles: 2.6 GB after three seconds."""
+    gc.collect()
+    gc.disable()
+    try:
+        with serving(monkeypatch, 30.0, Authority(tmp_path).settings) as (port, _):
+            before = handshakes()
+            for _ in range(5):
+                with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                    connection.sendall(b"no handshake at all")
+                    received(connection)
+            wait_until(lambda: handshakes() == before, "the connections are forgotten")
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_handshakes_at_a_time_have_a_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Connections of one host are counted only now and then, and two thousand had come by then."""
+    monkeypatch.setattr(page_connections, "MAX_HANDSHAKES_OF_HOST", 2)
+    settings = Authority(tmp_path).settings
+    with (
+        serving(monkeypatch, 30.0, settings) as (port, _),
+        contextlib.ExitStack() as stack,
+    ):
+
+        def connected() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+
+        first, _ = connected(), connected()
+        assert b"" == received(connected())
+
+        first.sendall(b"no handshake at all")
+        received(first)  # its end makes room for another one
+        files = [settings[f"security.ssl.{each}-file"] for each in ("ca", "certificate", "key")]
+        context = ssl.create_default_context(cafile=files[0])
+        context.check_hostname = False
+        context.load_cert_chain(*files[1:])
+        assert context.wrap_socket(connected()).version()
 
 
 ID = b"a" * 32
