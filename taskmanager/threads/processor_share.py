@@ -91,7 +91,8 @@ class ProcessorHost(Protocol):
         ...
 
     def bind(self, processors: Sequence[int]) -> None:
-        """Let all threads of the process, and those that they start, run on these alone."""
+        """Let all threads of the process, and those that they start, run on these alone. Raises OSError when they
+        cannot be listed."""
         ...
 
 
@@ -204,8 +205,11 @@ class ProcessorShare:
 
     def _bind(self, processors: list[int]) -> None:
         if processors != self._bound:
+            try:
+                self._host.bind(processors)
+            except OSError:  # there is no file left to list the threads by: the next look does it
+                return
             self._bound = processors
-            self._host.bind(processors)
             self._logger.info("TaskManager uses processors", processors=processors, of=len(self._all))
 
 

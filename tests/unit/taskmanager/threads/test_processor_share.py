@@ -142,6 +142,26 @@ def test_it_looks_again_while_there_are_tasks():
     assert len(one.timers.due) == 1
 
 
+def test_threads_that_cannot_be_bound_are_bound_at_the_next_look(monkeypatch):
+    """A process without a free file cannot see its threads; it had never looked again, and kept its share for ever."""
+    names: set[str] = {"snapline-processors/1/another"}
+    task_manager = TaskManagerOnHost(Host(4, names))
+    task_manager.share.work()
+    divided = task_manager.host.bound
+    names.discard("snapline-processors/1/another")
+
+    def refuse(_: Sequence[int]) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as without_files:
+        without_files.setattr(task_manager.host, "bind", refuse)
+        task_manager.timers.fire()
+    assert task_manager.host.bound == divided != [0, 1, 2, 3]
+
+    task_manager.timers.fire()
+    assert task_manager.host.bound == [0, 1, 2, 3]
+
+
 def test_what_ends_gives_everything_back_and_takes_nothing_more():
     """Spark uses the process again: it is bound to nothing, and its name is gone, also when a timer was on its way."""
     names: set[str] = set()
