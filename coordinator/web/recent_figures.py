@@ -72,11 +72,12 @@ class JobFigures:
         self._minute.append(point)
 
     def latest(self, hours: int) -> list[Point]:
-        """The points of the last hours, by minutes when these are more than one."""
-        last = self._minute[-1][0] if self._minute else 0.0
-        if hours <= 1:
-            return self._fine.since(last - HOUR_SECONDS)
-        return [*self._minutes.since(last - hours * HOUR_SECONDS), _together(self._minute)] if self._minute else []
+        """The points of the last hours, by minutes when the hours are more than one and a minute is over."""
+        if not self._minute:
+            return []
+        last = self._minute[-1][0]
+        minutes = self._minutes.since(last - hours * HOUR_SECONDS) if hours > 1 else []
+        return [*minutes, _together(self._minute)] if minutes else self._fine.since(last - HOUR_SECONDS)
 
 
 class RecentFigures:

@@ -46,6 +46,17 @@ def test_points_of_seldom_looks_are_minutes_and_no_hour_is_longer_than_one() -> 
     assert figures.columns_of("nobody", 24)["time"] == []
 
 
+def test_a_job_of_the_last_minute_is_there_in_the_last_day() -> None:
+    """Where no minute is over yet, its points are those of the hour: one alone would be no line."""
+    figures = RecentFigures()
+    for second in range(0, 60, 5):
+        figures.add(details(), None, 1000 * (BEGIN_S + second))
+    assert figures.columns_of("a", 24) == figures.columns_of("a", 1)
+    assert len(figures.columns_of("a", 24)["time"]) == 12
+    figures.add(details(), None, 1000 * (BEGIN_S + 60))
+    assert len(figures.columns_of("a", 24)["time"]) == 2
+
+
 def test_all_that_is_kept_has_a_bound_in_bytes() -> None:
     """Of the jobs that were seen last, whatever their number; with the memory that it takes."""
     figures, taken = RecentFigures(), []
