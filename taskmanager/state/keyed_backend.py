@@ -43,6 +43,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import FrozenState
+from snapline.taskmanager.state.frozen_timers import TIMERS_TYPE
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from snapline.taskmanager.state.index.key_index import Column, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
@@ -57,7 +58,6 @@ from snapline.taskmanager.state.keyed_state import (
     RunningAggregateState,
 )
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
-from snapline.taskmanager.state.timer_queue import TIMERS_TYPE
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 FIRST_SWEEP_KEYS = 1 << 16

@@ -17,13 +17,12 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
 from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, inlined, kernel
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
+from snapline.taskmanager.state.frozen_timers import FrozenTimers
+from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots, doubled, grown
 
 VOID_NAMESPACE = 0
-TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.field("namespace", pa.int64())]))
-"""A key's timers in a snapshot."""
 _REBUILD_SLACK = 1024
 
 
@@ -160,7 +159,7 @@ class TimerQueue:
         chosen = np.zeros(len(self._counts), np.bool_)
         chosen[slots] = True
         entries = entries[chosen[owners]]
-        taken = _FrozenTimers(self._index, entries).get(slots)
+        taken = FrozenTimers(self._index, entries).get(slots)
         self._forget(entries, owners[chosen[owners]])
         if self._size > 2 * len(self._index) + _REBUILD_SLACK:
             self._rebuild()
@@ -215,7 +214,7 @@ class TimerQueue:
 
     def freeze(self, high_water: int) -> FrozenColumn:
         """The timers as they are now, as a column of TIMERS_TYPE."""
-        return _FrozenTimers(self._index.freeze(), None, self._guard.freeze([self._counts], high_water))
+        return FrozenTimers(self._index.freeze(), None, self._guard.freeze([self._counts], high_water))
 
     def _take(self, timestamp: int, limit: int) -> tuple[Slots, Int64Array, Int64Array]:
         room = min(limit, self._size)
@@ -243,40 +242,6 @@ class TimerQueue:
         self._times[: self._size] = times[order]
         self._namespaces[: self._size] = names[order]
         self._slots[: self._size] = slots[order]
-
-
-class _FrozenTimers:
-    """Timers by slot. Sorted on first use, which is in the asynchronous part of a snapshot."""
-
-    __slots__ = ("_counts", "_entries", "_keys", "_names", "_slots", "_times")
-
-    def __init__(self, keys: Any, entries: Slots | None, counts: FrozenArrays | None = None) -> None:
-        """`entries`: None for all that there were."""
-        self._keys, self._entries, self._counts = keys, entries, counts
-        self._slots: Slots | None = None
-
-    def get(self, slots: Slots) -> pa.Array:
-        if self._slots is None:
-            entries = self._keys.live_slots() if self._entries is None else self._entries
-            owners, names, times = (numpy_values(column) for column in self._keys.keys(entries))
-            order = np.lexsort((names, times, owners))
-            self._slots, self._names, self._times = owners[order], names[order], times[order]
-        first = np.searchsorted(self._slots, slots, "left")
-        lengths = np.searchsorted(self._slots, slots, "right") - first
-        offsets = np.zeros(len(slots) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        positions = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-        stamps = pa.StructArray.from_arrays(
-            [pa.array(self._times[positions]), pa.array(self._names[positions])], fields=list(TIMERS_TYPE.value_type)
-        )
-        return pa.LargeListArray.from_arrays(pa.array(offsets), stamps)
-
-    def occupied(self) -> BoolArray:
-        """For each slot, whether it had timers."""
-        if self._counts is None:
-            return np.zeros(0, np.bool_)
-        occupied: BoolArray = self._counts.arrays()[0] > 0
-        return occupied
 
 
 def _timer_index() -> KeyIndex:

@@ -29,6 +29,7 @@ from snapline.dataflow.snapshot.state_format import (
 )
 from snapline.taskmanager.state.adopted_state import NEVER_DUE, NOTHING_DUE, AdoptedState
 from snapline.taskmanager.state.cell_encoding import check_encodable, encode_rows
+from snapline.taskmanager.state.frozen_timers import TIMERS_TYPE
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from snapline.taskmanager.state.index.key_index import Column
 from snapline.taskmanager.state.index.slots import Slots
@@ -47,7 +48,6 @@ from snapline.taskmanager.state.outside.due_outside import DueOutside
 from snapline.taskmanager.state.outside.hot_keys import CHANGED, LOADED, HotKeys
 from snapline.taskmanager.state.outside.segment_space import SegmentSpace
 from snapline.taskmanager.state.outside.spilled_timers import SpilledTimerQueue
-from snapline.taskmanager.state.timer_queue import TIMERS_TYPE
 
 _SAMPLE = 512
 _SAMPLE_EVERY_BATCHES = 256

@@ -152,3 +152,18 @@ def test_frozen_timers_are_lists_by_slot() -> None:
         [{"timestamp": 1, "namespace": 0}],
     ]
     assert isinstance(column, pa.LargeListArray)
+
+
+@given(st.lists(timers, unique=True, max_size=60), st.lists(st.integers(0, SLOTS + 1), unique=True))
+def test_frozen_timers_are_in_the_order_in_which_they_are_due(rows: list[Timer], asked: list[int]) -> None:
+    """Many of one key as well, in whatever order they were registered; a key that has none since has an empty list."""
+    queue = TimerQueue()
+    queue.register(*arrays(rows))
+    queue.grow(SLOTS + 2)
+
+    column = queue.freeze(SLOTS + 2).get(np.array(asked, np.int32))
+
+    column.validate(full=True)
+    assert [[(timer["timestamp"], timer["namespace"]) for timer in key] for key in column.to_pylist()] == [
+        sorted((time, namespace) for time, namespace, slot in rows if slot == each) for each in asked
+    ]
