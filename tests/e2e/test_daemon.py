@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from examples.flights_answer import compare_outputs
+from snapline.runtime.version import VERSION
 from tests.e2e.programs import (
     PATIENCE_SECONDS,
     ROOT,
@@ -134,7 +135,7 @@ def test_run_list_status_checkpoints_cancel(service, flights, tmp_path):
     coordinator, *managers = service.call("cluster").out.splitlines()
     assert coordinator.startswith("coordinator: "), coordinator
     assert len(managers) == 3 and all(
-        re.search(r"tm-\d-[0-9a-f]{12} +\S+ +\d+ +driver +1 +0", line) for line in managers[1:]
+        re.search(rf"tm-\d-[0-9a-f]{{12}} +\S+ +\d+ +driver +{re.escape(VERSION)} +1 +0", line) for line in managers[1:]
     )
     assert service.call("cancel", job_id).out == f"cancelling {job_id}\n"
     service.wait(job_id, "CANCELED")
