@@ -1,7 +1,7 @@
 """Timers as they were when a snapshot was taken, by key, in the order in which they are due.
 
-Brought into order on first use, which is in the asynchronous part of a snapshot: counted by slot, and sorted within
-each. It does not know queues. Takes the role of the copy that Flink's HeapPriorityQueueStateSnapshot makes.
+Brought into order on first use, which is in the asynchronous part of a snapshot: by counting, digit by digit, because
+there are many and their times are near to each other. It does not know queues. Takes the role of the copy that Flink's HeapPriorityQueueStateSnapshot makes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
-from snapline.dataflow.columnar.kernel import I64, VOID, I64s, RO_I32s, RO_I64s, inlined, kernel
+from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.index.copy_on_write import FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots
 
@@ -20,57 +20,51 @@ TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.fie
 """A key's timers in a snapshot."""
 
 
-@inlined
-def _comes_before(times: Any, names: Any, left: Any, right: Any) -> Any:
-    if times[left] != times[right]:
-        return times[left] < times[right]
-    return names[left] < names[right]
+DIGIT_BITS = 11
+"""Of a number that is sorted by, so many are looked at in one pass."""
 
 
-@inlined
-def _exchange(times: Any, names: Any, left: Any, right: Any) -> None:
-    times[left], times[right] = times[right], times[left]
-    names[left], names[right] = names[right], names[left]
+@kernel(VOID(RO_I64s, I64, I64, I64s, RO_I32s, I32s))
+def _order_by_digit(numbers: Any, least: int, shift: int, places: Any, order: Any, ordered: Any) -> None:
+    """A counting sort by one digit of the numbers above the least. `places`: zero on entry, one more than there are
+    digits. `order`: the rows as those that were looked at before have them, which is kept among equal ones."""
+    last_digit = places.shape[0] - 2
+    for row in range(numbers.shape[0]):
+        places[(((numbers[row] - least) >> shift) & last_digit) + 1] += 1
+    for digit in range(1, last_digit + 1):
+        places[digit] += places[digit - 1]
+    for number in range(order.shape[0]):
+        row = order[number]
+        digit = ((numbers[row] - least) >> shift) & last_digit
+        ordered[places[digit]] = row
+        places[digit] += 1
 
 
-@inlined
-def _sink(times: Any, names: Any, begin: Any, parent: Any, size: Any) -> None:
-    """Let an element of the heap at `begin` go down to where none below comes after it."""
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            break
-        if child + 1 < size and _comes_before(times, names, begin + child, begin + child + 1):
-            child += 1
-        if not _comes_before(times, names, begin + parent, begin + child):
-            break
-        _exchange(times, names, begin + parent, begin + child)
-        parent = child
-
-
-@kernel(VOID(RO_I32s, RO_I64s, RO_I64s, I64, I64s, I64s, I64s))
+@kernel(VOID(RO_I32s, RO_I64s, RO_I64s, RO_I32s, I64s, I64s, I64s))
 def _order_by_slot(
-    owners: Any, all_times: Any, all_names: Any, slots: int, begins: Any, times: Any, names: Any
+    owners: Any, all_times: Any, all_names: Any, order: Any, begins: Any, times: Any, names: Any
 ) -> None:
-    """A counting sort by slot, and a heap sort within each. `begins` has two entries more than there are slots, zero on
-    entry: where each slot's begin, and behind them twice how many there are."""
+    """A counting sort by slot. `begins` has two entries more than there are slots, zero on entry: where each slot's
+    begin, and behind them twice how many there are."""
     for row in range(owners.shape[0]):
         begins[owners[row] + 2] += 1
-    for slot in range(2, slots + 2):
+    for slot in range(2, begins.shape[0]):
         begins[slot] += begins[slot - 1]
-    for row in range(owners.shape[0]):
+    for number in range(order.shape[0]):
+        row = order[number]
         place = begins[owners[row] + 1]
         times[place], names[place] = all_times[row], all_names[row]
         begins[owners[row] + 1] = place + 1
-    for slot in range(slots):
-        begin = begins[slot]
-        size = begins[slot + 1] - begin
-        for turn in range(size // 2):
-            _sink(times, names, begin, size // 2 - 1 - turn, size)
-        for turn in range(size - 1):
-            last = size - 1 - turn
-            _exchange(times, names, begin, begin + last)
-            _sink(times, names, begin, 0, last)
+
+
+def _order_of(numbers: Int64Array, order: Slots) -> Slots:
+    """The rows in the order of their numbers; in the given order among equal ones."""
+    least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    for shift in range(0, (most - least).bit_length(), DIGIT_BITS):
+        ordered = np.empty_like(order)
+        _order_by_digit(numbers, least, shift, np.zeros((1 << DIGIT_BITS) + 1, np.int64), order, ordered)
+        order = ordered
+    return order
 
 
 class FrozenTimers:
@@ -103,10 +97,10 @@ class FrozenTimers:
     def _bring_into_order(self) -> Int64Array:
         entries = self._keys.live_slots() if self._entries is None else self._entries
         owners, names, times = (numpy_values(column) for column in self._keys.keys(entries))
-        slots = int(owners.max()) + 1 if len(owners) else 0
-        begins = np.zeros(slots + 2, np.int64)
+        order = _order_of(times, _order_of(names, np.arange(len(owners), dtype=np.int32)))
+        begins = np.zeros(int(owners.max(initial=-1)) + 3, np.int64)
         self._times, self._names = np.empty(len(owners), np.int64), np.empty(len(owners), np.int64)
-        _order_by_slot(owners, times, names, slots, begins, self._times, self._names)
+        _order_by_slot(owners, times, names, order, begins, self._times, self._names)
         return begins
 
     def occupied(self) -> BoolArray:

@@ -154,7 +154,14 @@ def test_frozen_timers_are_lists_by_slot() -> None:
     assert isinstance(column, pa.LargeListArray)
 
 
-@given(st.lists(timers, unique=True, max_size=60), st.lists(st.integers(0, SLOTS + 1), unique=True))
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), st.integers(-2, 2), st.integers(0, SLOTS - 1)),
+        unique=True,
+        max_size=60,
+    ),
+    st.lists(st.integers(0, SLOTS + 1), unique=True),
+)
 def test_frozen_timers_are_in_the_order_in_which_they_are_due(rows: list[Timer], asked: list[int]) -> None:
     """Many of one key as well, in whatever order they were registered; a key that has none since has an empty list."""
     queue = TimerQueue()
