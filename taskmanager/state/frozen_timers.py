@@ -1,7 +1,8 @@
 """Timers as they were when a snapshot was taken, by key, in the order in which they are due.
 
-Brought into order on first use, which is in the asynchronous part of a snapshot: by counting, digit by digit, because
-there are many and their times are near to each other. It does not know queues. Takes the role of the copy that Flink's HeapPriorityQueueStateSnapshot makes.
+They are brought into order on first use, which is in the asynchronous part of a snapshot: by counting, digit by digit,
+because there are many and their times are near to each other. What is here does not know queues. Takes the role of the
+copy that Flink's HeapPriorityQueueStateSnapshot makes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.fie
 
 
 DIGIT_BITS = 11
-"""Of a number that is sorted by, so many are looked at in one pass."""
+"""One pass of a sort looks at so many bits of each number."""
 
 
 @kernel(VOID(RO_I64s, I64, I64, I64s, RO_I32s, I32s))
