@@ -55,6 +55,14 @@ class TaskManagerLaunch:
     failures_are_told: bool = False
     """Whether the driver says why tasks fail, on the console that the TaskManager writes to."""
 
+    @property
+    def description(self) -> str:
+        """What Spark's own page says of the job, which counts one task there that does not end."""
+        return (
+            f"Snapline TaskManager {self.resource_id} with {self.slots} slots, for as long as it runs: its rows and "
+            f"checkpoints are on the page of the coordinator, and in snapline list -m {self.coordinator_address}"
+        )
+
 
 @dataclass(frozen=True)
 class TaskManagerExit:

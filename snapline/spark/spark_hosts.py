@@ -157,7 +157,7 @@ class ContextHost:
         return thread
 
     def run_task_manager(self, launch: TaskManagerLaunch, group: str) -> list[TaskManagerExit]:
-        self._context.setJobGroup(group, f"Snapline TaskManager {launch.resource_id}", interruptOnCancel=True)
+        self._context.setJobGroup(group, launch.description, interruptOnCancel=True)
         return self._context.parallelize([0], 1).mapPartitions(_partition_body(launch)).collect()
 
     def cancel(self, group: str) -> None:

@@ -31,6 +31,7 @@ class PlayedSpark:
         self.ends: dict[str, queue.Queue[Any]] = {}
         self.begun: set[str] = set()
         self._group: dict[int, str] = {}
+        self.descriptions: dict[str, str] = {}
         self.executors: dict[str, str] = {}
         self.going: set[str] = set()
         self.conf = {"spark.decommission.enabled": "true"}
@@ -38,6 +39,7 @@ class PlayedSpark:
 
     def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:
         self._group[threading.get_ident()] = group
+        self.descriptions[group] = description
 
     def parallelize(self, rows: list[int], partitions: int) -> PlayedSpark:
         return self
@@ -114,6 +116,16 @@ def test_a_killed_task_manager_is_replaced_under_a_new_id(spark, pool):
     assert ended(pool) == {first.removeprefix("snapline-"): "Python worker exited unexpectedly (crashed)"}
     assert len({first, second, third}) == 3
     assert pool.take_ended() == {}
+
+
+def test_sparks_page_says_what_its_endless_jobs_are_and_who_has_their_figures(spark, pool):
+    """Spark counts its one task alone, which ends with the TaskManager."""
+    group = spark.next()
+
+    assert spark.descriptions[group] == (
+        f"Snapline TaskManager {group.removeprefix('snapline-')} with 3 slots, for as long as it runs: its rows and "
+        "checkpoints are on the page of the coordinator, and in snapline list -m 127.0.0.1:1"
+    )
 
 
 def test_one_that_nobody_needed_is_replaced_when_somebody_does(spark, pool):
