@@ -26,6 +26,9 @@ class Cluster:
         self.after: dict[str, list[BaseException]] = {}
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
+        if f"answer_{call}" not in vars(type(self)):
+            raise AttributeError(call)
+
         def answer(*arguments: Any) -> Any:
             if self.before.get(call):
                 raise self.before[call].pop(0)
