@@ -85,7 +85,7 @@ def _group(key_group: int | None) -> str:
 def _key_groups(keys: pa.Table, max_parallelism: int) -> list[int]:
     """The key group of each row; none where an older coordinator does not say how many there are, and for values that
     can be no key."""
-    # loads numba, which looks at rows do not need else
+    # numba is loaded by this, and by nothing else that shows rows
     from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 
     try:

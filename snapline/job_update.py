@@ -29,7 +29,7 @@ from snapline.plan import plan_job, snapshot_at_hand
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 60.0
-"""How long a version that is given up may take to end."""
+"""How long a version that is given up may take to end, and how long a coordinator that has gone away is asked again."""
 
 
 T = TypeVar("T")

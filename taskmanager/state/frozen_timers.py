@@ -19,8 +19,6 @@ from snapline.taskmanager.state.index.slots import Slots
 
 TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.field("namespace", pa.int64())]))
 """A key's timers in a snapshot."""
-
-
 DIGIT_BITS = 11
 """One pass of a sort looks at so many bits of each number."""
 

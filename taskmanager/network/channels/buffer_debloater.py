@@ -24,8 +24,8 @@ PIECES = 8
 """A batch is cut so that so many of its pieces fill the bound: those that were granted a credit already do not count to
 it."""
 ROW_WISE_TARGET_MS = 25
-"""In place of a longer target, for a consumer that works row by row: it gains nothing from the large batches that
-others are handed when much waits."""
+"""A consumer that works row by row has this target in place of a longer one: the producer's half of 50 ms, as a
+target is divided. It gains nothing from the large batches that others are handed when much waits."""
 ROW_WISE_PIECES = 2
 """So short a bound would cut batches that are small as they are."""
 
