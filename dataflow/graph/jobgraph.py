@@ -90,7 +90,7 @@ class JobEdge:
     combiner: bytes = b""
     """Pickled CombinerSpec: which rows need not be sent. Empty: all are."""
     row_wise: bool = False
-    """Whether a function of the target takes one row at a time, so that larger batches do not make it faster."""
+    """Whether the target takes what comes in one row at a time, so that larger batches do not make it faster."""
 
 
 @dataclass(frozen=True, slots=True)

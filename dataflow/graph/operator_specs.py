@@ -371,12 +371,22 @@ _ROW_BY_ROW = (
     FilterRowsSpec,
     ProcessSpec,
     KeyedProcessSpec,
-    CoProcessSpec,
     AsyncSpec,
 )
+_PASSES_BATCHES_ON = (MapBatchesSpec, FilterSpec, WatermarkSpec)
 
 
-def works_row_by_row(spec: object) -> bool:
-    """Whether an operator calls a function for each row, so that what a row costs does not depend on how many rows
-    come at once."""
-    return isinstance(spec, _ROW_BY_ROW) or (isinstance(spec, SinkFunctionSpec) and spec.row_wise)
+def works_row_by_row(chain: Iterable[object]) -> bool:
+    """Whether operators that are chained, in this order, call a function for each row that comes in, so that what a row
+    costs does not depend on how many rows come at once. What is behind an operator that takes batches and keeps them,
+    an aggregate or a join, has other rows."""
+    for spec in chain:
+        if isinstance(spec, _ROW_BY_ROW):
+            return True
+        if isinstance(spec, CoProcessSpec):
+            return not spec.batches
+        if isinstance(spec, SinkFunctionSpec):
+            return spec.row_wise
+        if not isinstance(spec, _PASSES_BATCHES_ON):
+            return False
+    return False

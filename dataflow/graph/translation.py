@@ -114,7 +114,7 @@ def translate(
                     key_columns=edge.key_columns,
                     side_output_tag=edge.side_output_tag,
                     combiner=_combiner(item, partitioning, pickle),
-                    row_wise=any(works_row_by_row(resolved[i].node.spec) for i in chains[target_head]),
+                    row_wise=works_row_by_row(resolved[i].node.spec for i in chains[target_head]),
                 )
             )
     job_graph = JobGraph(
