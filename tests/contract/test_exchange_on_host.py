@@ -9,7 +9,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -119,14 +119,14 @@ def test_a_taken_name_is_left_to_its_owner(consumers: FlightExchange, monkeypatc
         (b"", "did not say who it is"),
         (b"\xff" * 64, "did not say who it is"),
         (metadata_message(b"x" * (host_server.MAX_GREETING_BYTES + 1)), "did not say who it is"),
-        (metadata_message(b"wrong\n" + stream_descriptor(EDGE)), "wrong or missing token"),
-        (metadata_message(b"secret\nsnapline.exchange/99 " + EDGE.encode()), "snapline.exchange/99"),
+        (metadata_message(b"secret\n"), "did not say who it is"),
+        (metadata_message(bytes(32) + stream_descriptor(EDGE)) + metadata_message(b""), "wrong or missing token"),
+        (metadata_message(bytes(32) + stream_descriptor(EDGE)) + metadata_message(bytes(32)), "wrong or missing token"),
     ],
-    ids=["silence", "noise", "too long", "a wrong token", "another version"],
+    ids=["silence", "noise", "too long", "too short", "no proof", "a wrong proof"],
 )
 def test_who_does_not_say_who_he_is_is_closed(greeting: bytes, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is silent, says too much, shows a wrong secret or speaks another version, which stands in the log; others
-    read on."""
+    """Whoever is silent, says too much or does not know the secret, which stands in the log; others read on."""
     monkeypatch.setattr(host_server, "GREETING_SECONDS", 0.2 if not greeting else 600.0)
     settings = ExchangeSettings(security=ExchangeSecurity(("secret",)))
     log = io.StringIO()
@@ -151,8 +151,10 @@ def greeted(producers: FlightExchange, stack: contextlib.ExitStack) -> socket.so
     stranger = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     stranger.settimeout(PATIENCE_SECONDS)
     stranger.connect(host_server._name(producers.address))
-    stranger.sendall(metadata_message(b"secret\n" + stream_descriptor(EDGE)))
-    SocketReader(stranger).read_chunk()
+    reader = SocketReader(stranger)
+    host_server._prove(reader, producers.address, stream_descriptor(EDGE), ("secret",))
+    assert reader.read_chunk().app_metadata == b""
+    stranger.settimeout(PATIENCE_SECONDS)
     return stranger
 
 
@@ -239,31 +241,84 @@ def test_nonsense_of_who_was_let_in_is_one_line(message: bytes, why: str) -> Non
     assert all("its stream was ended" in line for line in log.getvalue().splitlines()), log.getvalue()
 
 
-@pytest.mark.parametrize("says", [b"", b"\xff" * 64, metadata_message(b"token")], ids=["nothing", "noise", "a refusal"])
-def test_who_listens_in_the_place_of_a_task_manager_keeps_no_rows_back(
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"\xff" * 64, metadata_message(b"token"), metadata_message(bytes(64)) + metadata_message(b"")],
+    ids=["nothing", "noise", "a refusal", "a proof that is none"],
+)
+def test_who_listens_in_the_place_of_a_task_manager_learns_nothing_and_keeps_no_rows_back(
     says: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows come over Flight then, where the tasks of this host failed before."""
-    monkeypatch.setattr(host_server, "_name", lambda address: f"\0snapline-exchange/squatted/{address}")
-    with FlightExchange(SETTINGS) as producers, FlightExchange(SETTINGS) as consumers:
-        monkeypatch.setattr(host_server, "_name", lambda _: f"\0snapline-exchange/squatter/{os.getpid()}")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter, contextlib.ExitStack() as stack:
-            squatter.bind(host_server._name(producers.address))
-            squatter.listen()
+    """Rows come over Flight then; the tasks of this host failed before, and the squatter was told the secret."""
+    settings = ExchangeSettings(request_backoff_max_ms=2000, security=ExchangeSecurity(("secret",)))
+    heard: list[bytes] = []
+    with FlightExchange(settings) as consumers, squatted(settings, monkeypatch) as (producers, squatter):
 
-            def answer() -> None:
-                with contextlib.suppress(OSError):
+        def answer() -> None:
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+                while True:
+                    connection = stack.enter_context(squatter.accept()[0])
+                    connection.sendall(says)
+                    heard.append(connection.recv(1 << 16))
+
+        with answering(answer, squatter):
+            read_one(producers, consumers)
+    assert heard
+    assert not any(b"secret" in each for each in heard)
+
+
+def test_who_hands_a_greeting_on_to_another_task_manager_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other one proves is of its own address: a process between the two would have read the rows."""
+    settings = ExchangeSettings(request_backoff_max_ms=2000, security=ExchangeSecurity(("secret",)))
+    answers: list[bytes] = []
+    with (
+        FlightExchange(settings) as another,
+        FlightExchange(settings) as consumers,
+    ):
+        elsewhere = host_server._name(another.address)
+        with squatted(settings, monkeypatch) as (producers, squatter):
+
+            def hand_on() -> None:
+                with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
                     while True:
                         connection = stack.enter_context(squatter.accept()[0])
-                        connection.sendall(says)
+                        onward = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                        onward.settimeout(PATIENCE_SECONDS)
+                        onward.connect(elsewhere)
+                        onward.sendall(connection.recv(1 << 16))
+                        answers.append(onward.recv(1 << 16))
+                        connection.sendall(answers[-1])
 
-            answering = threading.Thread(target=answer)
-            answering.start()
-            try:
+            with answering(hand_on, squatter):
                 read_one(producers, consumers)
-            finally:
-                squatter.shutdown(socket.SHUT_RDWR)
-                answering.join()
+    assert answers
+    assert all(len(each) > 64 for each in answers), "another TaskManager has proven itself"
+
+
+@contextlib.contextmanager
+def squatted(
+    settings: ExchangeSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[FlightExchange, socket.socket]]:
+    """A TaskManager, and the socket that listens in its place."""
+    with monkeypatch.context() as apart:
+        apart.setattr(host_server, "_name", lambda address: f"\0snapline-exchange/squatted/{address}")
+        producers = FlightExchange(settings)
+    with producers, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
+        squatter.bind(host_server._name(producers.address))
+        squatter.listen()
+        yield producers, squatter
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[], None], squatter: socket.socket) -> Iterator[None]:
+    """A thread that answers on the socket, until the end."""
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        squatter.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_who_takes_all_places_of_newcomers_keeps_no_rows_back(monkeypatch: pytest.MonkeyPatch) -> None:

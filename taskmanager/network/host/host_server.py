@@ -1,16 +1,15 @@
 """How TaskManagers of one host find each other, and who of them is let in.
 
 A TaskManager listens under its exchange address in the abstract names of Linux' sockets, which each network namespace
-has for itself and which end with the process. Who connects has to be the same user, as the kernel says, and to show
-what Flight asks for: the cluster's secret, and a certificate where there are such. Then rows go in the clear, because
-they do not leave the kernel. A listener of another user is not talked to. Where nobody listens under the name (another
-host, another namespace, another system), the exchange goes over Flight.
+has for itself and which end with the process. Both sides have to be the same user, as the kernel says, to prove that
+they know the cluster's secret, and to show a certificate where there are such. Then rows go in the clear, because they
+do not leave the kernel. A listener of another user is not talked to. Where nobody listens under the name (another host,
+another namespace, another system), the exchange goes over Flight.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 import socket
 import ssl
@@ -23,6 +22,14 @@ from collections.abc import Callable
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.frames import ProtocolError, edge_of_descriptor, stream_descriptor
+from snapline.taskmanager.network.host.greeting_proofs import (
+    WHO_CONNECTS,
+    WHO_LISTENS,
+    drawn,
+    knows_one,
+    parted,
+    proof_of,
+)
 from snapline.taskmanager.network.host.socket_messages import (
     MAX_BYTES,
     PatientWriter,
@@ -85,6 +92,7 @@ class HostServer:
     names, or the name is taken."""
 
     def __init__(self, address: str, security: ExchangeSecurity, open_stream: OpenStream, refused: Refused) -> None:
+        self._address = address
         self._security = security
         self._open_stream = open_stream
         self._refused = refused
@@ -193,16 +201,23 @@ class HostServer:
             )
             reader.connection.do_handshake()  # type: ignore[attr-defined]
         reader.deadline = time.monotonic() + GREETING_SECONDS
-        token, _, command = bytes(reader.read_chunk().app_metadata).partition(b"\n")
+        number, asked = parted(bytes(reader.read_chunk().app_metadata))
+        own = drawn()
+        shown = (number + own, self._address, asked)
+        proofs = b"".join(proof_of(token, WHO_LISTENS, *shown) for token in security.tokens)
+        reader.connection.settimeout(GREETING_SECONDS)
+        reader.connection.sendall(metadata_message(own + proofs))
+        reader.deadline = time.monotonic() + GREETING_SECONDS
+        proof = bytes(reader.read_chunk().app_metadata)
         reader.deadline = None
         reader.connection.settimeout(GREETING_SECONDS)
         refusal, edge_id = b"", ""
-        if security.tokens and not any(hmac.compare_digest(token, each.encode()) for each in security.tokens):
+        if security.tokens and not knows_one(proof, security.tokens, WHO_CONNECTS, *shown):
             refusal = _WRONG_TOKEN
             self._refuse(peer, "wrong or missing token")
         else:
             try:
-                edge_id = edge_of_descriptor(command)
+                edge_id = edge_of_descriptor(asked)
             except ProtocolError as error:
                 refusal = str(error).encode()
                 self._refuse(peer, str(error))
@@ -226,9 +241,9 @@ def _listen(address: str) -> socket.socket | None:
 
 def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> tuple[SocketReader, SocketWriter] | None:
     """A stream of that edge; None when no TaskManager of this user listens on this host under the address. Raises
-    TimeoutError when it does not answer, PermissionError when it does not accept the token, ssl.SSLError when one side
-    does not accept the certificate of the other, ProtocolError when it speaks another version, ConnectionError or
-    StopIteration when it ends."""
+    TimeoutError when it does not answer, PermissionError when one side does not know the token of the other,
+    ssl.SSLError when it does not accept its certificate, ProtocolError when the other speaks another version,
+    ConnectionError or StopIteration when it ends."""
     if not sys.platform.startswith("linux"):
         return None
     reader = SocketReader(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), MAX_GREETING_BYTES, takes_batches=False)
@@ -249,9 +264,7 @@ def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> t
                 lambda plain: context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
             )
             reader.connection.do_handshake()  # type: ignore[attr-defined]
-        token = "".join(security.tokens[:1])
-        greeting = token.encode() + b"\n" + stream_descriptor(edge_id)
-        reader.connection.sendall(metadata_message(greeting))
+        _prove(reader, address, stream_descriptor(edge_id), security.tokens)
         reader.deadline = time.monotonic() + ANSWER_SECONDS
         answer = bytes(reader.read_chunk().app_metadata)
         reader.deadline = None
@@ -266,3 +279,18 @@ def connect_on_host(address: str, edge_id: str, security: ExchangeSecurity) -> t
         raise ProtocolError(answer.decode(errors="replace"))
     reader.max_bytes, reader.takes_batches = MAX_BYTES, True
     return reader, PatientWriter(reader.connection)
+
+
+def _prove(reader: SocketReader, address: str, asked: bytes, tokens: tuple[str, ...]) -> None:
+    """Ask for the stream, and prove that the first of the tokens is known. Raises PermissionError when the listener
+    does not prove that it knows one."""
+    number = drawn()
+    reader.connection.sendall(metadata_message(number + asked))
+    reader.deadline = time.monotonic() + ANSWER_SECONDS
+    others, proofs = parted(bytes(reader.read_chunk().app_metadata))
+    shown = (number + others, address, asked)
+    proof = b"".join(proof_of(token, WHO_CONNECTS, *shown) for token in tokens[:1])
+    reader.connection.settimeout(ANSWER_SECONDS)
+    reader.connection.sendall(metadata_message(proof))  # in any case: the log of the other side says what is wrong
+    if tokens and not knows_one(proofs, tokens, WHO_LISTENS, *shown):
+        raise PermissionError("the listener does not know the token: see security.auth.token")
