@@ -2,9 +2,8 @@
 
 The Flink side is a program of yours that is not part of this project: `--flink` (or the variable FLINK_PERF) names its
 command. It is called with the options that the table below shows, each with a value, and its last line is one JSON
-object with `events_per_s`, `cpu_us_per_event` and `checkpoint_ms` {median}, or `latency_ms` {p50, p99}. Pairs begin
-with the one side and with the other in turn, because a machine changes its speed meanwhile. A ratio above 1 says that
-ours is so many times better: more events, less CPU, shorter checkpoints and latencies.
+object with `events_per_s`, `cpu_us_per_event` and `checkpoint_ms` {median}, or `latency_ms` {p50, p99}. A ratio above 1
+says that ours is so many times better: more events, less CPU, shorter checkpoints and latencies.
 
     python -m benchmarks.against_flink --case q7 q8 --flink ./flink_perf/run.sh --pairs 3 --seconds 12
 """
@@ -12,21 +11,15 @@ ours is so many times better: more events, less CPU, shorter checkpoints and lat
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import statistics
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.cluster import fail, report, versions
+from benchmarks.pairs import FailedRun, run_pairs
 from benchmarks.row_functions import KEYS
-from snapline.dataflow.errors import SnaplineError
 
-PATIENCE_S = 900.0
-"""The bound on one run of either side."""
 WARM_UP = ("--warmup-seconds", "5", "--warmup-cpu-s", "12")
 """How long Flink runs before anything counts, because the JVM compiles what it runs often."""
 BY_HAND = {"q4": "q4h", "q6": "q6h"}
@@ -39,6 +32,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "keyed-sum": (["benchmarks.keyed_sum", "--keys", "100000"], ["--job", "kc", "--keys", "100000"]),
     "keyed-sum-1m": (["benchmarks.keyed_sum", "--keys", "1000000"], ["--job", "kc", "--keys", "1000000"]),
     "keyed-sum-rows": (["benchmarks.keyed_sum", "--keys", "100000", "--rows"], ["--job", "kc", "--keys", "100000"]),
+    "keyed-sum-strings": (
+        ["benchmarks.keyed_sum", "--keys", "1000000", "--string-keys"],
+        ["--job", "kc", "--keys", "1000000", "--key", "string"],
+    ),
+    "keyed-sum-pairs": (
+        ["benchmarks.shapes", "--shape", "pairs", "--keys", "100000"],
+        ["--job", "kc", "--keys", "100000", "--key", "pair"],
+    ),
     "windows": (["benchmarks.windows"], ["--job", "win"]),
     **{
         f"rocksdb-{keys // 100_000 / 10:g}m": (
@@ -63,70 +64,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 """Module and options of ours, and options of the Flink program."""
 
 
-class FailedRun(SnaplineError):
-    """One side of a pair did not end with a line of figures."""
-
-
-def figures_of(command: Sequence[str]) -> dict[str, Any]:
-    """Run it; the object on its last line, of one query where there are queries. Raises FailedRun."""
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FailedRun(f"{shlex.join(command)}: {error}") from None
-    lines = ended.stdout.strip().splitlines()
-    try:
-        figures = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        said = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise FailedRun(
-            f"{shlex.join(command)} ended with code {ended.returncode} and without figures: {said}"
-        ) from None
-    queries = figures.get("queries")
-    return dict(next(iter(queries.values())) if queries else figures)
-
-
-def compared(ours: Mapping[str, Any], flink: Mapping[str, Any]) -> dict[str, float]:
-    """How many times better ours is, by figure, as far as both sides have it.
-
-    >>> compared({"events_per_s": 30, "checkpoint_ms": {"median": 5}}, {"events_per_s": 10, "checkpoint_ms": {"median": 20}})
-    {'events_per_s': 3.0, 'checkpoint_ms': 4.0}
-    """
-    ratios = {}
-    if ours.get("events_per_s") and flink.get("events_per_s"):
-        ratios["events_per_s"] = ours["events_per_s"] / flink["events_per_s"]
-    if ours.get("cpu_us_per_event") and flink.get("cpu_us_per_event"):
-        ratios["cpu_us_per_event"] = flink["cpu_us_per_event"] / ours["cpu_us_per_event"]
-    for group, names in (("checkpoint_ms", ("median",)), ("latency_ms", ("p50", "p99", "p999"))):
-        for name in names:
-            mine, theirs = ((side.get(group) or {}).get(name) for side in (ours, flink))
-            if mine and theirs:
-                ratios[group if name == "median" else f"{group}.{name}"] = theirs / mine
-    return ratios
-
-
-def run_pairs(case: str, flink: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """All pairs of one case: what both sides said, and median, least and greatest ratio."""
+def commands(case: str, flink: Sequence[str], seconds: int, parallelism: int) -> tuple[list[str], list[str]]:
+    """Ours and Flink's of a case."""
     mine, theirs = CASES[case]
-    common = ["--seconds", str(options.seconds), "--parallelism", str(options.parallelism)]
-    commands = {
-        "ours": [sys.executable, "-m", *mine, *common, "--json"],
-        "flink": [*flink, *theirs, *common, "--checkpoint-interval-ms", "1000", *WARM_UP],
-    }
-    said: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
-    for pair in range(options.pairs):
-        for side in sorted(commands, reverse=pair % 2 == 0):
-            said[side].append(figures_of(commands[side]))
-    pairs = [compared(*both) for both in zip(said["ours"], said["flink"], strict=True)]
-    ratios = {
-        name: {
-            "median": round(statistics.median(pair[name] for pair in pairs), 2),
-            "min": round(min(pair[name] for pair in pairs), 2),
-            "max": round(max(pair[name] for pair in pairs), 2),
-        }
-        for name in pairs[0]
-        if all(name in pair for pair in pairs)
-    }
-    return {"times_better": ratios, **said}
+    common = ["--seconds", str(seconds), "--parallelism", str(parallelism)]
+    ours = [sys.executable, "-m", *mine, *common, "--json"]
+    return ours, [*flink, *theirs, *common, "--checkpoint-interval-ms", "1000", *WARM_UP]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -144,7 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     results = {}
     for case in options.case:
         try:
-            results[case] = run_pairs(case, shlex.split(options.flink), options)
+            ours, flink = commands(case, shlex.split(options.flink), options.seconds, options.parallelism)
+            results[case] = run_pairs(ours, flink, options.pairs)
         except FailedRun as error:
             return fail(error)
         if not options.json:
