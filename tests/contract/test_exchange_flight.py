@@ -23,7 +23,13 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
 from snapline.runtime.cores import newcomers
 from snapline.runtime.logs import make_logger
-from snapline.taskmanager.network.flight import exchange_newcomers, flight_server, inbound_stream
+from snapline.taskmanager.network.flight import (
+    exchange_newcomers,
+    flight_server,
+    frames,
+    inbound_stream,
+    outbound_stream,
+)
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
 from snapline.taskmanager.network.flight.flight_server import ExchangeError
@@ -319,6 +325,36 @@ def test_who_is_not_let_in_is_closed_and_others_read_on(says: bytes, monkeypatch
             with contextlib.suppress(ConnectionError):
                 stranger.sendall(says)
             assert is_closed(stranger)
+
+        subpartition.add(batch(2))
+        assert task.read(channel, 1) == [2]
+        task.release()
+
+
+@pytest.mark.parametrize("finds", [True, False], ids=["waits", "refused"])
+def test_who_opens_channels_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, way: str, *, finds: bool) -> None:
+    """Also when it reads nothing of what is said, so that a write to it waits; others read on."""
+    if way == "host":
+        pytest.skip("what a stream says is the same, and no write waits there")
+    from pyarrow import flight
+
+    monkeypatch.setattr(outbound_stream, "MAX_CHANNELS", 2_000, raising=False)
+    log = io.StringIO()
+    with FlightExchange(SETTINGS, make_logger("taskmanager", stream=log)) as producers, FlightExchange() as consumers:
+        (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+        task = TaskSide(consumers)
+        channel = task.open(producers.address)
+        subpartition.add(batch(1))
+        assert task.read(channel, 1) == [1]
+
+        stranger = flight.connect(f"grpc://{producers.address}")
+        writer, _ = stranger.do_exchange(flight.FlightDescriptor.for_command(frames.stream_descriptor(EDGE)))
+        with pytest.raises((pa.ArrowException, OSError, StopIteration)):
+            for number in range(300_000):
+                asked = frames.OpenChannel(number, 0, 1, f"p{number}" if finds else PRODUCER, "c")
+                writer.write_metadata(frames.encode_upstream(asked))
+        wait_until(lambda: "more than 2000 channels on one stream" in log.getvalue(), "a line in the log")
+        stranger.close()
 
         subpartition.add(batch(2))
         assert task.read(channel, 1) == [2]

@@ -396,7 +396,10 @@ class LocalExchange:
         """The channel that reads one subpartition, now or when its producer comes; see Exchange."""
         key = (producer, edge_id)
         channel = LocalInputChannel(
-            channel_index, listener, self._lock_factory(), lambda released: self._forget(key, released)
+            channel_index,
+            listener,
+            self._lock_factory(),
+            lambda released: self._forget(key, subpartition_index, released),
         )
         with self._lock:
             readers = self._channels.setdefault(key, {})
@@ -411,15 +414,14 @@ class LocalExchange:
             _connect(channel, key, partition, subpartition_index)
         return channel
 
-    def _forget(self, key: tuple[str, str], released: LocalInputChannel) -> None:
+    def _forget(self, key: tuple[str, str], index: int, released: LocalInputChannel) -> None:
         """A channel gave up before its producer came."""
         with self._lock:
-            waiting = {
-                index: channel for index, channel in self._channels.get(key, {}).items() if channel is not released
-            }
-            self._channels[key] = waiting
+            waiting = self._channels.get(key, {})
+            if waiting.get(index) is released:
+                del waiting[index]
             if not waiting:
-                del self._channels[key]
+                self._channels.pop(key, None)
 
     def _subpartition_released(self, key: tuple[str, str], index: int) -> None:
         with self._lock:

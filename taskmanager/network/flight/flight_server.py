@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
+from snapline.runtime.cores.senders import host_of
 from snapline.runtime.logs import Logger, silent_logger
 from snapline.runtime.rpc.sender_limits import RefusalLog
 from snapline.runtime.rpc.tcp_connections import (
@@ -133,7 +135,8 @@ class ExchangeServer:
             raise flight.FlightUnauthorizedError("a ticket opens the stream of its program alone")
         else:
             try:
-                stream = OutboundStream(edge_of_descriptor(descriptor.command), self._open_channel)
+                edge_id = edge_of_descriptor(descriptor.command)
+                stream = OutboundStream(edge_id, self._open_channel, partial(self._reset, peer_port))
             except ProtocolError as error:
                 raise flight.FlightServerError(str(error)) from None
         self._newcomers.let_in(context.peer())
@@ -143,6 +146,7 @@ class ExchangeServer:
             try:
                 stream.serve(reader, writer)
             except ProtocolError as error:
+                self.refused(host_of(context.peer()), f"its stream was ended: {error}")
                 raise flight.FlightServerError(str(error)) from None
 
     def serve_on_host(self, edge_id: str, reader: SocketReader, writer: SocketWriter) -> None:
@@ -172,6 +176,10 @@ class ExchangeServer:
             lambda: self._security.current().tokens,
             lambda: reset_connections(self.port, peer_port) if peer_port else 0,
         )
+
+    def _reset(self, peer_port: str) -> None:
+        if peer_port.isdecimal():
+            reset_connections(self.port, int(peer_port))
 
     @property
     def number_of_streams(self) -> int:

@@ -34,6 +34,8 @@ from snapline.protos import checkpoint_pb2
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame
 
 PROTOCOL = "snapline.exchange/1"
+MAX_NAME_BYTES = 512
+"""Bytes that the name of an attempt may have in a request for a channel."""
 
 
 class ProtocolError(Exception):
@@ -337,6 +339,8 @@ def decode_upstream(metadata: pa.Buffer | bytes | None) -> UpstreamFrame:
                 text = data[_OPEN.size :]
                 if len(text) != producer + consumer:
                     raise ProtocolError("a request that is cut off")
+                if max(producer, consumer) > MAX_NAME_BYTES:
+                    raise ProtocolError(f"a name of {max(producer, consumer)} bytes, {MAX_NAME_BYTES} are the most")
                 return OpenChannel(channel_id, index, credit, text[:producer].decode(), text[producer:].decode())
             case _Kind.CREDIT:
                 return AddCredit(*_CREDIT.unpack(data)[1:])

@@ -56,6 +56,11 @@ OpenServedChannel = Callable[[str, frames.OpenChannel, InputChannelListener], Se
 under `channel_id`."""
 
 
+MAX_CHANNELS = 131_072
+"""How many channels a stream may have at a time, with what waits to be said of ended ones: those between 362 subtasks
+on each side."""
+HANG_UP_SECONDS = 1.0
+"""How long the peer of a stream that has broken the protocol may take to read why, before its connection is reset."""
 MOST_STEPS_FOR_OTHERS = 64
 """Whoever finds nobody writing writes what comes meanwhile, too, but no more than this in a row."""
 
@@ -63,8 +68,12 @@ MOST_STEPS_FOR_OTHERS = 64
 class OutboundStream:
     """One stream. The listener of its channels, whose index is their number on the stream."""
 
-    def __init__(self, edge_id: str, open_channel: OpenServedChannel) -> None:
+    def __init__(
+        self, edge_id: str, open_channel: OpenServedChannel, reset_connection: Callable[[], object] = lambda: None
+    ) -> None:
+        """`reset_connection`: lets a write fail that waits for the peer."""
         self._edge_id = edge_id
+        self._reset_connection = reset_connection
         self._open_channel = open_channel
         self._changed = threading.Condition()
         self._queue = PartitionRequestQueue()
@@ -125,8 +134,12 @@ class OutboundStream:
         if in_place:
             self._writer_in_place = writer
             self._send_in_place()
+        ending: float | None = None
         try:
             self._receive(reader)
+        except frames.ProtocolError:
+            ending = HANG_UP_SECONDS
+            raise
         finally:
             with self._changed:
                 self._stopping = True
@@ -136,7 +149,10 @@ class OutboundStream:
                 channel.release()
             if in_place:
                 reader.cancel()
-            sender.join()
+            sender.join(ending)
+            if sender.is_alive():
+                self._reset_connection()
+                sender.join()
             with self._sending:
                 self._writer_in_place = None
 
@@ -149,6 +165,8 @@ class OutboundStream:
             except (StopIteration, flight.FlightError, pa.ArrowException, OSError):
                 return
             frame = frames.decode_upstream(chunk.app_metadata)
+            if self._is_full:
+                raise frames.ProtocolError(f"more than {MAX_CHANNELS} channels on one stream, open or to be told of")
             if isinstance(frame, frames.AddCredit):
                 with self._changed:
                     self._queue.add_credit(frame.channel_id, frame.credits)
@@ -161,6 +179,10 @@ class OutboundStream:
                 self._release(frame.channel_id)
             else:
                 self._resume(frame.channel_id)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._queue.size > MAX_CHANNELS or len(self._notices) > MAX_CHANNELS
 
     def _open(self, frame: frames.OpenChannel) -> None:
         with self._changed:

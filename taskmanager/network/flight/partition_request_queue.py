@@ -70,6 +70,11 @@ class PartitionRequestQueue:
             self.notify_available(channel_id, priority=False)
 
     @property
+    def size(self) -> int:
+        """How many channels there are, or places in the line, where ended ones may still stand."""
+        return max(len(self._readers), len(self._line))
+
+    @property
     def has_turn(self) -> bool:
         """Whether a channel may stand in line."""
         return len(self._line) > 0

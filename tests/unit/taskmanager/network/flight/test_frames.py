@@ -112,6 +112,12 @@ def test_what_consumers_say(frame: frames.UpstreamFrame) -> None:
     assert frames.decode_upstream(frames.encode_upstream(frame)) == frame
 
 
+def test_a_name_of_kilobytes_is_refused() -> None:
+    """Each of the channels of a stream keeps two names, which had 128 KiB."""
+    with pytest.raises(frames.ProtocolError, match="a name of 513 bytes, 512 are the most"):
+        frames.decode_upstream(frames.encode_upstream(frames.OpenChannel(5, 6, 7, "p", "c" * 513)))
+
+
 @pytest.mark.parametrize("cause", ["", "the producer is gone: größer"])
 def test_failures(cause: str) -> None:
     """With their cause."""
