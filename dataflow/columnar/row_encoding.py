@@ -46,6 +46,8 @@ from snapline.dataflow.columnar.kernel import (
 )
 
 MAX_COLUMNS = 63
+_NO_WORDS: Int64Array = np.zeros(0, np.int64)
+_NO_BYTES: BytesArray = np.zeros(0, np.uint8)
 
 
 @kernel(VOID(RO_I64s, I64, RO_I64s, U8s))
@@ -76,18 +78,39 @@ def _take_words(data: Any, offsets: Any, width: int, words: Any) -> None:
 class RowEncoding:
     """The encoding for columns of these types; TypeError for a type that cannot be part of a key."""
 
-    __slots__ = ("_types", "_width")
+    __slots__ = ("_types", "is_fixed", "width")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         if not 1 <= len(types) <= MAX_COLUMNS:
             raise ValueError(f"a key has between 1 and {MAX_COLUMNS} columns, not {len(types)}")
         self._types = [plain_type(data_type) for data_type in types]
-        self._width = 1 + sum(2 if is_decimal(data_type) else 1 for data_type in self._types)
+        #: How many words each row begins with.
+        self.width = 1 + sum(2 if is_decimal(data_type) else 1 for data_type in self._types)
+        #: Whether nothing follows them.
+        self.is_fixed = not any(is_binary_like(data_type) for data_type in self._types)
 
     def encode(self, columns: Sequence[pa.Array]) -> tuple[Int64Array, BytesArray]:
-        """Offsets and bytes of the rows; the columns are plain and of the types given."""
-        length, width = len(columns[0]), self._width
-        words = np.zeros((length, width), np.int64)
+        """Offsets and bytes of the rows; the columns are plain and of the types given, one of them binary-like."""
+        width = self.width
+        words, texts = self._encoded(columns)
+        row_offsets = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(sum(lengths for _, lengths, _ in texts) + 8 * width, out=row_offsets[1:])
+        target = np.empty(int(row_offsets[-1]), np.uint8)
+        _place_words(words.reshape(-1), width, row_offsets, target)
+        positions = row_offsets[:-1] + 8 * width
+        for starts, lengths, data in texts:
+            _place_bytes(starts, lengths, data, positions, target)
+        return row_offsets, target
+
+    def encode_words(self, columns: Sequence[pa.Array]) -> Int64Array:
+        """The words of the rows, one row after the other, where rows have nothing else."""
+        return self._encoded(columns)[0].reshape(-1)
+
+    def _encoded(
+        self, columns: Sequence[pa.Array]
+    ) -> tuple[Int64Array, list[tuple[Int64Array, Int64Array, BytesArray]]]:
+        """The words of each row, and where the bytes of each binary-like column are: begin, length, data."""
+        words = np.zeros((len(columns[0]), self.width), np.int64)
         texts: list[tuple[Int64Array, Int64Array, BytesArray]] = []
         place = 1
         for number, (array, data_type) in enumerate(zip(columns, self._types, strict=True)):
@@ -105,16 +128,7 @@ class RowEncoding:
             elif not pa.types.is_null(data_type):
                 words[:, place] = _masked(column_words(array), valid)
             place += 1
-        if not texts:
-            return np.arange(length + 1, dtype=np.int64) * (8 * width), words.view(np.uint8).reshape(-1)
-        row_offsets = np.zeros(length + 1, np.int64)
-        np.cumsum(sum(lengths for _, lengths, _ in texts) + 8 * width, out=row_offsets[1:])
-        target = np.empty(int(row_offsets[-1]), np.uint8)
-        _place_words(words.reshape(-1), width, row_offsets, target)
-        positions = row_offsets[:-1] + 8 * width
-        for starts, lengths, data in texts:
-            _place_bytes(starts, lengths, data, positions, target)
-        return row_offsets, target
+        return words, texts
 
     def encode_one(self, values: Sequence[Any]) -> bytes | None:
         """The row of these Python values, without detours; None unless all are plain integers, strings or bytes."""
@@ -135,12 +149,18 @@ class RowEncoding:
 
     def decode(self, offsets: Int64Array, data: BytesArray) -> list[pa.Array]:
         """The columns of these rows."""
-        length, width = len(offsets) - 1, self._width
-        words = np.empty(length * width, np.int64)
-        _take_words(data, offsets, width, words)
-        table = words.reshape(length, width)
+        words = np.empty((len(offsets) - 1) * self.width, np.int64)
+        _take_words(data, offsets, self.width, words)
+        return self.decode_words(words, offsets[:-1] + 8 * self.width, data)
+
+    def decode_words(
+        self, words: Int64Array, position: Int64Array = _NO_WORDS, data: BytesArray = _NO_BYTES
+    ) -> list[pa.Array]:
+        """The columns of rows with these words. `position`, `data`: where the bytes of each row begin, if rows have
+        any."""
+        table = words.reshape(-1, self.width)
+        length = len(table)
         rows = np.arange(length, dtype=np.int32)
-        position = offsets[:-1] + 8 * width
         columns: list[pa.Array] = []
         place = 1
         for number, data_type in enumerate(self._types):

@@ -3,7 +3,7 @@
 The table's entries are 8 bytes: the upper 32 bits of XXH64 of the key, then its slot + 1, or 0. A probe that meets
 another key is settled by those 32 bits nearly always, so the key's bytes are read once, to confirm. Positions are the
 top bits of the same 32, so growing needs no key at all and reads and writes sequentially. Entries move to a larger
-table a few at a time, with the batches that follow, as those of `int_key_index` do. Bytes lie in an arena that only
+table a few at a time, with the batches that follow, as those of `word_key_index` do. Bytes lie in an arena that only
 grows at its end; what removed keys leave behind is squeezed out, into a new arena, when it is more than half.
 """
 

@@ -7,25 +7,31 @@ docs/decisions/0010-key-lookup.md. There is nothing like it in Flink, where a ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import (
     BoolArray,
+    BytesArray,
+    Int64Array,
     binary_array,
     binary_buffers,
+    column_words,
+    fixed_array,
     is_binary_like,
     is_fixed,
     plain_array,
     plain_type,
     validity,
+    words_to_values,
 )
 from snapline.dataflow.columnar.row_encoding import RowEncoding
 from snapline.taskmanager.state.index.bytes_key_index import BytesKeyIndex, FrozenBytes
-from snapline.taskmanager.state.index.int_key_index import IntKeyIndex
-from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
+from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.index.word_key_index import FrozenWords, WordKeyIndex
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -42,17 +48,52 @@ class FrozenKeys(Protocol):
         ...
 
 
-class _Table(Protocol):
-    """What the tables have in common: plain columns in."""
+class _Table:
+    """An index, and what its keys are made of."""
 
-    @property
-    def allocator(self) -> SlotAllocator: ...
-    def __len__(self) -> int: ...
-    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots: ...
-    def lookup(self, columns: Sequence[pa.Array]) -> Slots: ...
-    def remove(self, slots: Slots) -> None: ...
-    def keys(self, slots: Slots) -> list[pa.Array]: ...
-    def freeze(self) -> FrozenKeys: ...
+    __slots__ = ("_columns_of", "_keys_of", "_one_of", "index")
+
+    def __init__(
+        self,
+        index: BytesKeyIndex | WordKeyIndex,
+        keys_of: Callable[[Sequence[pa.Array]], tuple[Any, ...]],
+        columns_of: Callable[..., list[pa.Array]],
+        one_of: Callable[[Sequence[Any]], bytes | None] = lambda _: None,
+    ) -> None:
+        """`keys_of`: what the index takes for plain columns. `columns_of`: the columns of what it gives. `one_of`: a
+        key of these values; None: they have no short way there."""
+        self.index = index
+        self._keys_of, self._columns_of, self._one_of = keys_of, columns_of, one_of
+
+    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:
+        return self.index.lookup_or_insert(*self._keys_of(columns))
+
+    def lookup(self, columns: Sequence[pa.Array]) -> Slots:
+        return self.index.lookup(*self._keys_of(columns))
+
+    def lookup_one(self, values: Sequence[Any]) -> int | None:
+        """None: not every value has a short way there."""
+        key = self._one_of(values)
+        return None if key is None else self.index.lookup_one(key)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        return self._columns_of(*self.index.view().gather(slots))
+
+    def freeze(self) -> FrozenKeys:
+        return _FrozenTable(self.index.freeze(), self._columns_of)
+
+
+class _FrozenTable:
+    __slots__ = ("_columns_of", "_frozen")
+
+    def __init__(self, frozen: FrozenBytes | FrozenWords, columns_of: Callable[..., list[pa.Array]]) -> None:
+        self._frozen, self._columns_of = frozen, columns_of
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        return self._columns_of(*self._frozen.gather(slots))
+
+    def live_slots(self) -> Slots:
+        return self._frozen.live_slots()
 
 
 class KeyIndex:
@@ -74,16 +115,16 @@ class KeyIndex:
     @property
     def high_water(self) -> int:
         """All slots in use are below this."""
-        return self._table.allocator.high_water
+        return self._table.index.allocator.high_water
 
     @property
     def capacity(self) -> int:
         """All slots handed out until the index grows are below this."""
-        return self._table.allocator.capacity
+        return self._table.index.allocator.capacity
 
     def __len__(self) -> int:
         """Return the number of keys in the table."""
-        return len(self._table)
+        return len(self._table.index)
 
     def lookup_or_insert(self, columns: Sequence[Column]) -> Slots:
         """The slot of each row's key; keys not seen before get one, in row order."""
@@ -95,16 +136,15 @@ class KeyIndex:
 
     def lookup_one(self, key: tuple[Any, ...]) -> int:
         """The slot of one key, given as Python values of the columns' types; -1 if it is not known."""
-        if isinstance(self._table, _RowsTable):
-            found = self._table.lookup_one(key)
-            if found is not None:
-                return found
+        found = self._table.lookup_one(key)
+        if found is not None:
+            return found
         columns = [pa.array([value], data_type) for value, data_type in zip(key, self._types, strict=True)]
         return int(self._table.lookup(columns)[0])
 
     def remove(self, slots: Slots) -> None:
         """Forget these keys; their slots are handed out again. Slots that are free already are skipped."""
-        self._table.remove(slots)
+        self._table.index.remove(slots)
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these slots, which must be in use."""
@@ -112,11 +152,11 @@ class KeyIndex:
 
     def are_live(self, slots: Slots) -> BoolArray:
         """Which of these slots are in use."""
-        return self._table.allocator.live[slots]
+        return self._table.index.allocator.live[slots]
 
     def live_slots(self) -> Slots:
         """All slots in use, ascending."""
-        return self._table.allocator.live_slots()
+        return self._table.index.allocator.live_slots()
 
     def freeze(self) -> FrozenKeys:
         """The keys as they are now, unmoved by what comes later."""
@@ -131,102 +171,6 @@ class KeyIndex:
         ]
 
 
-class _BytesTable:
-    """BytesKeyIndex over one string or binary column."""
-
-    __slots__ = ("_index", "_type")
-
-    def __init__(self, key_type: pa.DataType) -> None:
-        self._index = BytesKeyIndex()
-        self._type = key_type
-
-    @property
-    def allocator(self) -> SlotAllocator:
-        return self._index.allocator
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:
-        return self._index.lookup_or_insert(*binary_buffers(columns[0]), validity(columns[0]))
-
-    def lookup(self, columns: Sequence[pa.Array]) -> Slots:
-        return self._index.lookup(*binary_buffers(columns[0]), validity(columns[0]))
-
-    def remove(self, slots: Slots) -> None:
-        self._index.remove(slots)
-
-    def keys(self, slots: Slots) -> list[pa.Array]:
-        return _FrozenBytesTable(self._index.view(), self._type).keys(slots)
-
-    def freeze(self) -> FrozenKeys:
-        return _FrozenBytesTable(self._index.freeze(), self._type)
-
-
-class _FrozenBytesTable:
-    __slots__ = ("_frozen", "_type")
-
-    def __init__(self, frozen: FrozenBytes, key_type: pa.DataType) -> None:
-        self._frozen, self._type = frozen, key_type
-
-    def keys(self, slots: Slots) -> list[pa.Array]:
-        return [binary_array(*self._frozen.gather(slots), self._type)]
-
-    def live_slots(self) -> Slots:
-        return self._frozen.live_slots()
-
-
-class _RowsTable:
-    """BytesKeyIndex over the encoded rows of any columns."""
-
-    __slots__ = ("_encoding", "_index")
-
-    def __init__(self, types: Sequence[pa.DataType]) -> None:
-        self._encoding = RowEncoding(types)
-        self._index = BytesKeyIndex()
-
-    @property
-    def allocator(self) -> SlotAllocator:
-        return self._index.allocator
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def lookup_or_insert(self, columns: Sequence[pa.Array]) -> Slots:
-        return self._index.lookup_or_insert(*self._encoding.encode(columns), None)
-
-    def lookup(self, columns: Sequence[pa.Array]) -> Slots:
-        return self._index.lookup(*self._encoding.encode(columns), None)
-
-    def lookup_one(self, key: tuple[Any, ...]) -> int | None:
-        """None: not every value has a short way into a row."""
-        row = self._encoding.encode_one(key)
-        return None if row is None else self._index.lookup_one(row)
-
-    def remove(self, slots: Slots) -> None:
-        self._index.remove(slots)
-
-    def keys(self, slots: Slots) -> list[pa.Array]:
-        return _FrozenRowsTable(self._index.view(), self._encoding).keys(slots)
-
-    def freeze(self) -> FrozenKeys:
-        return _FrozenRowsTable(self._index.freeze(), self._encoding)
-
-
-class _FrozenRowsTable:
-    __slots__ = ("_encoding", "_frozen")
-
-    def __init__(self, frozen: FrozenBytes, encoding: RowEncoding) -> None:
-        self._frozen, self._encoding = frozen, encoding
-
-    def keys(self, slots: Slots) -> list[pa.Array]:
-        offsets, data, _ = self._frozen.gather(slots)
-        return self._encoding.decode(offsets, data)
-
-    def live_slots(self) -> Slots:
-        return self._frozen.live_slots()
-
-
 def _key_type(field: pa.Field) -> pa.DataType:
     try:
         return plain_type(field.type)
@@ -236,10 +180,41 @@ def _key_type(field: pa.Field) -> pa.DataType:
 
 def _table_for(types: Sequence[pa.DataType]) -> _Table:
     if len(types) == 1 and is_fixed(types[0]):
-        return IntKeyIndex(types[0])
+        return _Table(WordKeyIndex(), _words_of, partial(_fixed_column, types[0]))
     if len(types) == 1 and is_binary_like(types[0]):
-        return _BytesTable(types[0])
-    return _RowsTable(types)
+        return _Table(BytesKeyIndex(), _bytes_of, partial(_binary_column, types[0]))
+    encoding = RowEncoding(types)
+    if encoding.is_fixed:
+        return _Table(
+            WordKeyIndex(encoding.width),
+            lambda columns: (encoding.encode_words(columns), None),
+            lambda words, _: encoding.decode_words(words),
+            encoding.encode_one,
+        )
+    return _Table(
+        BytesKeyIndex(),
+        lambda columns: (*encoding.encode(columns), None),
+        lambda offsets, data, _: encoding.decode(offsets, data),
+        encoding.encode_one,
+    )
+
+
+def _words_of(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
+    return column_words(columns[0]), validity(columns[0])
+
+
+def _fixed_column(data_type: pa.DataType, words: Int64Array, valid: BoolArray | None) -> list[pa.Array]:
+    return [fixed_array(words_to_values(words, data_type), valid, data_type)]
+
+
+def _bytes_of(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
+    return *binary_buffers(columns[0]), validity(columns[0])
+
+
+def _binary_column(
+    data_type: pa.DataType, offsets: Int64Array, data: BytesArray, valid: BoolArray | None
+) -> list[pa.Array]:
+    return [binary_array(offsets, data, valid, data_type)]
 
 
 def _conform(array: pa.Array, key_type: pa.DataType, name: str) -> pa.Array:

@@ -19,7 +19,7 @@ from snapline.taskmanager.actors.running_tasks import RunningTasks
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
-from tests.unit.taskmanager.task.local_job import ListSource, LocalJob, Operator, batch, edge
+from tests.unit.taskmanager.task.local_job import ListSource, LocalJob, Operator, Outside, batch, edge
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -76,6 +76,7 @@ def uploader():
 
 def run_with(uploader: SnapshotUploader, function: Any) -> tuple[RunningTasks, list[ByHand], LocalJob, RecordedLog]:
     """A source that waits after a batch and its consumer, each having done what there was to do."""
+    Outside.reset()  # another test may have let this split go on
     source = ListSource([[batch(k=[1])]], pauses={"s0": 1})
     job = LocalJob(
         [

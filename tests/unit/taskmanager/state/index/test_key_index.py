@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.taskmanager.state.index.bytes_key_index import BytesKeyIndex
-from snapline.taskmanager.state.index.int_key_index import IntKeyIndex
 from snapline.taskmanager.state.index.key_index import KeyIndex
+from snapline.taskmanager.state.index.word_key_index import WordKeyIndex
 
 KEYS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[tuple[Any, ...]]]] = {
     "int64": ([pa.int64()], st.tuples(st.one_of(st.none(), st.integers(-4, 4), st.integers(-(2**63), 2**63 - 1)))),
@@ -242,8 +242,8 @@ def test_growing_is_spread_over_batches(name: str) -> None:
     """After growing most entries are still where they were; some batches later none is."""
     types, columns = GROWING[name]
     index = index_of(types)
-    table: Any = getattr(index._table, "_index", index._table)
-    assert isinstance(table, IntKeyIndex | BytesKeyIndex)
+    table: Any = index._table.index
+    assert isinstance(table, WordKeyIndex | BytesKeyIndex)
     for first in range(0, 1 << 17, 1 << 10):
         index.lookup_or_insert(columns(list(range(first, first + (1 << 10)))))
     index.lookup_or_insert(columns([-1]))
