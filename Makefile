@@ -21,7 +21,7 @@ PROTOS := $(wildcard protos/*.proto)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime data demo shopping pipeline resumable node test test-floors lint layers check-protos protos format sim soak docs pictures kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
+.PHONY: help setup runtime data demo shopping pipeline resumable node archive test test-floors lint types lint-all-but-types layers check-protos protos format sim soak docs pictures kafka-check bench bare-check lock licences vulnerabilities bill fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,14 +37,15 @@ $(RUNTIME): pyproject.toml requirements-examples.lock requirements-build.lock
 	@echo "Setting up $(VENV) (once; about 490 MB to download)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-examples.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 --no-compile -r requirements-examples.lock
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # pip would do it with one processor
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m snapline.taskmanager.kernels # compiles them, once
 	@touch $@
 
 $(STAMP): requirements.lock $(RUNTIME)
 	@echo "Adding to $(VENV) what connectors and tests need (once; about 700 MB to download)"
-	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 --no-compile -r requirements.lock # what tests import, they compile
 	@touch $@
 
 data: $(FLIGHTS) ## Fetch the real flights of the demo into .venv/data
@@ -83,19 +84,26 @@ $(NODE):
 	elif npm ci --prefix $(@D)/.. --omit=dev --ignore-scripts --no-audit --no-fund --silent --fetch-timeout=60000 --fetch-retries=1; then touch $@; \
 	else echo "npm HAS FAILED: the tests of $(<D) are skipped"; fi
 
-test: setup data node ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
-	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory lint layers check-protos; fi
+test: ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
+	@$(MAKE) --no-print-directory -j 2 setup data node archive # what installs waits for the network, and for one processor
+	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory -j 2 types lint-all-but-types check-protos; fi
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
-	@$(BIN)/python -m tests.services.spark_java # once, 20 s: each Spark of the tests starts in half the CPU time
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
+
+archive: | $(RUNTIME)
+	@$(BIN)/python -m tests.services.spark_java # once, 20 s: each Spark of the tests starts in half the CPU time
 
 test-floors: setup data ## The heart of the suite on the lowest versions that pyproject.toml allows, in .venv/floors
 	@PYTHON=$(PYTHON) deploy/test_floors.sh $(VENV)/floors
 
-lint: setup ## ruff, mypy, and names that nothing uses
+lint: lint-all-but-types types ## ruff, mypy, and names that nothing uses
+
+types: setup
+	$(BIN)/mypy
+
+lint-all-but-types: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "make format lays it out"; exit 1; }
-	$(BIN)/mypy
 	$(BIN)/python -m tests.dead_code
 
 layers: setup ## Which room may import which (DESIGN: the rooms)
