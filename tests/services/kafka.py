@@ -80,7 +80,8 @@ class Kafka:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.bootstrap, "group.id": f"reader-{uuid.uuid4().hex}", "enable.partition.eof": True,
-                "isolation.level": isolation, "enable.auto.commit": False, "auto.offset.reset": "earliest", **QUIET,
+                "isolation.level": isolation, "enable.auto.commit": False, "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 10, **QUIET,
             }
         )  # fmt: skip
         try:
@@ -91,14 +92,15 @@ class Kafka:
             deadline = time.monotonic() + PATIENCE_SECONDS
             while left:
                 assert time.monotonic() < deadline, f"the end of partitions {left} of {topic} was not reached"
-                for each in consumer.consume(1000, 0.2):
-                    error = each.error()
-                    if error is None:
-                        found.append(each)
-                    elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                        left.discard(each.partition())
-                    else:
-                        raise confluent_kafka.KafkaException(error)
+                if (each := consumer.poll(1.0)) is None:  # `consume` waits for its whole time when there are fewer
+                    continue
+                error = each.error()
+                if error is None:
+                    found.append(each)
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    left.discard(each.partition())
+                else:
+                    raise confluent_kafka.KafkaException(error)
             return found
         finally:
             consumer.close()
