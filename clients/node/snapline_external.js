@@ -88,6 +88,7 @@ class Conversation {
         break;
       case 'goodbye':
         this.last = { goodbye: said };
+        this.call.end(); // a TaskManager waits for the program to leave
         break;
       case 'complaint':
         this.log(`the coordinator complains: ${said.detail}`);
@@ -233,6 +234,10 @@ class FlightStream extends EventEmitter {
 
   write(message) {
     return this.call.write({ appMetadata: this.types.FromProgram.serialize(message) });
+  }
+
+  end() {
+    this.call.end();
   }
 }
 

@@ -207,6 +207,8 @@ def _converse(
                 return message if ended is None else getattr(ended, "detail", "") or getattr(ended, "reason", "")
             was_running = conversation.is_running
             answers = conversation.handle(message)
+            if message.HasField("goodbye"):  # a TaskManager waits for the program to leave
+                return message.goodbye.reason
             if message.HasField("complaint"):
                 log.warning("the coordinator complains: %s", message.complaint.detail)
             if not conversation.is_running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from snapline.external import CheckpointDeclined, ExternalTask, FailedForGood
 from snapline.external.conversation import Conversation
+from snapline.external.participation import _converse
 from snapline.protos import external_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -177,3 +179,13 @@ def test_unknown_and_plain_messages():
     assert (conversation.complaints, conversation.ended) == (["wrong"], pb.Goodbye(reason="over"))
     conversation.lost("over")
     assert task.calls == [("end", "over")]
+
+
+def test_it_leaves_at_a_goodbye():
+    """A TaskManager waits for it to leave, seconds long: it does not wait for the end of the stream in turn."""
+    _, conversation = running()
+    heard: queue.Queue[pb.ToProgram | str] = queue.Queue()
+    heard.put(pb.ToProgram(goodbye=pb.Goodbye(reason="the attempt is over")))
+    heard.put("the stream has ended later")
+    assert _converse(conversation, heard, queue.SimpleQueue()) == "the attempt is over"
+    assert heard.qsize() == 1
