@@ -246,15 +246,20 @@ class ClusterClient:
         """Begin to cancel the job; it ends as CANCELED."""
         self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
 
-    def stop_with_savepoint(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
+    def stop_with_savepoint(
+        self, job_id: str, directory: str = "", *, drain: bool = False, trigger_id: str = ""
+    ) -> str:
         """Take a savepoint, stop the job, and return the path of the savepoint. `drain`: fire all windows and timers
-        first; the job cannot go on from it then. Raises RequestRefused when it failed; the job goes on in that case.
+        first; the job cannot go on from it then. The same `trigger_id` again joins the same request. Raises
+        RequestRefused when it failed; the job goes on in that case.
 
         >>> client.stop_with_savepoint("no such job", "/savepoints")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
-        request = pb.StopWithSavepointRequest(job_id=job_id, target_directory=directory, drain=drain)
+        request = pb.StopWithSavepointRequest(
+            job_id=job_id, target_directory=directory, drain=drain, trigger_id=trigger_id
+        )
         return self._savepoint(self._call(self._stub.StopWithSavepoint, request, SAVEPOINT_TIMEOUT_S))
 
     def trigger_savepoint(self, job_id: str, directory: str = "") -> str:

@@ -1,4 +1,5 @@
-"""Ctrl-C that has to wait, and Ctrl-C that does nothing but raise KeyboardInterrupt.
+"""Ctrl-C that has to wait, and Ctrl-C that does nothing but raise KeyboardInterrupt; for a command that must not leave
+its work half done, SIGTERM and the end of its terminal as well.
 
 While Java is being started, an interrupt would leave it behind half started: PySpark's Java ends with the standard
 input that its driver holds, but looks at it only when it is up. Once there is a SparkContext, its own handler cancels
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 @contextmanager
@@ -52,3 +54,49 @@ def interrupt_only_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
+
+
+class HeldInterrupts:
+    """SIGINT, SIGTERM and SIGHUP as KeyboardInterrupt: the first one where `let_through` allows it, which may be never,
+    a second one at once. Only the main thread gets signals; elsewhere nothing is held. What is ignored stays so (nohup).
+
+    >>> with HeldInterrupts() as held:
+    ...     with held.let_through():
+    ...         pass
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        self._came = 0
+        self._is_let_through = False
+
+    def __enter__(self) -> HeldInterrupts:
+        """Hold signals back from now on."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self.NUMBERS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Listen as before; what was held and not let through is forgotten."""
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came += 1
+        if self._is_let_through or self._came > 1:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Raise within the block, at once when one came before."""
+        self._is_let_through = True
+        try:
+            if self._came:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._is_let_through = False

@@ -4,8 +4,9 @@ Decides the order, and what is an end. A savepoint while the job runs, and a pla
 refused and nothing has happened. Then the job stops with a second savepoint, and the new version starts from it; it has
 done so when its first checkpoint is complete. One that fails before, or takes too long, is cancelled, and the old graph
 starts again from the same savepoint. Sinks commit with checkpoints, so that a version without one has left nothing
-behind. From the moment at which the job stops, whatever goes wrong (a new version that is refused, Ctrl-C, a
-coordinator that goes away) ends with one of both running; a second Ctrl-C ends the command at once.
+behind. From the moment at which the job is asked to stop, whatever goes wrong (a new version that is refused, Ctrl-C
+or another signal, a coordinator that goes away) ends with one of both running, or in a line that says where things
+stand and what to type; a second signal ends the command at once, with such a line.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from snapline.client import ClusterClient, CoordinatorUnreachable
+from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_graph, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.interrupts import interrupt_waits
+from snapline.interrupts import HeldInterrupts
 from snapline.plan import plan_job, snapshot_at_hand
+from snapline.protos import checkpoint_pb2
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 60.0
@@ -57,61 +60,152 @@ def update_job(
     allow_non_restored_state: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> UpdatedJob:
-    """Let the translated program take the job's place. Raises UpdateFailed when the old job runs on, or runs again."""
-    old = decode_job_graph(client.get_job_graph(job_id).job_graph)
-    savepoint = client.trigger_savepoint(job_id, directory)
-    say(f"savepoint {savepoint} is compared with the new version")
-    plan = plan_job(
-        translation, savepoint, snapshot_at_hand(savepoint), allow_non_restored_state=allow_non_restored_state
-    )
-    if not plan.would_start:
-        raise UpdateFailed(f"job {job_id} runs on as it was: the new version cannot start from it: {plan.refusal}")
+    """Let the translated program take the job's place. Raises UpdateFailed when the old job runs on, or runs again, and
+    KeyboardInterrupt, which says where things stand, for a second signal, or one before the old job is asked to
+    stop."""
 
     def tell(line: str) -> None:
         with contextlib.suppress(OSError):  # whoever has read the lines is gone, and the job must not be
             say(line)
 
-    new_id, savepoint = uuid.uuid4().hex, ""
-    try:
-        with interrupt_waits():
-            savepoint = client.stop_with_savepoint(job_id, directory)
-            tell(f"job {job_id} has stopped with savepoint {savepoint}")
-            _start(client, translation.job_graph, new_id, savepoint, allow_non_restored_state=allow_non_restored_state)
-            tell(f"job {new_id} starts from it")
-        why_not = _wait_for_checkpoint(client, new_id, timeout_s)
-    except (SnaplineError, KeyboardInterrupt) as error:
-        if not savepoint:
-            raise
-        why_not = "was interrupted" if isinstance(error, KeyboardInterrupt) else f"cannot start: {error}"
-    if not why_not or (_is_known(client, new_id) and _has_completed(client, new_id)):
-        return UpdatedJob(new_id, savepoint)
-    tell(f"the new version {why_not}: the old one is brought back")
-    with interrupt_waits():
-        raise UpdateFailed(_go_back(client, old, new_id, savepoint, why_not))
-
-
-def _go_back(client: ClusterClient, old: JobGraph, new_id: str, savepoint: str, why_not: str) -> str:
-    """End the new version, where there is one, and start the old one again; returns what has become of both."""
-    back = uuid.uuid4().hex
-    try:
-        if _is_known(client, new_id):
-            _end(client, new_id)
-            if _has_completed(client, new_id):
-                latest = client.list_checkpoints(new_id).latest_completed.path
-                return (
-                    f"the new version was given up ({why_not}) when it had just completed {latest}: start it from there"
+    with HeldInterrupts() as held:
+        try:
+            with held.let_through():
+                old = decode_job_graph(client.get_job_graph(job_id).job_graph)
+                savepoint = client.trigger_savepoint(job_id, directory)
+                tell(f"savepoint {savepoint} is compared with the new version")
+                plan = plan_job(
+                    translation,
+                    savepoint,
+                    snapshot_at_hand(savepoint),
+                    allow_non_restored_state=allow_non_restored_state,
                 )
-        _start(client, old, back, savepoint)
-    except (SnaplineError, KeyboardInterrupt) as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        line = (
-            f"the new version {why_not}, and the old one {'may not run' if interrupted else f'cannot start: {error}'}"
-        )
-        line += f": look at snapline list, and start one of them from {savepoint}"
-        if interrupted:
-            raise KeyboardInterrupt(line) from None
-        raise UpdateFailed(line) from error
-    return f"the new version {why_not}; the old one goes on as job {back} from {savepoint}"
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"job {job_id} runs on as it was") from None
+        except RequestRefused as error:
+            raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
+        if not plan.would_start:
+            raise UpdateFailed(f"job {job_id} runs on as it was: the new version cannot start from it: {plan.refusal}")
+
+        update = _Update(client, old, translation.job_graph, uuid.uuid4().hex, allow_non_restored_state, tell)
+        update.savepoint = _stop(client, job_id, directory)
+        tell(f"job {job_id} has stopped with savepoint {update.savepoint}")
+        try:
+            update.start_new(update.new_id, update.savepoint)
+            tell(f"job {update.new_id} starts from it")
+            with held.let_through():
+                why_not = _wait_for_checkpoint(client, update.new_id, timeout_s)
+        except KeyboardInterrupt:
+            why_not = "was interrupted"
+        except Exception as error:  # whatever it is, one of both must run
+            why_not = f"cannot start: {error}"
+        return update.settle(why_not)
+
+
+def _stop(client: ClusterClient, job_id: str, directory: str) -> str:
+    """Stop the old job and return its savepoint, whatever becomes of the coordinator meanwhile: who was asked may have
+    stopped the job without being able to say so, and the next leader may have it run again."""
+    trigger_id = uuid.uuid4().hex
+    manual = "snapline list says whether it runs; if not, snapline checkpoints"
+    manual += f" {job_id} names its savepoint, and snapline run -s SAVEPOINT SCRIPT starts from it"
+    until = 0.0
+    try:
+        while True:
+            try:
+                return client.stop_with_savepoint(job_id, directory, trigger_id=trigger_id)
+            except SnaplineError as error:
+                if savepoint := _patiently(lambda: _savepoint_of_stopped(client, job_id)):
+                    return savepoint
+                status = decode_job_status(_patiently(lambda: client.get_job(job_id)).overview.status)
+                if status.is_globally_terminal:
+                    raise UpdateFailed(f"job {job_id} is {status.value} without a savepoint: {error}") from error
+                is_away = isinstance(error, CoordinatorUnreachable)
+                if is_away and not until:
+                    until = time.monotonic() + END_SECONDS
+                if time.monotonic() >= until:  # until then the next coordinator may have to start the job first
+                    if is_away:
+                        raise
+                    raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"job {job_id} was asked to stop, and may do so: {manual}") from None
+    except UpdateFailed:
+        raise
+    except SnaplineError as error:
+        raise UpdateFailed(f"job {job_id} was asked to stop, and then: {error}: {manual}") from error
+
+
+def _savepoint_of_stopped(client: ClusterClient, job_id: str) -> str:
+    """Where the job has stopped with a savepoint; empty: it runs, or has ended otherwise."""
+    if decode_job_status(client.get_job(job_id).overview.status) is not JobStatus.FINISHED:
+        return ""
+    found = client.list_checkpoints(job_id)
+    latest = found.latest_savepoint
+    is_of_stop = latest.snapshot_type == checkpoint_pb2.SNAPSHOT_TYPE_SAVEPOINT_SUSPEND
+    return latest.path if is_of_stop and latest.checkpoint_id >= found.latest_completed.checkpoint_id else ""
+
+
+@dataclass(slots=True)
+class _Update:
+    """Both versions, from the moment at which the old one has stopped."""
+
+    client: ClusterClient
+    old: JobGraph
+    new: JobGraph
+    new_id: str
+    allow_non_restored_state: bool
+    tell: Callable[[str], None]
+    savepoint: str = ""
+
+    def start_new(self, job_id: str, snapshot: str) -> None:
+        """Start the new version from the snapshot."""
+        _start(self.client, self.new, job_id, snapshot, allow_non_restored_state=self.allow_non_restored_state)
+
+    def settle(self, why_not: str) -> UpdatedJob:
+        """See which version it is, and let it run. `why_not`: what speaks against the new one, if anything."""
+        client, new_id = self.client, self.new_id
+        try:
+            if not why_not or (_is_known(client, new_id) and _has_completed(client, new_id)):
+                return UpdatedJob(new_id, self.savepoint)
+            self.tell(f"the new version {why_not}: the old one is brought back")
+            return self._go_back(why_not)
+        except UpdateFailed:
+            raise
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"the new version {why_not}, and the old one may not run{self._manual}") from None
+        except Exception as error:
+            raise UpdateFailed(
+                f"the new version {why_not}, and the old one cannot start: {error}{self._manual}"
+            ) from error
+
+    @property
+    def _manual(self) -> str:
+        return f": look at snapline list, and start one of them from {self.savepoint} if neither runs: snapline run -s {self.savepoint} SCRIPT"
+
+    def _go_back(self, why_not: str) -> UpdatedJob:
+        """End the new version, where there is one, and start the old one again, for which UpdateFailed is raised; or
+        the new one, when it has come to work meanwhile."""
+        client, new_id, another = self.client, self.new_id, uuid.uuid4().hex
+        if _is_known(client, new_id):
+            if _end(client, new_id) is JobStatus.FINISHED:
+                return UpdatedJob(new_id, self.savepoint)
+            if _has_completed(client, new_id):
+                return self._go_on(why_not, another)
+        _start(client, self.old, another, self.savepoint)
+        raise UpdateFailed(f"the new version {why_not}; the old one goes on as job {another} from {self.savepoint}")
+
+    def _go_on(self, why_not: str, another: str) -> UpdatedJob:
+        """The new version has completed a checkpoint while it was given up: its sinks have committed, so that only the
+        new one can go on, from there."""
+        if Configuration(self.new.configuration).get_option(CHECKPOINTING_RETENTION) != "RETAIN_ON_CANCELLATION":
+            raise UpdateFailed(
+                f"the new version {why_not} and was cancelled when it had just completed a checkpoint, which went with it: neither runs, and "
+                f"the rows of that checkpoint come twice from here: snapline run -s {self.savepoint} SCRIPT"
+            )
+        latest = _patiently(lambda: self.client.list_checkpoints(self.new_id)).latest_completed.path
+        self.start_new(another, latest)
+        self.tell(f"the new version had just completed {latest}: it goes on from there")
+        return UpdatedJob(another, latest)
 
 
 def _start(
@@ -163,19 +257,20 @@ def _wait_for_checkpoint(client: ClusterClient, job_id: str, timeout_s: float) -
     return f"has completed no checkpoint within {timeout_s:.0f} s ({found})"
 
 
-def _end(client: ClusterClient, job_id: str) -> None:
-    """Cancel what is given up, and wait: two versions must not write at a time."""
+def _end(client: ClusterClient, job_id: str) -> JobStatus:
+    """Cancel what is given up, and wait: two versions must not write at a time. Returns how it has ended."""
     until = time.monotonic() + END_SECONDS
 
-    def has_ended() -> bool:
-        return decode_job_status(client.get_job(job_id).overview.status).is_globally_terminal
+    def status() -> JobStatus:
+        return decode_job_status(client.get_job(job_id).overview.status)
 
-    if not _patiently(has_ended):
+    if not _patiently(status).is_globally_terminal:
         _patiently(lambda: client.cancel(job_id))
-    while not _patiently(has_ended):
+    while not (now := _patiently(status)).is_globally_terminal:
         if time.monotonic() > until:
             raise UpdateFailed(
                 f"the new version, job {job_id}, does not end within {END_SECONDS:.0f} s, and nothing was started in its place: snapline why "
                 f"{job_id}"
             )
         time.sleep(LOOK_SECONDS)
+    return now

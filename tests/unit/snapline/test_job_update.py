@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,18 @@ import pytest
 
 from snapline import job_update
 from snapline.client import CoordinatorUnreachable, RequestRefused
+from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.job_update import UpdateFailed, update_job
+from snapline.protos import checkpoint_pb2
+
+
+class Version(str):
+    """A graph, of which only the name and the settings matter."""
+
+    __slots__ = ()
+    configuration = Configuration()
 
 
 class Cluster:
@@ -21,18 +31,25 @@ class Cluster:
     def __init__(self) -> None:
         self.running = {"old": "the first version"}
         self.known = dict(self.running)
+        self.finished: set[str] = set()
         self.completes = True
+        self.is_cancelled: Callable[[str], object] = lambda job_id: None
+        """Called when a job is cancelled."""
         self.before: dict[str, list[BaseException]] = {}
         self.after: dict[str, list[BaseException]] = {}
+        self.signals: dict[str, list[signal.Signals]] = {}
+        """What comes to this process while it waits for a call."""
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if f"answer_{call}" not in vars(type(self)):
             raise AttributeError(call)
 
-        def answer(*arguments: Any) -> Any:
+        def answer(*arguments: Any, **named: Any) -> Any:
+            if self.signals.get(call):
+                signal.raise_signal(self.signals[call].pop(0))
             if self.before.get(call):
                 raise self.before[call].pop(0)
-            result = getattr(self, f"answer_{call}")(*arguments)
+            result = getattr(self, f"answer_{call}")(*arguments, **named)
             if self.after.get(call):
                 raise self.after[call].pop(0)
             return result
@@ -45,27 +62,40 @@ class Cluster:
     def answer_trigger_savepoint(self, *_: str) -> str:
         return "/savepoint"
 
-    def answer_stop_with_savepoint(self, job_id: str, _: str) -> str:
+    def answer_stop_with_savepoint(self, job_id: str, _: str, **__: str) -> str:
+        if job_id not in self.running:
+            raise RequestRefused(f"job {job_id} has ended")
         del self.running[job_id]
+        self.finished.add(job_id)
         return "/savepoint"
 
     def answer_submit(self, graph: Any) -> None:
         if graph.job_id in self.known:
             raise RequestRefused("there is such a job")
         self.running[graph.job_id] = self.known[graph.job_id] = graph.version
+        self.started_from = graph.start
 
     def answer_list_jobs(self) -> list[Any]:
         return [SimpleNamespace(job_id=job_id) for job_id in self.known]
 
     def answer_cancel(self, job_id: str) -> None:
         del self.running[job_id]
+        self.is_cancelled(job_id)
 
     def answer_get_job(self, job_id: str) -> Any:
-        status = JobStatus.RUNNING if job_id in self.running else JobStatus.CANCELED
+        ended = JobStatus.FINISHED if job_id in self.finished else JobStatus.CANCELED
+        status = JobStatus.RUNNING if job_id in self.running else ended
         return SimpleNamespace(overview=SimpleNamespace(status=encode_job_status(status)))
 
     def answer_list_checkpoints(self, job_id: str) -> Any:
-        return SimpleNamespace(counts=SimpleNamespace(completed=int(self.completes)))
+        stopped = SimpleNamespace(
+            path="/savepoint", checkpoint_id=7, snapshot_type=checkpoint_pb2.SNAPSHOT_TYPE_SAVEPOINT_SUSPEND
+        )
+        return SimpleNamespace(
+            counts=SimpleNamespace(completed=int(self.completes)),
+            latest_completed=SimpleNamespace(path="/checkpoint", checkpoint_id=7),
+            latest_savepoint=stopped if job_id in self.finished else SimpleNamespace(path="/first", snapshot_type=3),
+        )
 
     def answer_explain_job(self, job_id: str) -> Any:
         return SimpleNamespace(summary="slow")
@@ -79,13 +109,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(job_update, "snapshot_at_hand", lambda _: None)
     monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: SimpleNamespace(would_start=True))
     monkeypatch.setattr(
-        job_update, "replace", lambda version, job_id, **_: SimpleNamespace(version=version, job_id=job_id)
+        job_update,
+        "replace",
+        lambda version, job_id, savepoint_restore: SimpleNamespace(
+            version=str(version), job_id=job_id, start=savepoint_restore.path
+        ),
     )
     return Cluster()
 
 
 def update(cluster: Cluster, **options: Any) -> Any:
-    program: Any = SimpleNamespace(job_graph="the second version")
+    program: Any = SimpleNamespace(job_graph=Version("the second version"))
     asked: Any = cluster
     return update_job(asked, "old", program, **options)
 
@@ -151,3 +185,126 @@ def test_an_old_version_that_cannot_start_either_is_told(cluster: Cluster) -> No
 
     with pytest.raises(UpdateFailed, match=r"cannot start: too many jobs: .* start one of them from /savepoint"):
         update(cluster)
+
+
+# --- while the old one is asked to stop ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_coordinator_that_dies_while_the_old_job_stops(cluster: Cluster, when: str) -> None:
+    """The job runs on, or has stopped and nobody heard of it: nothing ran any more then."""
+    getattr(cluster, when)["stop_with_savepoint"] = [GONE, RequestRefused("not all tasks are running yet")]
+
+    done = update(cluster)
+    assert cluster.running == {done.job_id: "the second version"}
+    assert cluster.started_from == "/savepoint"
+
+
+@pytest.mark.parametrize("call", ["trigger_savepoint", "stop_with_savepoint"])
+def test_a_savepoint_that_cannot_be_written_leaves_the_old_job(cluster: Cluster, call: str) -> None:
+    """And the line says so, besides why."""
+    cluster.before[call] = [RequestRefused("no savepoint: read-only file system")]
+
+    with pytest.raises(UpdateFailed, match="job old runs on as it was: no savepoint: read-only file system"):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
+
+
+@pytest.mark.parametrize("call", ["stop_with_savepoint", "list_jobs", "get_job"])
+def test_a_coordinator_that_does_not_come_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """The line says what was under way, and what to type when there is one again."""
+    monkeypatch.setattr(job_update, "END_SECONDS", 0.0)
+    cluster.completes = False
+    cluster.before[call] = [GONE] * 100
+    if call == "stop_with_savepoint":
+        cluster.before["get_job"] = [GONE] * 100
+
+    with pytest.raises(UpdateFailed, match=r"no coordinator answers.*: .*snapline list.*snapline run -s \S+ SCRIPT"):
+        update(cluster)
+
+
+def test_who_interrupts_twice_while_the_old_job_stops_is_told(cluster: Cluster) -> None:
+    """It was asked to, and may stop when nobody looks any more."""
+    cluster.signals["stop_with_savepoint"] = [signal.SIGINT]
+    cluster.before["stop_with_savepoint"] = [KeyboardInterrupt()]
+
+    with pytest.raises(KeyboardInterrupt, match=r"job old was asked to stop.*: .*snapline run -s SAVEPOINT SCRIPT"):
+        update(cluster)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended_by_signals() -> Iterator[None]:
+    """What they do by themselves, but without the end of this process."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        assert signal.getsignal(number) is end
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("ended_by_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("call", ["trigger_savepoint", "stop_with_savepoint", "submit", "get_job", "cancel"])
+def test_a_signal_at_any_time_leaves_one_of_both(cluster: Cluster, call: str, number: signal.Signals) -> None:
+    """SIGTERM, and the end of a terminal, had left none when they came after the stop."""
+    cluster.signals[call] = [number]
+    cluster.completes = False
+    options = {"timeout_s": 0.0} if call == "cancel" else {}
+
+    with pytest.raises(
+        (UpdateFailed, KeyboardInterrupt), match=r"job old runs on as it was|the old one goes on as job"
+    ):
+        update(cluster, **options)
+    assert list(cluster.running.values()) == ["the first version"]
+
+
+@pytest.mark.usefixtures("ended_by_signals")
+def test_a_signal_while_is_looked_whether_the_new_one_works_is_too_late(cluster: Cluster) -> None:
+    """It has completed a checkpoint, so that the update is over."""
+    cluster.signals["list_checkpoints"] = [signal.SIGTERM]
+
+    done = update(cluster)
+    assert cluster.running == {done.job_id: "the second version"}
+
+
+# --- a new version that works when it is given up --------------------------------------------------------------------
+
+
+def test_a_version_that_completes_a_checkpoint_while_it_is_given_up_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sinks have committed, so that the old one would write rows again. Neither ran."""
+    kept = Configuration({CHECKPOINTING_RETENTION.key: "RETAIN_ON_CANCELLATION"})
+    monkeypatch.setattr(Version, "configuration", kept)
+    cluster.completes = False
+    cluster.is_cancelled = lambda _: setattr(cluster, "completes", True)
+
+    done = update(cluster, timeout_s=0.0)
+    assert cluster.running == {done.job_id: "the second version"}
+    assert cluster.started_from == "/checkpoint" == done.savepoint
+
+
+def test_what_has_become_of_a_checkpoint_that_went_with_its_job_is_told(cluster: Cluster) -> None:
+    """The command named it as something to start from."""
+    cluster.completes = False
+    cluster.is_cancelled = lambda _: setattr(cluster, "completes", True)
+
+    with pytest.raises(UpdateFailed, match=r"neither runs.*come twice.*: snapline run -s /savepoint SCRIPT"):
+        update(cluster, timeout_s=0.0)
+
+
+def test_a_version_that_comes_to_its_end_while_it_is_given_up_has_taken_the_place(cluster: Cluster) -> None:
+    """All of its rows are out; the old one had started again after it."""
+    cluster.completes = False
+    cluster.is_cancelled = cluster.finished.add
+
+    done = update(cluster, timeout_s=0.0)
+    assert {} == cluster.running
+    assert done.job_id in cluster.finished
