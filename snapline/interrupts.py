@@ -58,7 +58,8 @@ def interrupt_only_raises() -> Iterator[None]:
 
 class HeldInterrupts:
     """SIGINT, SIGTERM and SIGHUP as KeyboardInterrupt: the first one where `let_through` allows it, which may be never,
-    a second one at once. Only the main thread gets signals; elsewhere nothing is held. What is ignored stays so (nohup).
+    a second one at once. Only the main thread gets signals; elsewhere nothing is held. What is ignored stays so
+    (nohup).
 
     >>> with HeldInterrupts() as held:
     ...     with held.let_through():
