@@ -23,8 +23,12 @@ from tests.services.s3 import S3Server, start_s3
 from tests.services.zookeeper import ZooKeeperEnsemble, start_ensemble
 
 GRACE_SECONDS = 3.0
-LONG = ({"e2e", "golden"}, {"integration", "simulation"})
-"""Folders whose tests take tens of seconds each, and those whose tests take seconds."""
+LONG = {"e2e", "golden", "simulation"}
+"""Folders whose tests take tens of seconds each."""
+WAITING = {"integration", "contract", "kafka", "external"}
+"""Folders whose tests take seconds, half of which they wait for processes and servers."""
+LAST_START = 0.8
+"""The part of the other files that has begun when the last file of WAITING begins; the rest takes as long as it may."""
 
 # Property tests: the same examples in every run, and no timing (the first example may compile a kernel).
 settings.register_profile("snapline", deadline=None, derandomize=True, database=None)
@@ -45,8 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, fixture in (("s3", "s3_server"), ("zookeeper", "zookeeper_ensemble")):
             if item.get_closest_marker(marker) and isinstance(item, pytest.Function):
                 item.fixturenames.insert(0, fixture)
-    # The long ones first: one that comes last is waited for by workers that have nothing else to do.
-    items.sort(key=lambda item: [not folders.intersection(item.path.parts) for folders in LONG])
+    _order_files(items)
+
+
+def _order_files(items: list[pytest.Item]) -> None:
+    """Let long files come first, because one that comes last is waited for by workers that have nothing else to do.
+    Those that wait come between those that compute, because workers that all wait leave the processors idle."""
+    paths = list(dict.fromkeys(item.path for item in items))
+    places = {path: -1.0 for path in paths if LONG.intersection(path.parts)}
+    waiting = [path for path in paths if path not in places and WAITING.intersection(path.parts)]
+    places |= {path: LAST_START * number / len(waiting) for number, path in enumerate(waiting)}
+    others = [path for path in paths if path not in places]
+    places |= {path: number / len(others) for number, path in enumerate(others)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
