@@ -31,6 +31,10 @@ MAX_HANDSHAKES = 256
 """So many of all hosts there are at a time."""
 MAX_WAITING_BYTES = 64 << 10
 """What may have come of further requests before the answer to one; browsers send none so early."""
+ANSWER_SECONDS = 30.0
+"""Within which an answer has to be read that does not go out at once."""
+MAX_UNREAD_BYTES = 64 << 20
+"""What answers of all connections may have together that is not read yet."""
 
 _SELECTOR_LOOP: Any = asyncio.SelectorEventLoop
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -97,6 +101,8 @@ def told_once(application: Application, refusals: RefusalLog | None) -> Applicat
 def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECONDS) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with that limit. `refusals`: who is told of what is no HTTP; None: nobody."""
     base: Any = H11Protocol
+    unread: set[Any] = set()
+    """The connections whose answers do not go out at once."""
 
     class TimedProtocol(base):  # type: ignore[misc]
         """A connection of which something has to come in time."""
@@ -105,9 +111,11 @@ def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECON
             super().connection_made(transport)
             self._answered: Any = None
             self._look = self.loop.call_later(request_s, self._close_if_silent)
+            self._unread: Any = None
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._look.cancel()
+            self._end_wait()
             super().connection_lost(exc)
 
         def _close_if_silent(self) -> None:
@@ -132,8 +140,46 @@ def timed_protocol(refusals: RefusalLog | None, request_s: float = REQUEST_SECON
             except h11.LocalProtocolError:  # an answer has begun, or may have no text
                 self.transport.close()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(ANSWER_SECONDS, self.drop, "an answer was not read in time")
+            unread.add(self)
+            while sum(each.unread_bytes for each in unread) > MAX_UNREAD_BYTES:
+                by_host: Counter[str] = Counter()
+                for each in unread:
+                    by_host[each.host] += each.unread_bytes
+                most = by_host.most_common(1)[0][0]
+                largest = max((each for each in unread if each.host == most), key=lambda each: each.unread_bytes)
+                largest.drop("too much is not read of answers")
+
+        def resume_writing(self) -> None:
+            self._end_wait()
+            super().resume_writing()
+
+        def _end_wait(self) -> None:
+            unread.discard(self)
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        @property
+        def host(self) -> str:
+            """Who reads the answer, or does not."""
+            return self.client[0] if self.client else ""
+
+        @property
+        def unread_bytes(self) -> int:
+            """What has not gone out yet."""
+            return int(self.transport.get_write_buffer_size())
+
+        def drop(self, reason: str) -> None:
+            """Close the connection at once, and forget what was to be sent."""
+            self._end_wait()
+            self._tell(reason)
+            self.transport.abort()
+
         def _tell(self, reason: str) -> None:
             if refusals is not None:
-                refusals.write(self.client[0] if self.client else "", reason)
+                refusals.write(self.host, reason)
 
     return TimedProtocol

@@ -269,6 +269,33 @@ def test_an_address_of_one_process_that_is_none_hides_no_other(monkeypatch: pyte
     assert (True, 2) == (answer.startswith(b"HTTP/1.1 200"), answer.count(b'"dataPort":-1'))
 
 
+LARGE = pb.JobDetails(vertices=[pb.VertexDetails(name="x" * 1000)] * 8000)
+
+
+def unread(port: int, requests: int) -> socket.socket:
+    """A connection that asks so often for a large answer, and reads nothing."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(b"GET /api/jobs/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * requests)
+    return connection
+
+
+def test_an_answer_that_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when another request waits behind it: 60 connections with two each held 295 MB for ever."""
+    answering(monkeypatch, GetJob=LARGE)
+    monkeypatch.setattr(page_connections, "ANSWER_SECONDS", 0.2, raising=False)
+    with serving(monkeypatch, 0.2) as (port, lines), unread(port, 2):
+        wait_until(lambda: any("not read" in each[1].get("reason", "") for each in lines.written), "a line in the log")
+
+
+def test_answers_that_wait_to_be_read_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest one of the host that has most of them is closed before its time is over."""
+    answering(monkeypatch, GetJob=LARGE)
+    monkeypatch.setattr(page_connections, "MAX_UNREAD_BYTES", 1 << 20, raising=False)
+    with serving(monkeypatch, 60) as (port, lines), unread(port, 1):
+        wait_until(lambda: any("too much" in each[1].get("reason", "") for each in lines.written), "a line in the log")
+        assert asked(port, b"GET /v1/config").startswith(b"HTTP/1.1 200")
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
     """Let the coordinator give these answers."""
 
