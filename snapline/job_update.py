@@ -126,6 +126,8 @@ def _stop(client: ClusterClient, job_id: str, directory: str) -> str:
                     if is_away:
                         raise
                     raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
+                if not is_away:  # what was refused under an id stays so
+                    trigger_id = uuid.uuid4().hex
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"job {job_id} was asked to stop, and may do so: {manual}") from None

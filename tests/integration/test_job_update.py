@@ -114,3 +114,52 @@ def test_a_version_that_does_not_work_gives_way_to_the_old_one(cluster, tmp_path
     cluster.wait_for_checkpoints(third, 2)
     cluster.cancel(third)
     assert assert_exactly_once(tmp_path / "out") > 0
+
+
+@pytest.mark.timeout(400)
+def test_the_death_of_the_coordinator_while_the_old_version_stops_and_a_termination(cluster, tmp_path, monkeypatch):
+    """The old version runs again with the next leader, or had stopped and nobody heard of it: the new one comes in both
+    cases. One that is terminated has the old one go on, and a savepoint that cannot be written leaves it alone."""
+    monkeypatch.setenv("SNAPLINE_CONF_execution__checkpointing__interval", "200 ms")
+    options = ["--output", str(tmp_path / "out"), "--rate", "2000", "--parallelism", "1"]
+    first = cluster.submit(build(cluster.environment(parallelism=1), options), "orders")
+    cluster.wait_for_checkpoints(first, 1)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SNAPLINE_CONF_jobmanager__rpc__address": cluster.address}
+
+    def update(job, say, act):
+        arguments = [sys.executable, "-m", "snapline.cli", "update", job, savepoint_job.__file__]
+        arguments += ["-p", str(cluster.savepoints), "--", *options]
+        with subprocess.Popen(
+            arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as updating:
+            assert updating.stderr is not None and updating.stdout is not None
+            lines = ""
+            for line in updating.stderr:
+                lines += line
+                if say in line:
+                    act(updating)
+            return lines, updating.stdout.read().strip(), updating.wait()
+
+    (tmp_path / "file").write_text("no directory")
+    said = command(
+        *("update", first, savepoint_job.__file__, "-p", tmp_path / "file" / "below", "--", *options),
+        coordinator=cluster.address,
+        limit_s=300,
+    )
+    assert said.returncode == 1 and f"job {first} runs on as it was: no savepoint" in said.stderr, said.stderr
+    assert cluster.status(first) is JobStatus.RUNNING
+
+    def lose_the_coordinator(_):
+        cluster.kill_coordinator()
+        cluster.start_coordinator()
+
+    lines, second, code = update(first, "is compared with", lose_the_coordinator)
+    assert code == 0, lines
+    cluster.wait_for_checkpoints(second, 1)
+
+    lines, _, code = update(second, "has stopped with savepoint", lambda updating: updating.terminate())
+    assert code == 1 and "the new version was interrupted; the old one goes on as job" in lines, lines
+    third = lines.rpartition("goes on as job ")[2].partition(" ")[0]
+    cluster.wait_for_checkpoints(third, 1)
+    cluster.cancel(third)
+    assert assert_exactly_once(tmp_path / "out") > 0

@@ -33,6 +33,7 @@ class Cluster:
         self.known = dict(self.running)
         self.finished: set[str] = set()
         self.completes = True
+        self.refusal = self.refused = ""
         self.is_cancelled: Callable[[str], object] = lambda job_id: None
         """Called when a job is cancelled."""
         self.before: dict[str, list[BaseException]] = {}
@@ -62,7 +63,10 @@ class Cluster:
     def answer_trigger_savepoint(self, *_: str) -> str:
         return "/savepoint"
 
-    def answer_stop_with_savepoint(self, job_id: str, _: str, **__: str) -> str:
+    def answer_stop_with_savepoint(self, job_id: str, _: str, *, trigger_id: str) -> str:
+        if self.refusal and self.refused in ("", trigger_id):  # an id that was refused stays so
+            self.refused = trigger_id
+            raise RequestRefused(self.refusal)
         if job_id not in self.running:
             raise RequestRefused(f"job {job_id} has ended")
         del self.running[job_id]
@@ -191,9 +195,14 @@ def test_an_old_version_that_cannot_start_either_is_told(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_coordinator_that_dies_while_the_old_job_stops(cluster: Cluster, when: str) -> None:
+def test_a_coordinator_that_dies_while_the_old_job_stops(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     """The job runs on, or has stopped and nobody heard of it: nothing ran any more then."""
-    getattr(cluster, when)["stop_with_savepoint"] = [GONE, RequestRefused("not all tasks are running yet")]
+    monkeypatch.setattr(job_update, "END_SECONDS", 2.0)
+    getattr(cluster, when)["stop_with_savepoint"] = [GONE]
+    if when == "before":
+        cluster.refusal = "not all tasks are running yet"
 
     done = update(cluster)
     assert cluster.running == {done.job_id: "the second version"}
