@@ -1,10 +1,12 @@
 """The input side of a task: which channel is polled next, which must wait, and what is in flight for a checkpoint.
 
-`InputGate` reads the channels of one logical input, `UnionInputGate` all gates of the task. Polling is fair: a channel
-that has more goes to the end of the line, one with a priority element to its front. A channel stops by itself behind an
-aligned barrier, at both of its ends; here is only written down which ones the barrier handler holds. What barriers mean
-is the barrier handler's business. Pure: the shell collects notifications from other threads and calls
-`notify_channel_non_empty` on the task's thread. Mirrors Flink's SingleInputGate and UnionInputGate.
+`InputGate` reads the channels of one edge, `UnionInputGate` all gates of the task. A channel that has more goes to the
+end of the line, one with a priority element to its front. Of those that wait the one with the lowest watermark comes
+first, because what the others have is kept in windows and joins until it has caught up; but each eighth turn is that of
+the first in the line, so that no channel waits for ever. A channel stops by itself behind an aligned barrier, at both
+of its ends; here is only written down which ones the barrier handler holds. What barriers mean is the barrier handler's
+business. Pure: the shell collects notifications from other threads and calls `notify_channel_non_empty` on the task's
+thread. Mirrors Flink's SingleInputGate and UnionInputGate, which take all channels in turn.
 """
 
 from __future__ import annotations
@@ -12,10 +14,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pyarrow as pa
 
-from snapline.dataflow.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
+from snapline.dataflow.elements import (
+    MIN_WATERMARK_MS,
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    StreamElement,
+    Watermark,
+)
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import QueueFigures
 from snapline.runtime.cores.machine import check
@@ -24,6 +34,11 @@ from snapline.taskmanager.network.channels.exchange_contract import BufferAndBac
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 from snapline.taskmanager.network.channels.queue_figures import together
 
+TURNS = 8
+"""The first channel in the line has one turn of so many, whatever the watermarks."""
+LOOKED_AT = 8
+"""The lowest watermark is that of the first channels in the line, so many of them: a turn must not cost more with more
+channels."""
 RESTORED_SEQUENCE_NUMBER = -1
 """The number of restored batches, which were numbered in another life."""
 
@@ -70,6 +85,9 @@ class InputGate:
         #: Nothing of these is polled, whatever they have.
         self._held: set[int] = set()
         self._ended: set[int] = set()
+        #: The last watermark of each channel.
+        self._reached_ms = [MIN_WATERMARK_MS] * len(self._channels)
+        self._turn = 0
         self._data_ended: dict[int, bool] = {}
         for index in range(len(self._channels)):
             self.notify_channel_non_empty(index, priority=False)
@@ -164,11 +182,29 @@ class InputGate:
         return replace(polled, element=batch.slice(0, self.max_batch_rows), more_available=True)
 
     def _first_in_line(self) -> int | None:
-        place = self._line.poll()
+        place = self._line.poll() if self._is_in_order() else self._furthest_behind()
         if place is None:
             return None
         del self._places[place.channel_index]
         return place.channel_index
+
+    def _is_in_order(self) -> bool:
+        """Whether the first in the line is the next; each time that there was a choice is a turn."""
+        if len(self._line) < 2 or self._line.num_priority_elements:
+            return True
+        self._turn = (self._turn + 1) % TURNS
+        return not self._turn
+
+    def _furthest_behind(self) -> _Line:
+        """Take the place of the lowest watermark out of the line; the first one, where it has had none yet."""
+        places = islice(self._line, LOOKED_AT)
+        least = next(places)
+        least_ms = self._reached_ms[least.channel_index]
+        for place in places:
+            reached_ms = self._reached_ms[place.channel_index]
+            if MIN_WATERMARK_MS < reached_ms < least_ms:
+                least, least_ms = place, reached_ms
+        return self._line.get_and_remove(lambda place: place is least)
 
     def _take(self, channel_index: int, polled: BufferAndBacklog) -> BufferOrEvent:
         """An element has left its channel."""
@@ -186,6 +222,8 @@ class InputGate:
             early_batches = [batch for batch in kept if isinstance(batch, pa.RecordBatch)]
             overtaken = [*early_batches, *self._channels[channel_index].inflight_batches()]
             persister.barrier_polled(element.checkpoint_id, overtaken)
+        elif isinstance(element, Watermark):
+            self._reached_ms[channel_index] = element.timestamp_ms
         elif isinstance(element, EndOfData):
             self._data_ended[channel_index] = element.drain
         elif isinstance(element, EndOfPartition):

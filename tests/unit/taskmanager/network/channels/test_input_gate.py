@@ -15,6 +15,7 @@ from snapline.dataflow.elements import (
     EndOfData,
     EndOfPartition,
     StreamElement,
+    Watermark,
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import QueueFigures
@@ -104,6 +105,44 @@ def test_channels_take_turns() -> None:
     second.arrive(batch(11), batch(12))
 
     assert drain(gate) == [1, 11, 2, 12, 3]
+
+
+def test_the_channel_with_the_lowest_watermark_catches_up() -> None:
+    """What the other has further on would be kept in windows and joins until then: two sources of which one had begun
+    earlier stayed as far apart as they were."""
+    gate, (ahead, behind) = gate_of(2)
+    ahead.arrive(Watermark(1_000))
+    behind.arrive(Watermark(10))
+    drain(gate)
+    ahead.arrive(batch(100), batch(101))
+    behind.arrive(*map(batch, range(1, 4)), Watermark(2_000), batch(4), batch(5))
+
+    assert drain(gate) == [1, 2, 3, Watermark(2_000), 100, 101, 4, 5]
+
+
+def test_no_channel_waits_for_ever_for_one_that_is_behind() -> None:
+    """A channel whose backlog never ends leaves one turn in eight to each of the others."""
+    gate, (ahead, other, behind) = gate_of(3)
+    for channel, time_ms in ((ahead, 1_000), (other, 1_000), (behind, 10)):
+        channel.arrive(Watermark(time_ms))
+    drain(gate)
+    for channel in (ahead, other, behind):
+        channel.arrive(*map(batch, range(64)))
+
+    taken = [gate.poll_next().channel.channel_index for _ in range(64)]  # type: ignore[union-attr]
+
+    assert [taken.count(index) for index in range(3)] == [4, 4, 56]
+
+
+def test_a_channel_without_watermarks_is_not_behind() -> None:
+    """It takes turns with those that have some, because nothing is known of it."""
+    gate, (timed, untimed) = gate_of(2)
+    timed.arrive(Watermark(1_000))
+    drain(gate)
+    timed.arrive(batch(1), batch(2))
+    untimed.arrive(batch(11), batch(12))
+
+    assert drain(gate) == [1, 11, 2, 12]
 
 
 def test_what_waits_before_a_gate_is_counted_wherever_it_waits() -> None:
