@@ -38,6 +38,8 @@ from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
 LONG_CALL_SECONDS = 600.0
+LARGE_ANSWER_BYTES = 1 << 16
+"""An answer of more becomes JSON on a thread, one such answer at a time: on the loop it would keep all others."""
 LOG_LINES = 200
 """Last lines of each TaskManager, unless the page asks for more."""
 PAGE_HEADERS = {
@@ -81,6 +83,7 @@ class PageApp:
         self._coordinator = coordinator
         self._security = security
         self._hosts = hosts
+        self._large = asyncio.Semaphore(1)
         self._figures = RecentFigures()
         self._looked = asyncio.Event()
         read = [
@@ -140,9 +143,16 @@ class PageApp:
                 return JSONResponse({"error": str(error)}, error.status)
             except (ValueError, KeyError) as error:
                 return JSONResponse({"error": f"the request makes no sense: {error}"}, 400)
-            return JSONResponse(message_as_dict(answer) if isinstance(answer, Message) else answer)
+            return JSONResponse(await self._as_dict(answer) if isinstance(answer, Message) else answer)
 
         return respond
+
+    async def _as_dict(self, answer: Message) -> dict[str, Any]:
+        """Return what of it becomes JSON."""
+        if answer.ByteSize() <= LARGE_ANSWER_BYTES:
+            return message_as_dict(answer)
+        async with self._large:
+            return await asyncio.to_thread(message_as_dict, answer)
 
     def _refusal(self, request: Request, *, changes: bool) -> Refusal | None:
         """Why the request is not answered; None: it is."""
@@ -189,7 +199,7 @@ class PageApp:
 
     async def _job(self, request: Request) -> Answer:
         details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_job_id(request)))
-        found = message_as_dict(details)
+        found = await self._as_dict(details)
         found["configuration"] = {
             key: REDACTED if is_secret(key) else value for key, value in found["configuration"].items()
         }
