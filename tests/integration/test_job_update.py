@@ -46,6 +46,10 @@ job.build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:
 """
 
 
+NO_CHECKPOINT = {"SNAPLINE_CONF_execution__checkpointing__interval": "1 h"}
+"""The new version cannot show that it works before the signal comes, however busy the machine is."""
+
+
 @pytest.mark.timeout(400)
 def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tmp_path, monkeypatch):
     """A name that the coordinator refuses, after the old job has stopped, and Ctrl-C right then: nothing ran any more
@@ -64,7 +68,9 @@ def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tm
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SNAPLINE_CONF_jobmanager__rpc__address": cluster.address}
     arguments = [sys.executable, "-m", "snapline.cli", "update", second, savepoint_job.__file__, "--", *options]
-    with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as updating:
+    with subprocess.Popen(
+        arguments, env={**environment, **NO_CHECKPOINT}, stderr=subprocess.PIPE, text=True
+    ) as updating:
         assert updating.stderr is not None
         for line in updating.stderr:
             if "has stopped with savepoint" in line:
@@ -126,11 +132,11 @@ def test_the_death_of_the_coordinator_while_the_old_version_stops_and_a_terminat
     cluster.wait_for_checkpoints(first, 1)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SNAPLINE_CONF_jobmanager__rpc__address": cluster.address}
 
-    def update(job, say, act):
+    def update(job, say, act, more=()):
         arguments = [sys.executable, "-m", "snapline.cli", "update", job, savepoint_job.__file__]
         arguments += ["-p", str(cluster.savepoints), "--", *options]
         with subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            arguments, env={**environment, **dict(more)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as updating:
             assert updating.stderr is not None and updating.stdout is not None
             lines = ""
@@ -157,7 +163,7 @@ def test_the_death_of_the_coordinator_while_the_old_version_stops_and_a_terminat
     assert code == 0, lines
     cluster.wait_for_checkpoints(second, 1)
 
-    lines, _, code = update(second, "has stopped with savepoint", lambda updating: updating.terminate())
+    lines, _, code = update(second, "has stopped with savepoint", lambda updating: updating.terminate(), NO_CHECKPOINT)
     assert code == 1 and "the new version was interrupted; the old one goes on as job" in lines, lines
     third = lines.rpartition("goes on as job ")[2].partition(" ")[0]
     cluster.wait_for_checkpoints(third, 1)
