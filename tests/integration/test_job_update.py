@@ -50,7 +50,17 @@ NO_CHECKPOINT = {"SNAPLINE_CONF_execution__checkpointing__interval": "1 h"}
 """The new version cannot show that it works before the signal comes, however busy the machine is."""
 
 
+@pytest.fixture
+def interruptible():
+    """Programs that are started listen to Ctrl-C: a shell starts what is in its background with SIGINT ignored, and so
+    do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.timeout(400)
+@pytest.mark.usefixtures("interruptible")
 def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tmp_path, monkeypatch):
     """A name that the coordinator refuses, after the old job has stopped, and Ctrl-C right then: nothing ran any more
     where the old job goes on now, and nothing is lost or twice."""

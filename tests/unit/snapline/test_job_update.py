@@ -174,6 +174,7 @@ def test_an_interrupt_leaves_one_of_both(cluster: Cluster, completes: bool, runs
     assert list(cluster.running.values()) == [runs]
 
 
+@pytest.mark.usefixtures("ended_by_signals")
 def test_who_interrupts_twice_is_told_where_to_start_from(cluster: Cluster) -> None:
     """Nothing may run then, which is what was asked for."""
     cluster.completes = False
@@ -246,15 +247,17 @@ def test_who_interrupts_twice_while_the_old_job_stops_is_told(cluster: Cluster) 
 
 @pytest.fixture
 def ended_by_signals() -> Iterator[None]:
-    """What they do by themselves, but without the end of this process."""
+    """What they do by themselves, but without the end of this process; a shell starts what is in its background with
+    SIGINT ignored."""
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
     for number, handler in before.items():
-        assert signal.getsignal(number) is end
+        assert signal.getsignal(number) is handlers[number]
         signal.signal(number, handler)
 
 
