@@ -8,8 +8,9 @@ the order in which they lie, so moving reads and writes sequentially (measured i
 They move a few at a time, with the batches that follow: a key whose place in the old table was not reached yet is
 looked for there, all others in the new one. Moving pauses only where a run of entries ends, so no run lies in both.
 
-Kernels are compiled for one word and for any number of them: where the number is known, comparing keys is no loop. The
-hash here is private to the process and has nothing to do with the stable hash of key groups.
+Keys are looked up by code that is compiled for one word, for the three and four words of two and three columns, and for
+any number of them: where the number is known, hashing and comparing are no loops, and take half as long. The hash here
+is private to the process and has nothing to do with the stable hash of key groups.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _lookup_or_insert(
         return _insert_rows(words, start, 1, table, shift, keys, counters, free, live, slots)
     if width == 3:
         return _insert_rows(words, start, 3, table, shift, keys, counters, free, live, slots)
+    if width == 4:
+        return _insert_rows(words, start, 4, table, shift, keys, counters, free, live, slots)
     return _insert_rows(words, start, width, table, shift, keys, counters, free, live, slots)
 
 

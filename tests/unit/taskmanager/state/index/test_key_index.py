@@ -30,6 +30,11 @@ KEYS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[tuple[Any, ...]]]] = 
     "fixed": ([pa.binary(3)], st.tuples(st.one_of(st.none(), st.binary(min_size=3, max_size=3)))),
     "decimal": ([pa.decimal128(38, 2)], st.tuples(st.one_of(st.none(), st.integers(-9, 9).map(Decimal)))),
     "pair": ([pa.int64(), pa.int32()], st.tuples(st.integers(-3, 3), st.one_of(st.none(), st.integers(0, 2)))),
+    "triple": (
+        [pa.int64(), pa.bool_(), pa.float64()],
+        st.tuples(st.integers(-3, 3), st.booleans(), st.one_of(st.none(), st.sampled_from([0.0, 1.5, -2.0]))),
+    ),
+    "four": ([pa.int8()] * 4, st.tuples(*[st.one_of(st.none(), st.integers(0, 1))] * 4)),
     "mixed": (
         [pa.string(), pa.bool_(), pa.decimal128(10, 1), pa.string()],
         st.tuples(
