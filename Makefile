@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Install everything into .venv (the second run takes milliseconds and needs no network)
+setup: $(STAMP) archive ## Install everything into .venv (the second run takes milliseconds and needs no network)
 
 runtime: $(RUNTIME) ## Install what jobs on Spark and most examples need, and nothing that connectors or tests do
 
@@ -85,13 +85,13 @@ $(NODE):
 	else echo "npm HAS FAILED: the tests of $(<D) are skipped"; fi
 
 test: ## Lint, types, layer rules, generated code and all tests (one test: make test T=path::name)
-	@$(MAKE) --no-print-directory -j 2 setup data node archive # what installs waits for the network, and for one processor
+	@$(MAKE) --no-print-directory -j 2 setup data node # what installs waits for the network, and for one processor
 	@if [ "$(T)" = tests ]; then $(MAKE) --no-print-directory -j 2 types lint-all-but-types check-protos; fi
 	@$(BIN)/python -m snapline.taskmanager.kernels # those that changed: no test should wait for a compiler
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(T)
 
 archive: | $(RUNTIME)
-	@$(BIN)/python -m tests.services.spark_java # once, 20 s: each Spark of the tests starts in half the CPU time
+	@$(BIN)/python -m snapline.spark.java_archive # once, 20 s: each Spark that jobs and tests start takes half the CPU time
 
 test-floors: setup data ## The heart of the suite on the lowest versions that pyproject.toml allows, in .venv/floors
 	@PYTHON=$(PYTHON) deploy/test_floors.sh $(VENV)/floors

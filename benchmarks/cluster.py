@@ -87,7 +87,7 @@ def running_job(
 ) -> Iterator[tuple[ClusterClient, JobGraph]]:
     """The job, once all of its tasks run; it is cancelled and everything stopped at the end."""
     environment.translate(name)
-    spark = open_spark(name, {"spark.master": master})
+    spark = open_spark(name, {"spark.master": master}, for_cluster=True)
     graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
     with EmbeddedCluster(spark, environment.configuration, slots_required(graph), silent_logger()) as cluster:
         client = cluster.client

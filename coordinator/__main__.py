@@ -10,6 +10,7 @@ turn.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -45,10 +46,13 @@ GC_THRESHOLDS = (50_000, 20, 20)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a coordinator until it is told to stop; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--sidecar" in given:  # whoever starts this one may say its settings much later: what it needs is loaded by then
+        importlib.import_module("snapline.coordinator.cluster_entrypoint")
     try:
-        config = parse(sys.argv[1:] if arguments is None else arguments, os.environ, sys.stdin)
+        config = parse(given, os.environ, sys.stdin)
     except (SnaplineError, ValueError) as error:
-        return _refuse(error, _status_fd_of(sys.argv[1:] if arguments is None else arguments))
+        return _refuse(error, _status_fd_of(given))
     logger = make_logger("coordinator", config.log_level, without=FAILURES if config.failures_are_told else ())
     capture_standard_logging(logger)
     if config.warning:

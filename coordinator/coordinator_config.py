@@ -66,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--insecure", action="store_true", help="listen for everybody, without token and TLS")
     parser.add_argument("--metrics-port", metavar="PORT", type=int, default=-1, help="serve Prometheus metrics there")
     parser.add_argument("--sidecar", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--failures-are-told", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--status-fd", type=int, default=-1, help=argparse.SUPPRESS)
     return parser
 
@@ -78,8 +77,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
     layers = [default_layers(environment)]
     if given.config:
         layers.append(from_toml(given.config))
+    failures_are_told = False
     if given.sidecar:
-        layers.append(_from_parent(standard_input))
+        from_parent, failures_are_told = _from_parent(standard_input)
+        layers.append(from_parent)
     layers.append(from_options(given.settings))
     named = {
         COORDINATOR_ADDRESS.key: (given.bind, "--bind"),
@@ -96,19 +97,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], standard_inp
         warning=exposure_warning("coordinator", bind, bind_host, configuration, insecure=given.insecure),
         address_file=given.address_file,
         metrics_port=given.metrics_port,
-        failures_are_told=given.failures_are_told,
+        failures_are_told=failures_are_told,
         sidecar=given.sidecar,
         status_fd=given.status_fd,
     )
 
 
-def _from_parent(standard_input: TextIO) -> dict[str, Setting]:
-    """The first line that the parent wrote: a JSON object of settings."""
+def _from_parent(standard_input: TextIO) -> tuple[dict[str, Setting], bool]:
+    """The first line that the parent wrote, a JSON object: settings, and whether the parent says why tasks fail."""
     line = standard_input.readline()
     try:
-        values = json.loads(line)
-    except ValueError as error:
+        told = json.loads(line)
+        values, failures_are_told = dict(told["settings"]), bool(told["failures_are_told"])
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(
             "--sidecar is for processes that send their settings through standard input"
         ) from error
-    return {key: Setting(value, "the process that started this one") for key, value in values.items()}
+    return {
+        key: Setting(value, "the process that started this one") for key, value in values.items()
+    }, failures_are_told

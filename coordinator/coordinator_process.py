@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from snapline.dataflow.config import LOG_LEVEL
+from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.rpc.security import settings_of_token
 
@@ -34,11 +34,14 @@ class CoordinatorStartError(SnaplineError):
 class CoordinatorProcess:
     """A running coordinator; make one with `start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], status: IO[bytes], address: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], status: IO[bytes], log_level: str) -> None:
         self._process = process
         self._status = status
-        self.address = address
+        self._log_level = log_level
+        """Unless the settings say another."""
+        self.address: str = ""
         """host:port; empty: it stood by when it had started, ZooKeeper knows who leads."""
+        self._was_told = False
 
     @classmethod
     def start(
@@ -53,21 +56,15 @@ class CoordinatorProcess:
         """Start and wait until it listens. It logs to `log_to`, or to this process's standard error, there from WARNING
         up unless `log.level` is set. `failures_are_told`: this process says itself why tasks fail. Raises
         CoordinatorStartError with the one line that the child gave."""
-        values = dict(settings or {})
-        values.setdefault(LOG_LEVEL.key, "INFO" if log_to else "WARNING")
-        values |= settings_of_token(token)
+        begun = cls.begin(log_to)
+        begun.serve(bind, settings, token, failures_are_told=failures_are_told)
+        return begun
+
+    @classmethod
+    def begin(cls, log_to: Path | None = None) -> CoordinatorProcess:
+        """Start the process, which loads its libraries and waits for `serve`: while it does, other things can start."""
         read_end, write_end = os.pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "snapline.coordinator",
-            "--sidecar",
-            "--bind",
-            bind,
-            "--status-fd",
-            str(write_end),
-            *(["--failures-are-told"] if failures_are_told else []),
-        ]
+        command = [sys.executable, "-m", "snapline.coordinator", "--sidecar", "--status-fd", str(write_end)]
         log = log_to.open("ab") if log_to else None
         try:
             process = subprocess.Popen(
@@ -85,15 +82,28 @@ class CoordinatorProcess:
             os.close(write_end)
             if log:
                 log.close()
-        status = os.fdopen(read_end, "rb", buffering=0)
-        started = cls(process, status, "")
+        return cls(process, os.fdopen(read_end, "rb", buffering=0), "INFO" if log_to else "WARNING")
+
+    def serve(
+        self,
+        bind: str = "127.0.0.1:0",
+        settings: Mapping[str, str] | None = None,
+        token: str = "",
+        *,
+        failures_are_told: bool = False,
+    ) -> None:
+        """Let it listen there, with these settings, and wait until it does. Raises CoordinatorStartError, and it is
+        stopped."""
+        values = {LOG_LEVEL.key: self._log_level, **(settings or {}), **settings_of_token(token)}
+        values[COORDINATOR_ADDRESS.key] = bind
+        told = {"settings": values, "failures_are_told": failures_are_told}
+        self._was_told = True
         try:
-            started._hand_over(values)
-            started.address = started._wait_for_address()
+            self._hand_over(json.dumps(told).encode() + b"\n")
+            self.address = self._wait_for_address()
         except BaseException:
-            started.stop()
+            self.stop()
             raise
-        return started
 
     @property
     def pid(self) -> int:
@@ -117,7 +127,10 @@ class CoordinatorProcess:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def stop(self) -> None:
-        """Stop it in order, the hard way when that takes too long. Idempotent."""
+        """Stop it in order, the hard way when that takes too long, or when it has not been told what to do.
+        Idempotent."""
+        if not self._was_told:
+            self._process.kill()
         if self._process.stdin is not None and not self._process.stdin.closed:
             try:
                 self._process.stdin.close()
@@ -136,12 +149,12 @@ class CoordinatorProcess:
         self._process.kill()
         self._process.wait()
 
-    def _hand_over(self, values: Mapping[str, str]) -> None:
+    def _hand_over(self, line: bytes) -> None:
         stdin = self._process.stdin
         if stdin is None:
             raise CoordinatorStartError("the coordinator has no standard input")
         try:
-            stdin.write(json.dumps(values).encode() + b"\n")
+            stdin.write(line)
             stdin.flush()
         except OSError:  # it ended before it read; it says why
             return

@@ -173,7 +173,7 @@ def run_on_spark(
     """Run it on Spark, and kill what holds it."""
     environment.translate(name)
     print(f"starting Spark {options.master} ...", flush=True)
-    spark = open_spark(f"snapline-{name}", {"spark.master": options.master, **MEMORY})
+    spark = open_spark(f"snapline-{name}", {"spark.master": options.master, **MEMORY}, for_cluster=True)
     graph = environment.translate(name, configuration=environment.configuration_with(spark.settings)).job_graph
     slots, log = slots_required(graph), silent_logger()
     with EmbeddedCluster(spark, environment.configuration, slots, log, failures_are_told=True) as cluster:

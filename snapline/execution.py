@@ -116,7 +116,7 @@ def execute(environment: StreamExecutionEnvironment, job_name: str) -> JobExecut
     environment.translate(
         job_name, configuration=configuration
     )  # what is wrong with the job is said before Spark starts
-    spark = open_spark(job_name)
+    spark = open_spark(job_name, for_cluster=True)
     try:
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
@@ -170,7 +170,7 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
             client.close()
             raise
     environment.translate(job_name, configuration=configuration)
-    spark = open_spark(job_name)
+    spark = open_spark(job_name, for_cluster=True)
     cluster = None
     try:
         configuration = environment.configuration_with(spark.settings)

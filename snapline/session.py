@@ -41,7 +41,9 @@ from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token, sett
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
+from snapline.spark.head_start import HeadStart
 from snapline.spark.java import NoJavaError, ensure_java
+from snapline.spark.java_archive import start_options
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.spark_hosts import LOOPBACK_MASTERS, NoSpark, SparkHost, answers, host_of
 from snapline.spark.worker_reports import WorkerReports
@@ -69,6 +71,8 @@ class SparkHandle:
     """Whether we made it, and stop it."""
     directory: str = ""
     """Where Spark keeps its blocks, if we made that for it; executors that were killed leave theirs there."""
+    head_start: HeadStart | None = None
+    """What was started beside a session that is ours."""
     use: int = 0
     """Number of this use of a session that is ours, which may serve several jobs at once."""
 
@@ -86,9 +90,10 @@ class SparkHandle:
         return from_spark(self.host.conf().items())
 
 
-def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHandle:
+def open_spark(app_name: str, conf: Mapping[str, str] | None = None, *, for_cluster: bool = False) -> SparkHandle:
     """The active Spark session, or a new one: `local[*]` unless spark-submit or spark-defaults say otherwise. One that
-    is ours is stopped when everybody who has opened it has called `stop_spark`.
+    is ours is stopped when everybody who has opened it has called `stop_spark`. `for_cluster`: an EmbeddedCluster comes
+    next, whose coordinator can start beside Java.
 
     Raises NoSpark with one line that says what is missing.
     """
@@ -96,7 +101,7 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None) -> SparkHan
         shared = _shared[-1] if _shared else None
         if shared is None or not _is_open(shared):
             _shared.clear()
-            shared = _open_spark(app_name, conf)
+            shared = _open_spark(app_name, conf, for_cluster=for_cluster)
         if not shared.ours:
             return shared
         opened = replace(shared, use=next(_uses))
@@ -122,17 +127,17 @@ def _is_open(spark: SparkHandle) -> bool:
     return SparkContext._active_spark_context is spark.session.sparkContext  # noqa: SLF001 - PySpark has no public question for it
 
 
-def _open_spark(app_name: str, conf: Mapping[str, str] | None) -> SparkHandle:
+def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: bool) -> SparkHandle:
     if importlib.util.find_spec("pyspark") is None:
         raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
     if (connected := _connected(app_name)) is not None:
         _refuse_idle_kill(connected)
         return connected
-    directory = ""
+    directory = java_options = ""
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
         try:
-            ensure_java()
+            java_options = start_options(ensure_java(), os.environ)
         except NoJavaError as error:
             raise NoSpark(str(error)) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -151,30 +156,40 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None) -> SparkHandle:
         wanted.setdefault("spark.master", master)
         wanted.setdefault("spark.ui.enabled", "false")
         wanted.setdefault("spark.ui.showConsoleProgress", "false")
-        wanted.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={QUIET_LOGS.as_uri()}")
+        logs = f"-Dlog4j2.configurationFile={QUIET_LOGS.as_uri()}"
+        wanted.setdefault("spark.driver.extraJavaOptions", f"{java_options} {logs}")
         if master.startswith(LOOPBACK_MASTERS):
             wanted.setdefault("spark.driver.host", "127.0.0.1")
             wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         sys.stderr.write(f"snapline: starting Spark ({master}) ...\n")
+    head_start = HeadStart()
     try:
         with interrupt_waits():  # and SparkContext's own handler, which cancels TaskManagers, does not stay
+            if wanted.get("spark.driver.host") == "127.0.0.1" and SparkContext._gateway is None:  # noqa: SLF001 - PySpark has no public question for it
+                head_start.begin(with_coordinator=for_cluster)
             SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
             found = SparkConf()  # which knows spark-defaults.conf, now that Java runs
             is_here = wanted.get("spark.driver.host") == "127.0.0.1" and "SPARK_LOCAL_DIRS" not in os.environ
             if is_here and not found.contains("spark.local.dir"):
                 directory = tempfile.mkdtemp(prefix="snapline-spark-")
                 wanted.setdefault("spark.local.dir", directory)
-            for key, value in {**_unless_configured(found), **wanted}.items():
+            wanted = {**_unless_configured(found), **wanted}
+            daemon = wanted.get("spark.python.daemon.module", found.get("spark.python.daemon.module"))
+            head_start.java_is_there(needs_daemon=daemon == PRELOADING_DAEMON)
+            for key, value in wanted.items():
                 builder = builder.config(key, value)
             session = builder.getOrCreate()
-    except Exception as error:
+    except BaseException as error:
+        head_start.close()
         if directory:
             shutil.rmtree(directory, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
         raise NoSpark(f"Spark does not start: {_reason(error)}") from None
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
-    opened = SparkHandle(session, ours=True, directory=directory)
+    opened = SparkHandle(session, ours=True, directory=directory, head_start=head_start)
     _refuse_idle_kill(opened)
     return opened
 
@@ -212,6 +227,8 @@ def stop_spark(spark: SparkHandle) -> None:
             return
         if spark.host.is_alive():
             spark.session.stop()
+        if spark.head_start is not None:
+            spark.head_start.close()
         if spark.directory:
             shutil.rmtree(spark.directory, ignore_errors=True)
 
@@ -329,7 +346,9 @@ class EmbeddedCluster:
 
         failures_are_told = self._failures_are_told and LOG_LEVEL.key not in self.configuration
         try:
-            self._coordinator = CoordinatorProcess.start(
+            begun = self.spark.head_start.take_coordinator() if self.spark.head_start is not None else None
+            self._coordinator = begun or CoordinatorProcess.begin()
+            self._coordinator.serve(
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
                 token=self.token,

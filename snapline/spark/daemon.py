@@ -11,6 +11,12 @@ loaded is left to the worker, which says what is missing. Sessions that Snapline
     spark.python.daemon.module = snapline.spark.daemon
 
 which needs Snapline installed on the executors: files of `--py-files` are not there yet when the daemon starts.
+
+Java takes seconds until it starts this one. A driver that starts Java on its own machine starts another copy of it at
+the same time (`snapline.spark.head_start`), which loads, and waits at a socket. The one that Java starts hands over to
+that copy what Java knows it by, its standard streams, its environment and its import path, and then only passes
+SIGTERM on and ends with it. Where no copy waits, or where it has loaded its libraries under settings that would have
+made them others, the one that Java starts loads them itself.
 """
 
 from __future__ import annotations
@@ -18,12 +24,33 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 MODULE = "snapline.spark.daemon"
 """Name of this module, for the setting `spark.python.daemon.module`."""
+WAIT_AT = "--wait-at"
+"""Argument of a copy that waits; the number of its listening socket follows."""
+WAITS_AT_VARIABLE = "SNAPLINE_DAEMON_WAITS_AT"
+"""Path of the socket at which a copy waits, for the daemon that Java starts."""
+ANSWER_BYTES = 32
+READ_WHEN_LOADED = (
+    *("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "MKL_", "KMP_"),
+    *("NUMBA_", "NUMPY_", "NPY_", "ARROW_", "GRPC_", "SNAPLINE_"),
+)
+"""Names of variables that Python, or one of the libraries, reads once, begin so."""
+NOT_READ_WHEN_LOADED = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE", "PYTHON_FAULTHANDLER_DIR"),
+        *("PYTHON_UDF_BATCH_SIZE", "PYTHON_UNIX_DOMAIN_ENABLED", "PYTHON_WORKER_FACTORY_SECRET"),
+        *("PYTHON_WORKER_FACTORY_SOCK_DIR", WAITS_AT_VARIABLE),
+    }
+)
+"""But these are Spark's own, or have been handed over."""
 
 PRELOADED = (
     "pyspark.worker",
@@ -67,8 +94,17 @@ def reseed() -> None:
 
 
 def main() -> None:
-    """Load, then be Spark's daemon."""
-    preload()
+    """Load, then be Spark's daemon; or let the copy be it that has loaded already."""
+    if sys.argv[1:2] == [WAIT_AT]:
+        loaded_under = libraries_depend_on(_identity())
+        preload()
+        if not wait_for_java(int(sys.argv[2]), loaded_under):
+            return
+    else:
+        waiting = os.environ.pop(WAITS_AT_VARIABLE, "")
+        if waiting and hand_over(waiting):
+            return
+        preload()
     if "numpy" in sys.modules:
         os.register_at_fork(after_in_child=reseed)
     gc.collect()
@@ -76,6 +112,90 @@ def main() -> None:
     from pyspark.daemon import manager
 
     manager()
+
+
+def hand_over(address: str) -> bool:
+    """Let the copy that waits at this socket be the daemon of who started this process, until it ends; False: none
+    waits there, or none that suits."""
+    import signal
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as copy:
+        try:
+            copy.connect(address)
+            socket.send_fds(copy, [b"{"], [0, 1, 2])
+            copy.sendall(json.dumps(_identity()).encode()[1:])
+            copy.shutdown(socket.SHUT_WR)
+            pid = int(copy.recv(ANSWER_BYTES) or b"0")
+        except (OSError, ValueError):
+            return False
+        if not pid:
+            return False
+
+        def pass_on(number: int, _frame: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+        signal.signal(signal.SIGTERM, pass_on)
+        with contextlib.suppress(PermissionError):
+            os.setpgid(0, 0)  # as Spark's daemon does: signals of the terminal are not for it
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)
+        os.dup2(nowhere, 1)
+        with contextlib.suppress(OSError):
+            copy.recv(1)  # nothing comes: the copy has ended
+    return True
+
+
+def wait_for_java(listener_fd: int, loaded_under: Mapping[str, Any]) -> bool:
+    """Wait at this socket for the process that Java starts, and become what it is; False: nobody came, and who started
+    this process has ended, or this process does not suit, because its libraries were loaded under something else."""
+    import selectors
+    import socket
+
+    with socket.socket(fileno=listener_fd) as listener, selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
+        if not any(key.fileobj is listener for key, _ in selector.select()):
+            return False
+        connection, _ = listener.accept()
+    first, fds, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile("rb") as rest:
+        given: dict[str, Any] = json.loads(first + rest.read())
+    if len(fds) != 3 or libraries_depend_on(given) != loaded_under:
+        connection.sendall(b"0")
+        return False
+    for stream, fd in enumerate(fds):
+        os.dup2(fd, stream)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    os.environ.pop(WAITS_AT_VARIABLE, None)
+    os.chdir(given["directory"])
+    sys.path[:], sys.argv[1:] = given["path"], given["arguments"]
+    connection.sendall(str(os.getpid()).encode())
+    os.register_at_fork(after_in_child=connection.close)  # it ends with this process, and only with it
+    return True
+
+
+def libraries_depend_on(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides how Python and its libraries are loaded: in a process that differs here they would be others."""
+    read = {
+        name: value
+        for name, value in identity["environment"].items()
+        if name.startswith(READ_WHEN_LOADED) and name not in NOT_READ_WHEN_LOADED
+    }
+    return {"executable": identity["executable"], "environment": read}
+
+
+def _identity() -> dict[str, Any]:
+    return {
+        "executable": sys.executable,
+        "environment": {**os.environ},
+        "path": sys.path,
+        "arguments": sys.argv[1:],
+        "directory": str(Path.cwd()),
+    }
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import pytest
 
 from tests.e2e.conftest import Standalone
 from tests.e2e.programs import ROOT, run
-from tests.services import SPARK_CONF
 from tests.unit.docs.test_security_page import BLOCKS, BLOCKS_OF_THE_START
 
 pytestmark = [pytest.mark.spark, pytest.mark.rare, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -49,9 +48,10 @@ def cluster(tmp_path: Path, pki: Path) -> Iterator[Standalone]:
     those of coordinators they have those of TaskManagers."""
     if os.geteuid() or shutil.which("unshare") is None:
         pytest.skip("who is not root has no file systems of their own")
-    conf = Path(shutil.copytree(SPARK_CONF, tmp_path / "conf"))
-    with (conf / "spark-defaults.conf").open("a") as settings:
-        settings.write(f"\nspark.authenticate true\nspark.authenticate.secret {uuid.uuid4().hex}\n")
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    settings = f"spark.authenticate true\nspark.authenticate.secret {uuid.uuid4().hex}\n"
+    (conf / "spark-defaults.conf").write_text(settings)
     (tmp_path / "etc").mkdir()
     elsewhere = f'mount --bind {pki / "taskmanager"} {tmp_path / "etc"} && exec "$@"'
     inside = ("unshare", "--mount", "bash", "-c", elsewhere, "elsewhere")

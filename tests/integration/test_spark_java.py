@@ -1,4 +1,5 @@
-"""Spark really runs on whatever `ensure_java` finds: with the Java of the system, and with none."""
+"""Spark really runs on whatever `ensure_java` finds: with the Java of the system, and with none; and what a session of
+ours starts beside it is what it uses."""
 
 from __future__ import annotations
 
@@ -17,6 +18,21 @@ sc = SparkContext("local[1]", "java", conf=None)
 sc.setLogLevel("ERROR")
 print(java.shimmed, java.version, sc.parallelize(range(100), 2).map(lambda x: x * x).sum())
 sc.stop()
+"""
+
+JOB = """
+import os
+from pathlib import Path
+import snapline as sl
+
+def of_the_daemon(batch):
+    daemon = os.getppid()
+    print("daemon", "--wait-at" in Path(f"/proc/{daemon}/cmdline").read_text(), os.environ.get("PYTHONHASHSEED"))
+    return batch
+
+env = sl.StreamExecutionEnvironment.get_execution_environment({"execution.checkpointing.dir": os.environ["CHECKPOINTS"]})
+env.from_collection([{"a": 1}], uid="rows").map_batches(of_the_daemon, name="daemon").print()
+env.execute("job")
 """
 
 
@@ -52,3 +68,19 @@ def test_a_job_runs_without_a_java_of_the_system(tmp_path: Path) -> None:
 def test_a_job_runs_on_the_java_of_the_system() -> None:
     """Whatever this machine has: the system's Java when there is a good one, else the shim."""
     assert run(os.environ["PATH"]).endswith(" 328350")
+
+
+@pytest.mark.spark
+def test_a_job_uses_what_was_started_beside_java(tmp_path: Path) -> None:
+    """Its worker is a child of the daemon that loaded while Java started, and Java has Spark's classes from the archive
+    of `make setup`, if that could be written."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}
+    classes = tmp_path / "classes.log"
+    kept |= {"CHECKPOINTS": str(tmp_path / "checkpoints"), "_JAVA_OPTIONS": f"-Xlog:class+load:file={classes}"}
+    done = subprocess.run([sys.executable, "-c", JOB], env=kept, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "daemon True 0" in done.stdout + done.stderr
+    assert "{'a': 1}" in done.stdout + done.stderr
+    if any((Path(sys.prefix) / "share" / "snapline" / "java").glob("*/*.jsa")):
+        spark = [line for line in classes.read_text().splitlines() if " org.apache.spark.SparkContext " in line]
+        assert spark and all("shared objects file" in line for line in spark), spark

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-SPARK_CONF = Path(sys.prefix) / "share" / "snapline" / "java_of_tests" / "conf"
-"""For SPARK_CONF_DIR. An empty directory, as `tests/services/spark_java.py` says, which makes it."""
+SPARK_CONF = Path(getattr(find_spec("pyspark"), "origin", None) or "/nowhere/__init__.py").parent / "conf"
+"""For SPARK_CONF_DIR: what it is where nobody has set it, a directory that the installed PySpark does not have."""

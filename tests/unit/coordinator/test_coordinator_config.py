@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -49,9 +50,10 @@ def test_the_stronger_layer_wins(tmp_path):
 
 def test_a_sidecar_gets_its_settings_and_secret_from_its_parent():
     """Through its standard input: a command line can be read by everybody."""
-    config = parse(["--sidecar", "--status-fd", "7"], {}, io.StringIO('{"security.auth.token": "open sesame"}\n'))
+    told = {"settings": {"security.auth.token": "open sesame"}, "failures_are_told": True}
+    config = parse(["--sidecar", "--status-fd", "7"], {}, io.StringIO(json.dumps(told) + "\n"))
     assert config.configuration.get_option(SECURITY_TOKEN) == "open sesame"
-    assert (config.sidecar, config.status_fd) == (True, 7)
+    assert (config.sidecar, config.status_fd, config.failures_are_told) == (True, 7, True)
     assert "sesame" not in repr(config)
 
 
