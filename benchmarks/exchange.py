@@ -1,16 +1,19 @@
-"""How fast batches travel between tasks: inside one process, and between two over one connection.
+"""How fast batches travel between tasks: inside one process, and between two on one host.
 
     python -m benchmarks.exchange [--rows-per-batch 8192] [--credits 32] [--channels 1] [--seconds 2] [--rounds 5]
         [--json]
 
 Batches have two int64 columns (16 bytes a row). One thread produces as fast as back-pressure lets it, the consumer
-polls its channels as a task does. `remote` has its producer in a second process. The figures are medians over the
-rounds.
+polls its channels as a task does. `remote` has its producer in a second process, whose rows come by the sockets of the
+host, and with `flight` by Flight, as between hosts. `bare` is Flight alone: a server of pyarrow's whose stream repeats
+the batch, and a client that reads it, without credits, channels and checksums. `copy` says how fast one thread copies
+batches in memory that no cache holds. The figures are medians over the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -19,10 +22,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import flight
 
 from snapline.dataflow.elements import EndOfData, EndOfPartition
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel
@@ -30,6 +36,8 @@ from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings
 
 PRODUCER = "benchmark_source_0_0"
 EDGE = "source-sink"
+BEYOND_CACHES = 256 << 20
+"""Bytes that are copied before the same memory comes again."""
 
 
 class Consumer:
@@ -111,7 +119,70 @@ def open_channels(exchange: FlightExchange, address: str, count: int, consumer: 
 
 
 def settings(arguments: argparse.Namespace) -> ExchangeSettings:
-    return ExchangeSettings(credits_per_channel=arguments.credits, max_queued_batches=arguments.queued)
+    return ExchangeSettings(
+        credits_per_channel=arguments.credits,
+        max_queued_batches=arguments.queued,
+        by_host_sockets=not arguments.flight,
+    )
+
+
+class Repeating(flight.FlightServerBase):  # type: ignore[misc]
+    """Streams one batch for as long as somebody reads."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._batch = batch
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Give the stream."""
+        return flight.GeneratorStream(self._batch.schema, itertools.repeat(self._batch))
+
+
+def bare(arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Read from a Flight server in another process; each channel is a stream of its own thread."""
+    with _producer(arguments, "--bare") as address:
+        clients = [flight.connect(f"grpc://{address}") for _ in range(arguments.channels)]
+        counts = [0] * arguments.channels
+        over = threading.Event()
+
+        def read(index: int) -> None:
+            for _ in clients[index].do_get(flight.Ticket(b"")):
+                counts[index] += 1
+                if over.is_set():
+                    return
+
+        threads = [threading.Thread(target=read, args=(index,), daemon=True) for index in range(arguments.channels)]
+        for thread in threads:
+            thread.start()
+        results = []
+        for _ in range(arguments.rounds + 1):
+            before, begin = sum(counts), time.perf_counter()
+            time.sleep(arguments.seconds)
+            rate = (sum(counts) - before) / (time.perf_counter() - begin)
+            results.append({"batches_per_s": rate, "rows_per_s": rate * arguments.rows_per_batch})
+        over.set()
+        for thread in threads:
+            thread.join()
+        for client in clients:
+            client.close()
+    return results[1:]
+
+
+def copied(arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Copy batches from one place in memory to another, with one thread."""
+    words = 2 * arguments.rows_per_batch
+    count = max(1, BEYOND_CACHES // (8 * words))
+    source, target = np.ones((count, words), np.int64), np.zeros((count, words), np.int64)
+    results = []
+    for _ in range(arguments.rounds):
+        begin, done = time.perf_counter(), 0
+        while time.perf_counter() - begin < arguments.seconds:
+            for index in range(count):
+                target[index] = source[index]
+            done += count
+        rate = done / (time.perf_counter() - begin)
+        results.append({"batches_per_s": rate, "rows_per_s": rate * arguments.rows_per_batch})
+    return results
 
 
 def local(arguments: argparse.Namespace) -> list[dict[str, float]]:
@@ -133,28 +204,41 @@ def local(arguments: argparse.Namespace) -> list[dict[str, float]]:
                 channel.release()
 
 
-def remote(arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """The producer is another process."""
+@contextmanager
+def _producer(arguments: argparse.Namespace, *more: str) -> Iterator[str]:
+    """Another process that produces, and its address."""
     options = [
         f"--{name.replace('_', '-')}={getattr(arguments, name)}"
         for name in ("rows_per_batch", "credits", "channels", "queued")
     ]
-    command = [sys.executable, "-m", "benchmarks.exchange", "--producer", *options]
+    command = [sys.executable, "-m", "benchmarks.exchange", "--producer", *options, *more]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None and child.stdout is not None  # noqa: S101 (asked for above)
     try:
-        address = child.stdout.readline().strip()
-        with FlightExchange(settings(arguments)) as exchange:
-            consumer = Consumer()
-            channels = open_channels(exchange, address, arguments.channels, consumer)
-            return consumer.run(channels, arguments.seconds, arguments.rounds)
+        yield child.stdout.readline().strip()
     finally:
         child.stdin.close()
         child.wait()
 
 
+def remote(arguments: argparse.Namespace, *, by_flight: bool = False) -> list[dict[str, float]]:
+    """The producer is another process."""
+    arguments = argparse.Namespace(**{**vars(arguments), "flight": by_flight})
+    more = ["--flight"] if by_flight else []
+    with _producer(arguments, *more) as address, FlightExchange(settings(arguments)) as exchange:
+        consumer = Consumer()
+        channels = open_channels(exchange, address, arguments.channels, consumer)
+        return consumer.run(channels, arguments.seconds, arguments.rounds)
+
+
 def serve(arguments: argparse.Namespace) -> None:
     """The producer's process: until its input ends."""
+    if arguments.bare:
+        rows = np.arange(arguments.rows_per_batch, dtype=np.int64)
+        with Repeating(pa.record_batch({"key": rows, "value": rows})) as server:
+            print(f"127.0.0.1:{server.port}", flush=True)
+            sys.stdin.read()
+            os._exit(0)  # a stream that nobody reads any more does not end by itself
     with FlightExchange(settings(arguments)) as exchange:
         print(exchange.address, flush=True)
         stopped = threading.Event()
@@ -189,7 +273,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one object as the last line")
-    parser.add_argument("--producer", action="store_true", help=argparse.SUPPRESS)
+    for hidden in ("--producer", "--flight", "--bare"):
+        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.producer:
         serve(arguments)
@@ -201,10 +286,13 @@ def main() -> None:
         "rounds": arguments.rounds,
         "local": summary(local(arguments)),
         "remote": summary(remote(arguments)),
+        "flight": summary(remote(arguments, by_flight=True)),
+        "bare": summary(bare(arguments)),
+        "copy": summary(copied(arguments)),
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
         "versions": {"python": platform.python_version(), "pyarrow": pa.__version__, "numpy": np.__version__},
     }
-    for name in ("local", "remote"):
+    for name in ("local", "remote", "flight", "bare", "copy"):
         rows, batches = result[name]["rows_per_s"], result[name]["batches_per_s"]
         print(
             f"{name:6} {rows['median'] / 1e6:8.1f} M rows/s ({rows['min'] / 1e6:.1f} to {rows['max'] / 1e6:.1f}), "

@@ -6,7 +6,6 @@ that it starts: `local` is `env.execute("job", local=True)`, `spark` the job on 
 is counted apart from its Python workers. Outputs are compared before anything is printed.
 
     python -m benchmarks.parquet_job --rows 6000000 --runs 3 --json
-
 """
 
 from __future__ import annotations
