@@ -13,6 +13,9 @@ from collections.abc import Collection, Mapping
 
 MAX_STREAMS = 4_096
 """Streams of one sender at a time: a host with many TaskManagers and jobs has hundreds."""
+MAX_CALLS_OF_A_CONNECTION = 64
+"""Calls of one connection at a time, streams among them; who begins more waits. gRPC looks at what was reset only when
+it has begun, so that this bounds what a connection that opens and resets them all the time leaves to be done."""
 MAX_CONNECTIONS = 2_048
 """Connections of one host at a time."""
 MAX_SENDERS = 1_000

@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 from snapline.runtime.cores.request_bounds import refuse_size
-from snapline.runtime.cores.senders import MAX_STREAMS, host_of
+from snapline.runtime.cores.senders import MAX_CALLS_OF_A_CONNECTION, host_of
 from snapline.runtime.rpc.security import Security
 
 LONGEST_SLEEP_SECONDS = 5.0
@@ -113,22 +113,20 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ),  # pings that pile up on a busy machine are no attack: it would end good connections
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
     ("grpc.max_connection_idle_ms", IDLE_MS),
     *FLOW_CONTROL,
 )
 
 
-def open_channel(
-    address: str, security: Security, hostname: str = "", *, has_own_connection: bool = False
-) -> grpc.Channel:
-    """A channel of threads (not asyncio); connects when it is used. Pass `security.metadata` with each call.
-    `hostname`: the name that the other side's certificate carries, where that is not its address. `has_own_connection`:
-    no other channel of this process to the address shares it."""
+def open_channel(address: str, security: Security, hostname: str = "") -> grpc.Channel:
+    """A channel of threads (not asyncio) with a connection of its own, which begins when it is used. Pass
+    `security.metadata` with each call. `hostname`: the name that the other side's certificate carries, where that is
+    not its address."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
-    options = [*CHANNEL_OPTIONS, *([("grpc.use_local_subchannel_pool", 1)] if has_own_connection else [])]
+    options = CHANNEL_OPTIONS
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         name = [("grpc.ssl_target_name_override", hostname)] if hostname else []
@@ -144,19 +142,24 @@ class _SharedChannel:
         self.users = 0
 
 
-_shared: dict[tuple[str, Security], _SharedChannel] = {}
+USERS_OF_A_CHANNEL = MAX_CALLS_OF_A_CONNECTION // 2
+"""A user has a stream that stays, and makes a call beside it."""
+_shared: dict[tuple[str, Security], list[_SharedChannel]] = {}
 _shared_lock = threading.Lock()
 
 
 @contextmanager
 def shared_channel(address: str, security: Security) -> Iterator[grpc.Channel]:
-    """The channel to the address that all long streams of this process share: gRPC has a thread for each channel, which
-    wakes five times a second. Closed when nobody uses it; whoever leaves before ends its own calls."""
+    """A channel to the address that long streams of this process share, as many as a connection may have: gRPC has a
+    thread for each channel, which wakes five times a second. Closed when nobody uses it; whoever leaves before ends its
+    own calls."""
     key = (address, security.current())
     with _shared_lock:
-        shared = _shared.get(key)
+        channels = _shared.setdefault(key, [])
+        shared = next((each for each in channels if each.users < USERS_OF_A_CHANNEL), None)
         if shared is None:
-            shared = _shared[key] = _SharedChannel(open_channel(address, security))
+            shared = _SharedChannel(open_channel(address, security))
+            channels.append(shared)
         shared.users += 1
     try:
         yield shared.channel
@@ -165,7 +168,9 @@ def shared_channel(address: str, security: Security) -> Iterator[grpc.Channel]:
             shared.users -= 1
             is_last = not shared.users
             if is_last:
-                del _shared[key]
+                channels.remove(shared)
+            if not channels:
+                _shared.pop(key, None)
         if is_last:
             shared.channel.close()
 
@@ -325,7 +330,10 @@ def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None
 
     async def refuse(_requests: Any, context: Any) -> Any:
         refused(host_of(context.peer()), line)
-        await context.abort(code, line)
+        try:
+            await context.abort(code, line)
+        except grpc.aio.InternalError:  # who called is gone: gRPC would write a traceback for each
+            return
         yield None  # never reached: makes this a stream
 
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -146,7 +146,7 @@ def _one_stream(
             leaders.extend(str(value) for key, value in call.trailing_metadata() or () if key == LEADER_METADATA_KEY)
             heard.put(reason_of(error))
 
-    channel = open_channel(address, security, hostname, has_own_connection=True)
+    channel = open_channel(address, security, hostname)
     if register.ticket:
         call = _exchange(channel, register.ticket, outgoing())
     else:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import grpc
 import grpc._common
 from grpc.aio import AioRpcError, Metadata
 
+from snapline.runtime.cores.senders import MAX_CALLS_OF_A_CONNECTION
 from snapline.runtime.rpc.grpc_channels import (
     CHANNEL_OPTIONS,
     LONGEST_SLEEP_SECONDS,
     SERVER_OPTIONS,
+    USERS_OF_A_CHANNEL,
     reason_of,
     shared_channel,
 )
@@ -47,6 +51,16 @@ def test_long_streams_to_one_address_share_a_channel() -> None:
             assert again is first, "who leaves first closes nothing"
     with shared_channel(address, security) as later:
         assert later is not first
+
+
+def test_a_channel_has_no_more_users_than_a_connection_has_calls() -> None:
+    """A server lets calls wait that are more than that, and long streams would wait for ever."""
+    with ExitStack() as stack:
+        used = [
+            stack.enter_context(shared_channel("127.0.0.1:3", Security())) for _ in range(2 * USERS_OF_A_CHANNEL + 1)
+        ]
+        assert [used.count(channel) for channel in dict.fromkeys(used)] == [USERS_OF_A_CHANNEL, USERS_OF_A_CHANNEL, 1]
+    assert 2 * USERS_OF_A_CHANNEL <= MAX_CALLS_OF_A_CONNECTION
 
 
 def test_why_a_call_failed_is_one_line() -> None:

@@ -45,7 +45,7 @@ class Program:
 
     def __init__(self, exchange, ticket, command=b"", name="mine", *, says_nothing=False):
         self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.channel = open_channel(exchange.address, Security(), has_own_connection=True)
+        self.channel = open_channel(exchange.address, Security())
         self.call = participation._exchange(self.channel, ticket, iter(self.said.get, None))
         if command:
             self.call = self.channel.stream_stream(
