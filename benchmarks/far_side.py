@@ -43,6 +43,7 @@ from snapline.dataflow.wire.messages import (
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.rpc.dialing import relay_for
+from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE
 from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, open_aio_channel
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.settings import default_layers, resolve
@@ -131,8 +132,8 @@ class FarTaskManager:
         running = self._running.setdefault(job_id, {})
         async for envelope in call:
             answers = _answers(envelope, job_id, running)
-            if answers:
-                await call.write(encode_envelope(session, answers))
+            for first in range(0, len(answers), MAX_MESSAGES_PER_ENVELOPE):
+                await call.write(encode_envelope(session, answers[first : first + MAX_MESSAGES_PER_ENVELOPE]))
         self._masters.pop(job_id, None)
         self._running.pop(job_id, None)
         for allocation in [a for a, (_, owner) in self._allocations.items() if owner == job_id]:
