@@ -31,6 +31,8 @@ from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, open_spark, slots_required
 
 SAMPLE_S = 0.25
+BOTH_COMPILERS = {"spark.driver.extraJavaOptions": "-XX:+TieredCompilation"}
+"""For what is compared with Spark's own work: a session of ours has a Java for programs that start often."""
 SETTINGS = {
     "heartbeat.interval": "500 ms",
     "web.checkpoints.history": "10000",

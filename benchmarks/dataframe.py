@@ -20,7 +20,7 @@ from typing import Any
 
 import snapline as sl
 import snapline.connectors as sl_connectors
-from benchmarks.cluster import spread, versions
+from benchmarks.cluster import BOTH_COMPILERS, spread, versions
 from snapline.session import open_spark
 
 THREADS = 2
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="snapline-dataframe-"))
-    spark = open_spark("dataframe", {"spark.master": f"local[{THREADS}]"}).session
+    spark = open_spark("dataframe", {"spark.master": f"local[{THREADS}]", **BOTH_COMPILERS}).session
     taken: dict[str, list[tuple[float, float]]] = {"there": [], "there and back": []}
     try:
         rows = Rows(spark, options.rows, directory)

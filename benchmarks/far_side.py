@@ -42,8 +42,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.cores.credentials import Identity, Role
-from snapline.runtime.rpc.dialing import relay_for
-from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE
+from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, relay_for
 from snapline.runtime.rpc.grpc_channels import COORDINATOR_METADATA_KEY, open_aio_channel
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.settings import default_layers, resolve

@@ -30,6 +30,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
+from benchmarks.cluster import BOTH_COMPILERS
 from benchmarks.connectors import SCHEMA, Place, compare, measured, rows_of
 from snapline.connectors import DeltaSink, FileSink, FileSource, PostgresSink
 from snapline.connectors.formats import CsvFormat, JsonFormat
@@ -170,7 +171,8 @@ class SparkBeside:
     def __init__(self) -> None:
         from snapline.sidecar import open_spark
 
-        self._spark: Any = open_spark("benchmark", {"spark.master": "local[1]", "spark.ui.enabled": "false"}).session
+        conf = {"spark.master": "local[1]", "spark.ui.enabled": "false", **BOTH_COMPILERS}
+        self._spark: Any = open_spark("benchmark", conf).session
         machine: Any = self._spark._jvm  # noqa: SLF001 - Spark has no other way
         self._pid = int(machine.java.lang.ProcessHandle.current().pid())
 

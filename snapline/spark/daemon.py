@@ -21,11 +21,13 @@ made them others, the one that Java starts loads them itself.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +36,8 @@ from typing import Any
 MODULE = "snapline.spark.daemon"
 """Name of this module, for the setting `spark.python.daemon.module`."""
 WAIT_AT = "--wait-at"
-"""Argument of a copy that waits; the number of its listening socket follows."""
+"""Argument of a copy that waits; the number of its listening socket, the driver's process, and the directory of the
+socket follow."""
 WAITS_AT_VARIABLE = "SNAPLINE_DAEMON_WAITS_AT"
 """Path of the socket at which a copy waits, for the daemon that Java starts."""
 ANSWER_BYTES = 32
@@ -97,6 +100,7 @@ def main() -> None:
     """Load, then be Spark's daemon; or let the copy be it that has loaded already."""
     if sys.argv[1:2] == [WAIT_AT]:
         loaded_under = libraries_depend_on(_identity())
+        atexit.register(_remove_of_the_dead, int(sys.argv[3]), sys.argv[4])
         preload()
         if not wait_for_java(int(sys.argv[2]), loaded_under):
             return
@@ -123,6 +127,8 @@ def hand_over(address: str) -> bool:
     with socket.socket(socket.AF_UNIX) as copy:
         try:
             copy.connect(address)
+            if not _is_of_this_user(copy):
+                return False
             socket.send_fds(copy, [b"{"], [0, 1, 2])
             copy.sendall(json.dumps(_identity()).encode()[1:])
             copy.shutdown(socket.SHUT_WR)
@@ -176,6 +182,26 @@ def wait_for_java(listener_fd: int, loaded_under: Mapping[str, Any]) -> bool:
     connection.sendall(str(os.getpid()).encode())
     os.register_at_fork(after_in_child=connection.close)  # it ends with this process, and only with it
     return True
+
+
+def _is_of_this_user(connection: Any) -> bool:
+    """Whether the other end of a socket on this machine belongs to whom this process belongs to: what is handed over
+    has secrets in it."""
+    import socket
+    import struct
+
+    if not hasattr(socket, "SO_PEERCRED"):
+        return False
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    return bool(user == os.getuid())
+
+
+def _remove_of_the_dead(driver: int, directory: str) -> None:
+    """Remove the directory of a driver that cannot do it any more."""
+    if os.getppid() != driver:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def libraries_depend_on(identity: Mapping[str, Any]) -> dict[str, Any]:

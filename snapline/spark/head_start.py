@@ -8,6 +8,7 @@ of Spark decide what runs where, and nobody knows them before Java has read them
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +25,16 @@ from snapline.spark.daemon import MODULE, WAIT_AT, WAITS_AT_VARIABLE
 if TYPE_CHECKING:
     from snapline.coordinator.coordinator_process import CoordinatorProcess
 
-AS_SPARK_SETS_THEM = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-"""Variables that Spark gives its daemon, where they are not set: another value, and the daemon loads by itself."""
+SOCKET = "socket"
 END_SECONDS = 5.0
+_places: list[str] = []
+"""The directory where the Java of this process looks for a daemon, once it runs: it keeps the environment that it was
+started with, and starts a daemon for each session."""
+
+
+def as_spark_sets_them(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment that Spark will give its daemon, as far as libraries look at it when they are loaded."""
+    return {"PYTHONHASHSEED": "0", **environment, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "YES"}
 
 
 class HeadStart:
@@ -34,34 +43,37 @@ class HeadStart:
     def __init__(self) -> None:
         self._daemon: subprocess.Popen[bytes] | None = None
         self._coordinator: CoordinatorProcess | None = None
-        self._directory = ""
 
-    def begin(self, *, with_coordinator: bool) -> None:
-        """Start both. Java has to be started before `java_is_there`, because the daemon that it starts finds ours by a
-        variable of the environment."""
+    def begin(self, *, with_coordinator: bool, starts_java: bool = True, with_daemon: bool = True) -> None:
+        """Start them. `starts_java`: Java starts before `java_is_there`, and finds the daemon by a variable of the
+        environment. `with_daemon`: Java itself, or a child of it, starts Python workers."""
         if with_coordinator:
             from snapline.coordinator.coordinator_process import CoordinatorProcess
 
             self._coordinator = CoordinatorProcess.begin()
-        if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        if with_daemon and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
             with contextlib.suppress(OSError):  # Java's daemon loads by itself then
-                self._begin_daemon()
+                if starts_java:
+                    _places[:] = [tempfile.mkdtemp(prefix="snapline-daemon-")]
+                    atexit.register(shutil.rmtree, _places[0], ignore_errors=True)
+                    os.environ[WAITS_AT_VARIABLE] = str(Path(_places[0], SOCKET))
+                if _places:
+                    self._begin_daemon(Path(_places[0], SOCKET))
 
-    def _begin_daemon(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="snapline-daemon-")
-        address = str(Path(self._directory, "socket"))
+    def _begin_daemon(self, address: Path) -> None:
+        address.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(address)
+            listener.bind(str(address))
             listener.listen(1)
             self._daemon = subprocess.Popen(
-                [sys.executable, "-m", MODULE, WAIT_AT, str(listener.fileno())],
+                [sys.executable, "-m", MODULE, WAIT_AT, str(listener.fileno()), str(os.getpid()), str(address.parent)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what does not load is said by the daemon that Java starts
                 pass_fds=(listener.fileno(),),
                 process_group=0,
-                env={**AS_SPARK_SETS_THEM, **os.environ, "PYTHONUNBUFFERED": "YES"},
+                env=as_spark_sets_them(os.environ),
             )
-        os.environ[WAITS_AT_VARIABLE] = address
 
     def java_is_there(self, *, needs_daemon: bool) -> None:
         """Java has our environment. `needs_daemon`: its Python workers come from our daemon."""
@@ -92,4 +104,3 @@ class HeadStart:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)

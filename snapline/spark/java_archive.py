@@ -24,7 +24,8 @@ from pathlib import Path
 from snapline.spark.java import JavaHome, NoJavaError, ensure_java
 
 FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
-"""A Java that lives for seconds spends more on its best compiler than that brings; rows do not pass through it."""
+"""A Java that lives for seconds spends more on its best compiler than that brings; rows do not pass through it.
+`spark.driver.extraJavaOptions` of one's own has both compilers."""
 SERIAL_COLLECTOR = "-XX:+UseSerialGC"
 """So it is with the threads of the other collectors."""
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
