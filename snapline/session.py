@@ -168,7 +168,7 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
         with interrupt_waits():  # and SparkContext's own handler, which cancels TaskManagers, does not stay
             starts_java = not under_submit and SparkContext._gateway is None  # noqa: SLF001 - PySpark has no public question for it
             if not under_submit and (master := wanted["spark.master"]).startswith(LOOPBACK_MASTERS):
-                is_local = master.startswith("local")
+                is_local = master.startswith("local") and not master.startswith("local-cluster")
                 head_start.begin(with_coordinator=for_cluster, starts_java=starts_java, with_daemon=is_local)
             SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
             found = SparkConf()  # which knows spark-defaults.conf, now that Java runs

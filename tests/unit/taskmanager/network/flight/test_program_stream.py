@@ -32,10 +32,11 @@ RUN = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SINK)
 
 
 @pytest.fixture
-def exchange():
-    settings = ExchangeSettings(
-        security=ExchangeSecurity((SECRET,)), programs=PlaceSettings(heartbeat_interval_ms=50, heartbeat_timeout_ms=400)
-    )
+def exchange(request):
+    """An exchange that misses a program after 400 ms, or after as long as a test says that is about something else."""
+    timeout_ms = getattr(request, "param", 400)
+    programs = PlaceSettings(heartbeat_interval_ms=50, heartbeat_timeout_ms=timeout_ms)
+    settings = ExchangeSettings(security=ExchangeSecurity((SECRET,)), programs=programs)
     with FlightExchange(settings) as exchange:
         yield exchange
 
@@ -149,6 +150,7 @@ def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, progr
     assert not answering.is_alive()
 
 
+@pytest.mark.parametrize("exchange", [600_000], indirect=True)
 def test_a_program_that_talks_and_does_not_read_is_given_up(exchange, program, monkeypatch):
     """What it says makes no sense and is answered; the answers that it does not read have a bound."""
     monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
