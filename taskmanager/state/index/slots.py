@@ -47,8 +47,16 @@ def release_slot(slot: Any, counters: Any, free: Any, live: Any) -> None:
 
 @kernel(VOID(I64s, I32s, BOOLs, I32s))
 def _allocate(counters: Any, free: Any, live: Any, slots: Any) -> None:
-    for position in range(slots.shape[0]):
-        slots[position] = next_slot(counters, free, live)
+    """As `next_slot` would, one by one."""
+    count, left, high = slots.shape[0], counters[FREE], counters[HIGH]
+    reused = min(count, left)
+    for position in range(reused):
+        slots[position] = free[left - 1 - position]
+    for position in range(reused, count):
+        slots[position] = np.int32(high + position - reused)
+    for position in range(count):
+        live[slots[position]] = True
+    counters[FREE], counters[HIGH] = left - reused, high + count - reused
 
 
 @kernel(VOID(RO_I32s, I64s, I32s, BOOLs))

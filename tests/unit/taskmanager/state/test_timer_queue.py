@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from snapline.dataflow.api.state import StateError
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.keyed_timers import KeyedTimers
+from snapline.taskmanager.state.timer_order import DIGITS, SIZE, sort
 from snapline.taskmanager.state.timer_queue import TimerQueue
 
 SLOTS = 6
@@ -36,13 +39,20 @@ def drain(queue: TimerQueue, until: int, limit: int) -> list[Timer]:
     return fired
 
 
-@given(st.data())
-def test_against_a_set(data: st.DataObject) -> None:
-    """Register, delete, advance, freeze in any order and any slices."""
+@pytest.mark.parametrize("least_run", [1, 4, 256])
+@given(data=st.data())
+def test_against_a_set(least_run: int, data: st.DataObject) -> None:
+    """Register, delete, advance, freeze in any order and any slices, out of the heap or out of runs."""
+    with patch("snapline.taskmanager.state.timer_queue.LEAST_RUN", least_run):
+        against_a_set(data)
+
+
+def against_a_set(data: st.DataObject) -> None:
+    """Let a queue and a set do the same."""
     queue = TimerQueue()
     reference: set[Timer] = set()
     for _ in range(data.draw(st.integers(1, 8))):
-        match data.draw(st.sampled_from(["register", "delete", "advance", "restore"])):
+        match data.draw(st.sampled_from(["register", "delete", "slice", "advance", "restore"])):
             case "register":
                 rows = data.draw(st.lists(timers, max_size=12))
                 queue.register(*arrays(rows))
@@ -51,6 +61,12 @@ def test_against_a_set(data: st.DataObject) -> None:
                 rows = data.draw(st.lists(timers, max_size=8))
                 queue.delete(*arrays(rows))
                 reference -= set(rows)
+            case "slice":
+                until, limit = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 5))
+                part = queue.advance(until, limit)
+                due = sorted(timer for timer in reference if timer[0] <= until)[:limit]
+                assert due == [*zip(*(column.tolist() for column in (part[2], part[1], part[0])), strict=True)]
+                reference -= set(due)
             case "advance":
                 until, limit = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 5))
                 due = sorted(timer for timer in reference if timer[0] <= until)
@@ -78,7 +94,7 @@ def test_deleted_timers_do_not_pile_up() -> None:
         queue.delete(slot, none + time - 1)
 
     assert len(queue) == 1
-    assert queue._size < 3000
+    assert queue._ends[SIZE] < 3000
     assert drain(queue, 5000, 10) == [(4999, 0, 0)]
 
 
@@ -94,6 +110,34 @@ def test_many_timers_in_slices() -> None:
     assert fired == sorted(fired)
     assert len(fired) == int((times < 500).sum())
     assert queue.next_timestamp() == 500
+
+
+def test_a_timer_that_is_registered_while_others_fire_has_its_place_among_them() -> None:
+    """A thousand are due at once, and have left the heap; what comes between two slices is earlier than most."""
+    queue = TimerQueue()
+    queue.grow(1000)
+    queue.register(np.arange(1000, dtype=np.int32), np.arange(1000) * 10)
+    fired = queue.advance(9_990, 300).timestamps.tolist()
+    queue.register(np.array([1, 2], np.int32), np.array([5, 3_005]))
+    queue.delete(np.array([301], np.int32), np.array([3_010]))
+    assert fired == [10 * number for number in range(300)]
+    assert queue.next_timestamp() == 5
+    assert queue.advance(9_990, 4).timestamps.tolist() == [5, 3_000, 3_005, 3_020]
+    assert queue.advance(3_030, 9).timestamps.tolist() == [3_030]
+    assert queue.next_timestamp() == 3_040
+
+
+whole = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(st.tuples(whole | st.integers(0, 3), whole | st.integers(0, 3), st.integers(0, 2**31 - 1))))
+def test_timers_are_sorted_whatever_their_range(rows: list[Timer]) -> None:
+    """By timestamp, namespace and slot, negative ones and the ends of the range included."""
+    slots, times, namespaces = arrays(rows)
+    timers = times, namespaces, slots
+    other = np.empty_like(times), np.empty_like(namespaces), np.empty_like(slots)
+    result = other if sort(*timers, *other, np.empty(DIGITS, np.int64)) else timers
+    assert [*zip(*(column.tolist() for column in result), strict=True)] == sorted(rows)
 
 
 def test_timers_of_the_current_key() -> None:
