@@ -134,7 +134,7 @@ class Repeating(flight.FlightServerBase):  # type: ignore[misc]
         self._batch = batch
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Give the stream."""
+        """Return a stream that repeats the batch."""
         return flight.GeneratorStream(self._batch.schema, itertools.repeat(self._batch))
 
 

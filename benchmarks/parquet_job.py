@@ -11,7 +11,7 @@ is counted apart from its Python workers. Outputs are compared before anything i
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -36,7 +37,7 @@ SAMPLE_S = 0.02
 
 
 def made(path: Path, rows: int) -> None:
-    """Write the input."""
+    """Write a Parquet file with so many rows, compressed with zstd."""
     number = np.arange(rows)
     table = pa.table(
         {
@@ -51,13 +52,13 @@ def made(path: Path, rows: int) -> None:
 
 
 def with_polars(source: str, target: str) -> None:
-    """Run polars' lazy query, streamed."""
+    """Read, filter and write the file by a lazy query of polars, which streams."""
     query = pl.scan_parquet(source).filter(pl.col("value") % 2 == 1).with_columns(double=pl.col("price") * 2)
     query.sink_parquet(f"{target}/part.parquet", compression="zstd", mkdir=True)
 
 
 def with_a_job(source: str, target: str, *, local: bool) -> None:
-    """Run our job."""
+    """Read, filter and write the file by a job of Snapline, in this process or on Spark."""
     settings = {"execution.checkpointing.dir": f"{target}-checkpoints", "parallelism.default": 1 if local else 2}
     environment = sl.StreamExecutionEnvironment.get_execution_environment(settings)
     rows = environment.from_source(FileSource(source), uid="in")
@@ -78,47 +79,18 @@ class _Processes(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.python_s: dict[str, float] = {}
-        self.java_s: dict[str, float] = {}
+        self.python_s: dict[int, float] = {}
+        self.java_s: dict[int, float] = {}
         self.over = threading.Event()
 
     def run(self) -> None:
         while not self.over.wait(SAMPLE_S):
-            for pid in _below(str(os.getpid())):
-                seconds = self.java_s if _is_java(pid) else self.python_s
-                seconds[pid] = max(seconds.get(pid, 0.0), _cpu_s(pid))
-
-
-def _stat(pid: str) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _below(pid: str) -> list[str]:
-    parents: dict[str, list[str]] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        if fields := _stat(process.name):
-            parents.setdefault(fields[1], []).append(process.name)
-    found, waiting = [], [pid]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
-    return found
-
-
-def _is_java(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
-    except OSError:
-        return False
-
-
-def _cpu_s(pid: str) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # it has ended since
+                    times = process.cpu_times()
+                    (self.java_s if process.name() == "java" else self.python_s)[process.pid] = (
+                        times.user + times.system
+                    )
 
 
 def measured(kind: str, source: Path, target: Path) -> dict[str, float]:

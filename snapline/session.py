@@ -45,7 +45,7 @@ from snapline.spark.head_start import HeadStart
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.java_archive import start_options
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
-from snapline.spark.spark_hosts import LOOPBACK_MASTERS, NoSpark, SparkHost, answers, host_of
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS, NoSpark, SparkHost, answers, host_of, runs_in_driver
 from snapline.spark.worker_reports import WorkerReports
 
 if TYPE_CHECKING:
@@ -166,10 +166,12 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     head_start = HeadStart()
     try:
         with interrupt_waits():  # and SparkContext's own handler, which cancels TaskManagers, does not stay
-            starts_java = not under_submit and SparkContext._gateway is None  # noqa: SLF001 - PySpark has no public question for it
             if not under_submit and (master := wanted["spark.master"]).startswith(LOOPBACK_MASTERS):
-                is_local = master.startswith("local") and not master.startswith("local-cluster")
-                head_start.begin(with_coordinator=for_cluster, starts_java=starts_java, with_daemon=is_local)
+                head_start.begin(
+                    with_coordinator=for_cluster,
+                    starts_java=SparkContext._gateway is None,  # noqa: SLF001 - PySpark has no public question for it
+                    with_daemon=runs_in_driver(master),
+                )
             SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*wanted.items()]))  # noqa: SLF001 - starts Java
             found = SparkConf()  # which knows spark-defaults.conf, now that Java runs
             is_here = wanted.get("spark.driver.host") == "127.0.0.1" and "SPARK_LOCAL_DIRS" not in os.environ
@@ -331,7 +333,7 @@ class EmbeddedCluster:
         self._task_manager_settings.setdefault(
             TASKMANAGER_REGISTRATION_TIMEOUT.key, "30 s"
         )  # this coordinator never comes back
-        self._task_managers_write_here = master.startswith("local") and not master.startswith("local-cluster")
+        self._task_managers_write_here = runs_in_driver(master)
         if self._task_managers_write_here:
             self._task_manager_settings.setdefault(
                 LOG_LEVEL.key, "WARNING"

@@ -41,6 +41,7 @@ socket follow."""
 WAITS_AT_VARIABLE = "SNAPLINE_DAEMON_WAITS_AT"
 """Path of the socket at which a copy waits, for the daemon that Java starts."""
 ANSWER_BYTES = 32
+"""More than the digits of a process id, with which a copy answers, and 0 when it does not suit."""
 READ_WHEN_LOADED = (
     *("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "MKL_", "KMP_"),
     *("NUMBA_", "NUMPY_", "NPY_", "ARROW_", "GRPC_", "SNAPLINE_"),

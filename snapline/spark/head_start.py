@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from snapline.coordinator.coordinator_process import CoordinatorProcess
 
 SOCKET = "socket"
+"""Name of the socket in its directory."""
 END_SECONDS = 5.0
+"""How long a daemon that is not needed has to end by itself."""
 _places: list[str] = []
 """The directory where the Java of this process looks for a daemon, once it runs: it keeps the environment that it was
 started with, and starts a daemon for each session."""
@@ -46,7 +48,7 @@ class HeadStart:
 
     def begin(self, *, with_coordinator: bool, starts_java: bool = True, with_daemon: bool = True) -> None:
         """Start them. `starts_java`: Java starts before `java_is_there`, and finds the daemon by a variable of the
-        environment. `with_daemon`: Java itself, or a child of it, starts Python workers."""
+        environment. `with_daemon`: workers run on this machine as children of this Java."""
         if with_coordinator:
             from snapline.coordinator.coordinator_process import CoordinatorProcess
 

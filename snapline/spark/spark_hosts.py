@@ -35,6 +35,15 @@ _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)")
 
 
+def runs_in_driver(master: str) -> bool:
+    """Whether tasks run in the driver's own Java, and Python workers are its children.
+
+    >>> runs_in_driver("local[2]"), runs_in_driver("local-cluster[2,1,1024]"), runs_in_driver("yarn")
+    (True, False, False)
+    """
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
 class NoSpark(SnaplineError):
     """PySpark, Java or a usable Spark session is missing."""
 
