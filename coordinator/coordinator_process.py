@@ -62,7 +62,11 @@ class CoordinatorProcess:
 
     @classmethod
     def begin(cls, log_to: Path | None = None) -> CoordinatorProcess:
-        """Start the process, which loads its libraries and waits for `serve`: while it does, other things can start."""
+        """Start the process, which loads its libraries and waits for `serve`: while it does, other things can start.
+
+        It is a process group of its own, which Ctrl-C does not reach, in this process's session: Linux shares the
+        processors between sessions (autogroup), and let one that is nearly idle wait for up to five seconds while
+        TaskManagers in another took both processors."""
         read_end, write_end = os.pipe()
         command = [sys.executable, "-m", "snapline.coordinator", "--sidecar", "--status-fd", str(write_end)]
         log = log_to.open("ab") if log_to else None
@@ -72,7 +76,7 @@ class CoordinatorProcess:
                 stdin=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(write_end,),
-                start_new_session=True,
+                process_group=0,
                 env=_environment(),
             )
         except BaseException:

@@ -184,7 +184,8 @@ class TrialCluster:
         self._start("spark-worker", worker, f"http://{HOST}:{web}", **local)
 
     def _start(self, name: str, command: Sequence[str], address: str, **variables: str) -> None:
-        """Start one process in a session of its own, and note it."""
+        """Start one process in a group of its own, which the terminal's keys do not reach, and note it. All are of one
+        session, since Linux shares the processors between sessions."""
         log = self.directory / "logs" / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -194,7 +195,7 @@ class TrialCluster:
                 stderr=output,
                 cwd=self.directory,
                 env=self._environment(variables),
-                start_new_session=True,
+                process_group=0,
             )
         started = TrialProcess(name, process.pid, _start_of(process.pid), address, str(log))
         noted = [asdict(each) for each in [*self.processes(), started]]

@@ -60,7 +60,7 @@ def killed_in_the_middle(program: str, where: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,
+        process_group=0,
     ) as process:
         wait_until(
             lambda: process.poll() is not None or len(list(where.glob("takings/*.parquet"))) >= SOME_FILES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -290,6 +291,16 @@ def test_a_sidecar_ends_with_its_parent(tmp_path):
     while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(pid)
+
+
+def test_a_sidecar_is_of_its_parents_session_and_no_key_of_the_terminal_reaches_it():
+    """A session of its own would be a scheduling group of its own, which Linux lets wait beside busy TaskManagers."""
+    sidecar = CoordinatorProcess.start()
+    try:
+        assert os.getsid(sidecar.pid) == os.getsid(0)
+        assert os.getpgid(sidecar.pid) == sidecar.pid
+    finally:
+        sidecar.stop()
 
 
 def _runs(pid: int) -> bool:

@@ -66,9 +66,7 @@ class Programs:
     def run(self, command):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.processes.append(
-            subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-            )
+            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, process_group=0)
         )
         return self.processes[-1]
 

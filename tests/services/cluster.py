@@ -170,7 +170,7 @@ class LocalCluster:
             environment["SNAPLINE_CONF_security__auth__token"] = self._token
         with log.open("ab") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, process_group=0
             )
         started = TaskManagerProcess(name, process, log)
         self.task_managers.append(started)

@@ -114,7 +114,7 @@ class HighAvailabilityCluster:
         environment = {**os.environ, "PYTHONPATH": self.python_path or own}
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, process_group=0
             )
         self.task_managers.append(process)
         return process
