@@ -500,20 +500,22 @@ class ShuffleDescriptor(_message.Message):
     def __init__(self, producer: _Optional[_Union[_checkpoint_pb2.ExecutionAttemptID, _Mapping]] = ..., resource_id: _Optional[str] = ..., exchange_address: _Optional[str] = ..., subpartition_index: _Optional[int] = ...) -> None: ...
 
 class InputGateDescriptor(_message.Message):
-    __slots__ = ("edge_id", "input_index", "partitioning", "channels", "key_columns", "producer_name")
+    __slots__ = ("edge_id", "input_index", "partitioning", "channels", "key_columns", "producer_name", "row_wise")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     INPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     PARTITIONING_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
     KEY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    ROW_WISE_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     input_index: int
     partitioning: _job_pb2.Partitioning
     channels: _containers.RepeatedCompositeFieldContainer[ShuffleDescriptor]
     key_columns: _containers.RepeatedScalarFieldContainer[str]
     producer_name: str
-    def __init__(self, edge_id: _Optional[str] = ..., input_index: _Optional[int] = ..., partitioning: _Optional[_Union[_job_pb2.Partitioning, str]] = ..., channels: _Optional[_Iterable[_Union[ShuffleDescriptor, _Mapping]]] = ..., key_columns: _Optional[_Iterable[str]] = ..., producer_name: _Optional[str] = ...) -> None: ...
+    row_wise: bool
+    def __init__(self, edge_id: _Optional[str] = ..., input_index: _Optional[int] = ..., partitioning: _Optional[_Union[_job_pb2.Partitioning, str]] = ..., channels: _Optional[_Iterable[_Union[ShuffleDescriptor, _Mapping]]] = ..., key_columns: _Optional[_Iterable[str]] = ..., producer_name: _Optional[str] = ..., row_wise: _Optional[bool] = ...) -> None: ...
 
 class ResultPartitionDescriptor(_message.Message):
     __slots__ = ("edge_id", "source_operator", "side_output_tag", "partitioning", "subpartitions", "target_parallelism", "key_columns", "target_max_parallelism", "combiner", "row_wise")

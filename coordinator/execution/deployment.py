@@ -144,6 +144,7 @@ class TaskDeploymentDescriptorFactory:
             channels,
             edge.key_columns,
             self._graph.job_vertices[edge.source].name,
+            edge.row_wise,
         )
 
     def _partition(self, edge: JobEdge, producer: int) -> ResultPartitionDescriptor:

@@ -518,6 +518,8 @@ class InputGateDescriptor:
     """The key columns of a hash edge: restored data in flight is filtered by them after a rescale."""
     producer_name: str = ""
     """The name of the producing vertex, for messages to people."""
+    row_wise: bool = False
+    """Whether the task works row by row, as a JobEdge says it."""
 
 
 @dataclass(frozen=True, slots=True)

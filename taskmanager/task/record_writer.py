@@ -300,12 +300,22 @@ class RecordWriter:
         if now_ms < self._next_sample_ms:
             return
         self._next_sample_ms = now_ms + PERIOD_MS
-        for index, debloater in enumerate(self._debloaters):
-            subpartition = self.subpartitions[index]
+        changed = False
+        for subpartition, debloater in zip(self.subpartitions, self._debloaters, strict=False):
             if debloater.sample(subpartition.consumption, now_ms):
                 subpartition.limit_bytes(debloater.limit_bytes)
-                self._piece_bytes[index] = min(MAX_BATCH_BYTES, debloater.piece_bytes)
-                self._piece_bytes[-1] = min(self._piece_bytes[:-1])
+                changed = True
+        if changed:
+            self._cut_at([min(MAX_BATCH_BYTES, debloater.piece_bytes) for debloater in self._debloaters])
+
+    def _cut_at(self, pieces: Sequence[int]) -> None:
+        """The bytes at which batches are cut from now on, by subpartition. For consumers that work row by row the least
+        of them counts: one whose producer waits for another has full credits and an empty queue, which says nothing of
+        how much waits there."""
+        least = min(pieces)
+        if self.descriptor.row_wise:
+            pieces = [least] * len(pieces)
+        self._piece_bytes = [*pieces, least]
 
     def flush(self) -> None:
         """Send everything that waits for the batch to be full."""

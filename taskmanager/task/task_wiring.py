@@ -209,6 +209,7 @@ def create_input(
                 exchange_address=shuffle.exchange_address,
                 channel_index=channel_index,
                 listener=listener,
+                row_wise=gate.row_wise,
             )
             created.append(channel)
             channels.append(channel)

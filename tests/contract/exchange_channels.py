@@ -57,6 +57,7 @@ class TaskSide:
         edge_id: str = EDGE,
         index: int = 0,
         consumer: str = CONSUMER,
+        row_wise: bool = False,
     ) -> InputChannel:
         channel = self._exchange.create_input_channel(
             consumer=consumer,
@@ -66,6 +67,7 @@ class TaskSide:
             exchange_address=address,
             channel_index=len(self.channels),
             listener=self,
+            row_wise=row_wise,
         )
         self.channels.append(channel)
         return channel

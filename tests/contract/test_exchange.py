@@ -27,6 +27,7 @@ from snapline.dataflow.elements import (
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import QueueFigures
+from snapline.taskmanager.network.channels.credit import ROW_WISE_CREDITS
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.network.flight.flight_exchange import ExchangeSettings, FlightExchange
@@ -163,6 +164,20 @@ def test_a_consumer_that_does_not_poll_stops_its_producer(pair: Pair) -> None:
     assert read == list(range(taken))
     room.wait()
     assert subpartition.queued_bytes == 0
+    task.release()
+
+
+def test_less_is_on_its_way_to_a_consumer_that_works_row_by_row(pair: Pair) -> None:
+    """One batch that it works on and one that follows; a barrier waits for no more than these and the queue."""
+    (subpartition,) = pair.producers.create_result_partition(PRODUCER, EDGE, 1)
+    task = pair.task()
+    channel = task.open(pair.address, row_wise=True)
+
+    on_their_way = min(ROW_WISE_CREDITS, pair.in_flight)
+    taken = Room(subpartition).fill_until_stuck(QUEUED + on_their_way)
+
+    assert taken == QUEUED + on_their_way
+    assert task.read(channel, taken) == list(range(taken))
     task.release()
 
 

@@ -19,6 +19,7 @@ from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import Fenced
 from snapline.runtime.cores.connections import ConnectionID
 from snapline.runtime.cores.machine import InvariantViolation
+from snapline.taskmanager.network.channels.credit import credits_of_channel
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannel, InputChannelListener
 from snapline.taskmanager.network.channels.gathering import GATHERED_ROWS
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
@@ -86,6 +87,7 @@ class SimulatedExchange:
         exchange_address: str,
         channel_index: int,
         listener: InputChannelListener,
+        row_wise: bool = False,
     ) -> InputChannel:
         if exchange_address == self.address:
             return self.open_local(consumer, producer, edge_id, subpartition_index, channel_index, listener)
@@ -94,7 +96,8 @@ class SimulatedExchange:
         if stream is None or stream.closed:
             stream = self._streams[key] = ConsumerStream(self, exchange_address, edge_id)
             stream.connect(self._find, self.process.world.clock.now_ms + self._backoff_ms, FIRST_RETRY_MS)
-        return stream.open_channel(consumer, producer, subpartition_index, channel_index, self._credits, listener)
+        granted = credits_of_channel(self._credits, row_wise=row_wise)
+        return stream.open_channel(consumer, producer, subpartition_index, channel_index, granted, listener)
 
     def open_local(
         self,

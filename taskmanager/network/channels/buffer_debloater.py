@@ -26,7 +26,7 @@ it."""
 ROW_WISE_TARGET_MS = 25
 """A consumer that works row by row has this target in place of a longer one: the producer's half of 50 ms, as a
 target is divided. It gains nothing from the large batches that others are handed when much waits."""
-ROW_WISE_PIECES = 2
+ROW_WISE_PIECES = 1
 """So short a bound would cut batches that are small as they are."""
 
 

@@ -13,6 +13,14 @@ from snapline.runtime.cores.machine import check
 
 DEFAULT_EXCLUSIVE_CREDITS = 2
 DEFAULT_MAXIMUM_CREDITS = 8
+ROW_WISE_CREDITS = 2
+"""For a consumer that works row by row: one batch that it works on and one that follows. What waits with it is not in
+the producer's queue, which has a bound in bytes, and each barrier waits for it."""
+
+
+def credits_of_channel(configured: int, *, row_wise: bool) -> int:
+    """How many batches may be on their way to one channel, or wait there."""
+    return min(configured, ROW_WISE_CREDITS) if row_wise else configured
 
 
 class ReceiverCredit:

@@ -222,7 +222,9 @@ class Exchange(Protocol):
         exchange_address: str,
         channel_index: int,
         listener: InputChannelListener,
+        row_wise: bool = False,
     ) -> InputChannel:
         """Local when the address is this process's own, else remote. The producer may register later: the channel
-        retries for `taskmanager.network.request-backoff.max`."""
+        retries for `taskmanager.network.request-backoff.max`. `row_wise`: the consumer works row by row, so that no
+        more batches are on their way to it than keep it busy."""
         ...

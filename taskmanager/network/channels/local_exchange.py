@@ -392,6 +392,7 @@ class LocalExchange:
         exchange_address: str,
         channel_index: int,
         listener: InputChannelListener,
+        row_wise: bool = False,
     ) -> LocalInputChannel:
         """The channel that reads one subpartition, now or when its producer comes; see Exchange."""
         key = (producer, edge_id)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from snapline.dataflow import config
 from snapline.runtime.logs import Logger
+from snapline.taskmanager.network.channels.credit import credits_of_channel
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel, InputChannelListener
 from snapline.taskmanager.network.channels.gathering import GATHERED_ROWS
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange, LocalInputChannel, LocalSubpartition
@@ -157,6 +158,7 @@ class FlightExchange:
         exchange_address: str,
         channel_index: int,
         listener: InputChannelListener,
+        row_wise: bool = False,
     ) -> InputChannel:
         """See Exchange. Returns at once; what goes wrong later is told to the listener."""
         self._check_open()
@@ -170,7 +172,7 @@ class FlightExchange:
                 producer=producer,
                 subpartition_index=subpartition_index,
                 channel_index=channel_index,
-                credits_per_channel=self._settings.credits_per_channel,
+                credits_per_channel=credits_of_channel(self._settings.credits_per_channel, row_wise=row_wise),
                 gathered_rows=self._settings.gathered_rows,
                 listener=listener,
             )

@@ -114,12 +114,14 @@ def test_two_inputs_are_two_gates_in_the_order_of_the_edges() -> None:
     ]
 
 
-def test_a_producer_knows_which_consumers_work_row_by_row() -> None:
-    """It lets less wait for them."""
+def test_both_ends_know_which_consumers_work_row_by_row() -> None:
+    """Less waits for them."""
     edges = [replace(edge("a", "rows", Partitioning.REBALANCE), row_wise=True), edge("a", "batches", Partitioning.HASH)]
     graph = job("mixed", [vertex("a", 1, source=True), vertex("rows", 1), vertex("batches", 1)], edges)
 
-    assert [partition.row_wise for partition in deploy(graph)["a (1/1)"].result_partitions] == [True, False]
+    tasks = deploy(graph)
+    assert [partition.row_wise for partition in tasks["a (1/1)"].result_partitions] == [True, False]
+    assert [tasks[f"{name} (1/1)"].input_gates[0].row_wise for name in ("rows", "batches")] == [True, False]
 
 
 def test_a_descriptor_carries_slot_state_and_settings() -> None:

@@ -31,11 +31,14 @@ class Edge:
         subtask: int = 0,
         max_queued: int = 1000,
         debloat_target_ms: int | None = None,
+        row_wise: bool = False,
     ) -> None:
         exchange = LocalExchange(max_queued_batches=max_queued)
         self.parts = exchange.create_result_partition("p", "e", subpartitions)
         self.views = [part.create_view() for part in self.parts]
-        descriptor = ResultPartitionDescriptor("e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128)
+        descriptor = ResultPartitionDescriptor(
+            "e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128, row_wise=row_wise
+        )
         self.writer = RecordWriter(
             descriptor,
             self.parts,
@@ -252,6 +255,28 @@ def test_before_a_slow_consumer_little_waits_in_small_pieces() -> None:
     piece = edge.views[0].poll()
     assert piece is not None and isinstance(piece.element, pa.RecordBatch)
     assert piece.element.nbytes <= 20 * 1024
+
+
+def test_rows_for_consumers_that_work_row_by_row_leave_in_the_pieces_of_the_slowest() -> None:
+    """The queue of a consumer whose producer waits for another one is never full, and takes no larger pieces."""
+    edge = Edge(Partitioning.HASH, 2, target_rows=1 << 14, debloat_target_ms=500, row_wise=True)
+    batch = rows(*range(1 << 15))
+    slow, fast = edge.views
+    edge.writer.debloat(0)
+    for now_ms in range(200, 4001, 200):
+        while edge.writer.is_available:
+            edge.writer.emit(batch)
+            while fast.poll() is not None:
+                pass
+        assert slow.poll() is not None
+        edge.writer.debloat(now_ms)
+
+    while slow.poll() is not None:
+        pass
+    edge.writer.emit(batch)
+    edge.writer.flush()
+    pieces = [polled.element for polled in iter(fast.poll, None)]
+    assert max(piece.nbytes for piece in pieces if isinstance(piece, pa.RecordBatch)) <= 40 * 1024
 
 
 def test_an_edge_without_debloating_is_bounded_in_batches_alone() -> None:
