@@ -361,6 +361,33 @@ def test_who_opens_channels_without_end_is_cut_off(monkeypatch: pytest.MonkeyPat
         task.release()
 
 
+def test_who_opens_streams_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Each is a thread of the TaskManager. Who comes too late hears why, and who reads reads on."""
+    monkeypatch.setattr(flight_server, "MAX_STREAMS", 2)
+    log = io.StringIO()
+    with (
+        FlightExchange(SETTINGS, make_logger("taskmanager", stream=log)) as producers,
+        FlightExchange() as first,
+        FlightExchange() as second,
+        FlightExchange() as third,
+    ):
+        parts = producers.create_result_partition(PRODUCER, EDGE, 3)
+        tasks = [TaskSide(exchange) for exchange in (first, second, third)]
+        for index in range(2):
+            parts[index].add(batch(index))
+            assert tasks[index].read(tasks[index].open(producers.address, index=index), 1) == [index]
+
+        tasks[2].open(producers.address, index=2)
+        wait_until(lambda: bool(tasks[2].failures), "the third one fails")
+        wait_until(lambda: "2 streams are served already" in log.getvalue(), "a line in the log")
+        assert way == "host" or "2 streams are served already" in tasks[2].failures[0][1]
+
+        parts[0].add(batch(7))
+        assert tasks[0].read(tasks[0].channels[0], 1) == [7]
+        for task in tasks[:2]:
+            task.release()
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 TOKEN = "the-token-of-the-cluster"

@@ -44,6 +44,9 @@ GOODBYE_SECONDS = 0.5
 SHUTDOWN_SECONDS = 1.0
 _CALLER = "a caller of Flight"
 """Flight does not say who it is before it is let in."""
+MAX_STREAMS = 4096
+"""Of all peers and programs together: each takes a thread or two. A TaskManager of a job has one for each edge and each
+TaskManager that reads it."""
 RENEW_SECONDS = 5.0
 """How often is looked for new certificates."""
 
@@ -140,14 +143,14 @@ class ExchangeServer:
             except ProtocolError as error:
                 raise flight.FlightServerError(str(error)) from None
         self._newcomers.let_in(context.peer())
-        with self._counted(stream):
-            if peer_port.isdecimal():
-                notice_lost_hosts(self.port, int(peer_port))
-            try:
+        try:
+            with self._counted(stream):
+                if peer_port.isdecimal():
+                    notice_lost_hosts(self.port, int(peer_port))
                 stream.serve(reader, writer)
-            except ProtocolError as error:
-                self.refused(host_of(context.peer()), f"its stream was ended: {error}")
-                raise flight.FlightServerError(str(error)) from None
+        except ProtocolError as error:
+            self.refused(host_of(context.peer()), f"its stream was ended: {error}")
+            raise flight.FlightServerError(str(error)) from None
 
     def serve_on_host(self, edge_id: str, reader: SocketReader, writer: SocketWriter) -> None:
         """One stream by a socket of this host, on its thread."""
@@ -157,8 +160,10 @@ class ExchangeServer:
 
     @contextmanager
     def _counted(self, stream: OutboundStream | ProgramStream) -> Iterator[None]:
-        """The stream is told when the server ends."""
+        """The stream is told when the server ends. Raises ProtocolError where there are too many."""
         with self._changed:
+            if len(self._streams) >= MAX_STREAMS:
+                raise ProtocolError(f"{MAX_STREAMS} streams are served already, and no more at a time")
             self._streams.add(stream)
             closing = self._closing
         if closing:
