@@ -162,11 +162,42 @@ def test_handshakes_at_a_time_have_a_bound(monkeypatch: pytest.MonkeyPatch, tmp_
 
         first.sendall(b"no handshake at all")
         received(first)  # its end makes room for another one
-        files = [settings[f"security.ssl.{each}-file"] for each in ("ca", "certificate", "key")]
-        context = ssl.create_default_context(cafile=files[0])
-        context.check_hostname = False
-        context.load_cert_chain(*files[1:])
-        assert context.wrap_socket(connected()).version()
+        assert client_of(settings, settings).wrap_socket(connected()).version()
+
+
+def client_of(trusted: dict[str, str], shown: dict[str, str] | None) -> ssl.SSLContext:
+    """Who trusts the authority of these settings, and shows the certificate of those, or none."""
+    context = ssl.create_default_context(cafile=trusted["security.ssl.ca-file"])
+    context.check_hostname = False
+    if shown:
+        context.load_cert_chain(shown["security.ssl.certificate-file"], shown["security.ssl.key-file"])
+    return context
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("shows", ["the cluster's", "a stranger's", "none"])
+def test_who_has_no_certificate_of_the_cluster_sees_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shows: str
+) -> None:
+    """A stranger's authority says of itself what it likes, the same names included."""
+    ours, strangers = ({**Authority(made(tmp_path / name)).settings} for name in ("ours", "strangers"))
+    shown = {"the cluster's": ours, "a stranger's": strangers, "none": None}[shows]
+    with (
+        serving(monkeypatch, 30.0, ours) as (port, _),
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+    ):
+        answer = b""
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # TLS 1.3 refuses a client after its handshake
+            wrapped = client_of(ours, shown).wrap_socket(connection)
+            wrapped.sendall(ASKED)
+            answer = wrapped.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1") == (shows == "the cluster's")
+
+
+def made(directory: Path) -> Path:
+    """The directory, which is there now."""
+    directory.mkdir()
+    return directory
 
 
 ID = b"a" * 32
