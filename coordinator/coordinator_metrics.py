@@ -91,15 +91,16 @@ class CoordinatorMetrics:
             sample("jobmanager", "numRunningJobs", len(jobs)),
             sample("jobmanager", "failedJobs", self._registry.failed_jobs),
         ]
+        shown = set()
         for job in jobs:
             try:
                 figures = job.actor.ask(Query(partial(_job, job, now_ms)), timeout=TIMEOUT_SECONDS)
-                found += figures
-            except pykka.ActorDeadError:  # it ended meanwhile
+            except pykka.ActorDeadError:  # it has ended meanwhile, and is among those
                 continue
-        live = {job.master.job_id for job in jobs}
+            found += figures
+            shown.add(job.master.job_id)
         for details in self._registry.ended_jobs(ENDED_JOBS_SHOWN):
-            if details.overview.job_id not in live:
+            if details.overview.job_id not in shown:
                 found += _ended_job(details)
         return found
 

@@ -116,13 +116,14 @@ class JobRegistry:
         self.touch(job.master.job_id)
 
     def ended(self, job_id: JobID, view: EndedJob | None) -> None:
-        """Note that the JobMaster of the job is gone; None: it broke, and nothing could be read."""
-        self._live.pop(job_id, None)
+        """Note that the JobMaster of the job is gone; None: it broke, and nothing could be read. At no moment does
+        another thread find the job nowhere."""
         if view is not None:
             self.failed_jobs += view.details.overview.status == job_pb2.JOB_STATUS_FAILED
             self._ended[job_id] = view
             while len(self._ended) > self._capacity:
                 self._ended.popitem(last=False)
+        self._live.pop(job_id, None)
         self.touch(job_id)
 
     def remember(self, jobs: Iterable[pb.ArchivedJob]) -> None:

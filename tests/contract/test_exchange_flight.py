@@ -253,8 +253,10 @@ def test_an_address_that_is_none(address: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "other"])
-def test_without_the_token_nobody_reads(token: str, way: str) -> None:
-    """The refusal names the setting, and the log of whoever refuses says who came and what was wrong."""
+def test_without_the_token_nobody_reads(token: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal names the setting, and the log of whoever refuses says who came and what was wrong. Flight is not
+    asked because a busy machine answers late."""
+    monkeypatch.setattr(host_server, "ANSWER_SECONDS", PATIENCE_SECONDS)
     log = io.StringIO()
     with (
         FlightExchange(

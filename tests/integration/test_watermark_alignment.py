@@ -53,15 +53,21 @@ def times(output):
 
 
 def test_the_fast_source_waits_for_the_slow_one(cluster, tmp_path):
-    """The slow one stops at its first row: the fast one comes as far as it may, and no further however long it has."""
+    """The slow one stops at its first row: the fast one comes as far as it may, and no further however long it has. What
+    it had said of itself before the slow one first said something is where it may go on from."""
     output = tmp_path / "waits"
     job_id = start(cluster, output, ROW, Stall())
     cluster.wait_for_checkpoints(job_id, 1)
     wait_until(lambda: output.exists() and max(times(output), default=0) >= DRIFT_MS - STEP_MS * BATCH_ROWS * 2, "rows")
-    completed = cluster.client.list_checkpoints(job_id).history[0].checkpoint_id
-    cluster.wait_for_checkpoints(job_id, completed + 3)
+    reached = []
+    for _ in range(2):
+        completed = cluster.client.list_checkpoints(job_id).history[0].checkpoint_id
+        cluster.wait_for_checkpoints(job_id, completed + 3)
+        reached.append(max(times(output)))
     cluster.cancel(job_id)
-    assert max(times(output)) <= DRIFT_MS + 2 * STEP_MS * BATCH_ROWS  # and a batch of a split, half of the rows
+    assert (
+        reached[0] == reached[1] <= 2 * DRIFT_MS + 2 * STEP_MS * BATCH_ROWS
+    )  # and a batch of a split, half of the rows
 
 
 def test_it_goes_on_when_the_slow_one_has_ended(cluster, tmp_path):
