@@ -53,8 +53,8 @@ def times(output):
 
 
 def test_the_fast_source_waits_for_the_slow_one(cluster, tmp_path):
-    """The slow one stops at its first row: the fast one comes as far as it may, and no further however long it has. What
-    it had said of itself before the slow one first said something is where it may go on from."""
+    """The slow one stops at its first row: the fast one comes as far as it may, and no further however long it has.
+    Before the slow one has said anything, the fast one goes on from where it is."""
     output = tmp_path / "waits"
     job_id = start(cluster, output, ROW, Stall())
     cluster.wait_for_checkpoints(job_id, 1)
