@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
+from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.index.copy_on_write import FrozenArrays
 from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.index.word_key_index import FrozenWords
 
 TIMERS_TYPE = pa.large_list(pa.struct([pa.field("timestamp", pa.int64()), pa.field("namespace", pa.int64())]))
 """A key's timers in a snapshot."""
+WORDS = 3
+"""Slot, namespace and time: a timer as a key of its queue's index."""
 DIGIT_BITS = 11
 """One pass of a sort looks at so many bits of each number."""
 
@@ -66,13 +69,20 @@ def _order_of(numbers: Int64Array, order: Slots) -> Slots:
     return order
 
 
+def timers_of(keys: FrozenWords, entries: Slots) -> tuple[Slots, Int64Array, Int64Array]:
+    """Slot, namespace and time of these entries of a queue's index."""
+    words = keys.gather(entries)[0].reshape(-1, WORDS)
+    owners = words[:, 0].astype(np.int32)
+    return owners, np.ascontiguousarray(words[:, 1]), np.ascontiguousarray(words[:, 2])
+
+
 class FrozenTimers:
     """The timers of one queue, which are read by slot (FrozenColumn)."""
 
     __slots__ = ("_begins", "_counts", "_entries", "_keys", "_names", "_times")
 
-    def __init__(self, keys: Any, entries: Slots | None, counts: FrozenArrays | None = None) -> None:
-        """`keys`: slot, namespace and time of each entry of a queue's index. `entries`: None for all that there were.
+    def __init__(self, keys: FrozenWords, entries: Slots | None, counts: FrozenArrays | None = None) -> None:
+        """`keys`: those of a queue's index. `entries`: None for all that there were.
         `counts`: how many each slot has; None: nobody will ask which have any."""
         self._keys, self._entries, self._counts = keys, entries, counts
         self._begins: Int64Array | None = None
@@ -95,7 +105,7 @@ class FrozenTimers:
 
     def _bring_into_order(self) -> Int64Array:
         entries = self._keys.live_slots() if self._entries is None else self._entries
-        owners, names, times = (numpy_values(column) for column in self._keys.keys(entries))
+        owners, names, times = timers_of(self._keys, entries)
         order = _order_of(times, _order_of(names, np.arange(len(owners), dtype=np.int32)))
         begins = np.zeros(int(owners.max(initial=-1)) + 3, np.int64)
         self._times, self._names = np.empty(len(owners), np.int64), np.empty(len(owners), np.int64)

@@ -9,7 +9,6 @@ start; 0 for the timers of a KeyedProcessFunction). Mirrors Flink's InternalTime
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +17,10 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, numpy_values
 from snapline.dataflow.columnar.kernel import I64, BOOLs, I64s, RO_I32s, kernel
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.frozen_timers import FrozenTimers
+from snapline.taskmanager.state.frozen_timers import WORDS, FrozenTimers, timers_of
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite
-from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots, doubled, grown
+from snapline.taskmanager.state.index.word_key_index import WordKeyIndex
 from snapline.taskmanager.state.timer_order import DIGITS, RUN_AT, SIZE, pop, push, sort, take_due
 
 VOID_NAMESPACE = 0
@@ -30,7 +29,7 @@ _ONE = np.int32(1)
 _REBUILD_SLACK = 1024
 LEAST_RUN = 256
 """Fewer timers are taken out of the heap one by one."""
-RUN_SHARE = 8
+RUN_SHARE = 32
 """So is what is less than one in so many of the heap."""
 _SAMPLES = 64
 
@@ -61,7 +60,7 @@ class TimerQueue:
     __slots__ = ("_counts", "_ends", "_guard", "_index", "_namespaces", "_registered", "_run", "_slots", "_times")
 
     def __init__(self) -> None:
-        self._index = _timer_index()
+        self._index = WordKeyIndex(WORDS)
         self._registered: BoolArray = np.zeros(64, np.bool_)
         """Whether an entry of the index stands for a timer, by entry."""
         self._times: Int64Array = np.zeros(64, np.int64)
@@ -85,8 +84,8 @@ class TimerQueue:
     def register(self, slots: Slots, timestamps: Int64Array, namespaces: Int64Array | None = None) -> None:
         """Add timers; those that are there stay as they are."""
         names = _namespaces_or_void(namespaces, len(slots))
-        entries = self._index.lookup_or_insert(_columns(slots, names, timestamps))
-        self._registered = grown(self._registered, self._index.capacity)
+        entries = self._index.lookup_or_insert(_words(slots, names, timestamps), None)
+        self._registered = grown(self._registered, self._index.allocator.capacity)
         rows = np.empty(len(slots), np.int64)
         rows = rows[: _note_registered(entries, self._registered, rows)]
         if not len(rows):
@@ -100,7 +99,7 @@ class TimerQueue:
     def delete(self, slots: Slots, timestamps: Int64Array, namespaces: Int64Array | None = None) -> None:
         """Forget timers; those that are not there are skipped."""
         names = _namespaces_or_void(namespaces, len(slots))
-        entries = self._index.lookup(_columns(slots, names, timestamps))
+        entries = self._index.lookup(_words(slots, names, timestamps), None)
         entries, rows = np.unique(entries, return_index=True)
         known = entries >= 0
         self._forget(entries[known], slots[rows[known]])
@@ -109,12 +108,12 @@ class TimerQueue:
 
     def take_slots(self, slots: Slots) -> pa.Array:
         """The timers of these slots, each named once, as `restore` takes them (TIMERS_TYPE); they are forgotten."""
-        entries = self._index.live_slots() if self._counts[slots].any() else np.zeros(0, np.int32)
-        owners = numpy_values(self._index.keys(entries)[0])
+        entries = self._index.allocator.live_slots() if self._counts[slots].any() else np.zeros(0, np.int32)
+        owners, _, _ = timers_of(self._index.view(), entries)
         chosen = np.zeros(len(self._counts), np.bool_)
         chosen[slots] = True
         entries = entries[chosen[owners]]
-        taken = FrozenTimers(self._index, entries).get(slots)
+        taken = FrozenTimers(self._index.view(), entries).get(slots)
         self._forget(entries, owners[chosen[owners]])
         if self._ends[SIZE] > 2 * len(self._index) + _REBUILD_SLACK:
             self._rebuild()
@@ -131,7 +130,7 @@ class TimerQueue:
             times, names, slots = self._first()
             if not len(slots):
                 return None
-            if self._index.lookup(_columns(slots, names, times))[0] >= 0:
+            if self._index.lookup(_words(slots, names, times), None)[0] >= 0:
                 return int(times[0])
             self._take(int(times[0]), 1)
 
@@ -143,11 +142,10 @@ class TimerQueue:
             slots, names, times = self._take(timestamp, limit - found)
             if not len(slots):
                 break
-            entries = self._index.lookup(_columns(slots, names, times))
+            # a timer that was deleted and registered again may be in the heap twice: the second one is not there
+            entries = self._index.take(_words(slots, names, times))
             live = entries >= 0
-            # a timer that was deleted and registered again may be in the heap twice, next to itself
-            live[1:] &= (entries[1:] != entries[:-1]) | ~live[:-1]
-            self._forget(entries[live], slots[live])
+            self._uncount(entries[live], slots[live])
             parts.append(FiredTimers(slots[live], names[live], times[live]))
             found += len(parts[-1].slots)
         if len(parts) == 1:
@@ -209,6 +207,10 @@ class TimerQueue:
 
     def _forget(self, entries: Slots, slots: Slots) -> None:
         self._index.remove(entries)
+        self._uncount(entries, slots)
+
+    def _uncount(self, entries: Slots, slots: Slots) -> None:
+        """These timers are not in the index any more."""
         self._registered[entries] = False
         self._guard.before_write(slots)
         np.subtract.at(self._counts, slots, _ONE)
@@ -220,7 +222,7 @@ class TimerQueue:
 
     def _rebuild(self) -> None:
         """Leave the deleted ones behind: ascending order is a heap."""
-        slots, names, times = (numpy_values(column) for column in self._index.keys(self._index.live_slots()))
+        slots, names, times = timers_of(self._index.view(), self._index.allocator.live_slots())
         order = np.lexsort((slots, names, times))
         self._run, self._ends[RUN_AT], self._ends[SIZE] = _timers(0), 0, len(order)
         self._times[: len(order)] = times[order]
@@ -228,18 +230,15 @@ class TimerQueue:
         self._slots[: len(order)] = slots[order]
 
 
-def _timer_index() -> KeyIndex:
-    return KeyIndex(
-        [pa.field("slot", pa.int32()), pa.field("namespace", pa.int64()), pa.field("timestamp", pa.int64())]
-    )
-
-
 def _timers(count: int) -> tuple[Int64Array, Int64Array, Slots]:
     return np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int32)
 
 
-def _columns(slots: Slots, namespaces: Int64Array, timestamps: Int64Array) -> Sequence[pa.Array]:
-    return [pa.array(slots), pa.array(namespaces), pa.array(timestamps)]
+def _words(slots: Slots, namespaces: Int64Array, timestamps: Int64Array) -> Int64Array:
+    """Timers as keys of the index."""
+    words = np.empty((len(slots), WORDS), np.int64)
+    words[:, 0], words[:, 1], words[:, 2] = slots, namespaces, timestamps
+    return words.reshape(-1)
 
 
 def _namespaces_or_void(namespaces: Int64Array | None, length: int) -> Int64Array:

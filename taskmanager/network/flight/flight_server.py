@@ -45,8 +45,8 @@ SHUTDOWN_SECONDS = 1.0
 _CALLER = "a caller of Flight"
 """Flight does not say who it is before it is let in."""
 MAX_STREAMS = 4096
-"""Streams of all peers and programs together have this bound: each takes a thread or two. A TaskManager of a job has one
-for each edge and each TaskManager that reads it."""
+"""Streams of all peers and programs together have this bound: each takes a thread or two. A TaskManager of a job has
+one for each edge and each TaskManager that reads it."""
 RENEW_SECONDS = 5.0
 """How often is looked for new certificates."""
 

@@ -140,6 +140,10 @@ def _find_rows(words: Any, width: Any, table: Any, shift: Any, keys: Any, slots:
 def _lookup(words: Any, width: int, table: Any, shift: Any, keys: Any, slots: Any) -> None:
     if width == 1:
         _find_rows(words, 1, table, shift, keys, slots)
+    elif width == 3:
+        _find_rows(words, 3, table, shift, keys, slots)
+    elif width == 4:
+        _find_rows(words, 4, table, shift, keys, slots)
     else:
         _find_rows(words, width, table, shift, keys, slots)
 
@@ -225,6 +229,23 @@ def _first_empty(table: Any) -> int:
     return position
 
 
+@inlined
+def _close(table: Any, hole: Any, shift: Any, keys: Any, width: Any) -> None:
+    """Let what follows in the run move back over an entry that is gone."""
+    mask = table.shape[0] - 1
+    candidate = hole
+    while True:
+        candidate = (candidate + 1) & mask
+        moved = table[candidate] - 1
+        if moved < 0:
+            break
+        home = _position(keys, np.int64(moved), width, shift)
+        if ((candidate - home) & mask) >= ((candidate - hole) & mask):
+            table[hole] = np.int32(moved + 1)
+            hole = candidate
+    table[hole] = 0
+
+
 @kernel(VOID(RO_I32s, I32, I32s, U64, I64s, I64, I64s, I32s, BOOLs))
 def _remove(
     slots: Any, null_slot: Any, table: Any, shift: Any, keys: Any, width: int, counters: Any, free: Any, live: Any
@@ -240,17 +261,30 @@ def _remove(
         hole = _position(keys, np.int64(slot), width, shift)
         while table[hole] != slot + 1:
             hole = (hole + 1) & mask
-        candidate = hole
-        while True:
-            candidate = (candidate + 1) & mask
-            moved = table[candidate] - 1
-            if moved < 0:
-                break
-            home = _position(keys, np.int64(moved), width, shift)
-            if ((candidate - home) & mask) >= ((candidate - hole) & mask):
-                table[hole] = np.int32(moved + 1)
-                hole = candidate
-        table[hole] = 0
+        _close(table, hole, shift, keys, width)
+
+
+@inlined
+def _take_rows(
+    words: Any, width: Any, table: Any, shift: Any, keys: Any, counters: Any, free: Any, live: Any, slots: Any
+) -> None:
+    for row in range(slots.shape[0]):
+        position = _find(words, row, width, table, shift, keys)
+        slot = table[position] - np.int32(1)
+        slots[row] = slot
+        if slot >= 0:
+            release_slot(slot, counters, free, live)
+            _close(table, position, shift, keys, width)
+
+
+@kernel(VOID(RO_I64s, I64, I32s, U64, I64s, I64s, I32s, BOOLs, I32s))
+def _take(
+    words: Any, width: int, table: Any, shift: Any, keys: Any, counters: Any, free: Any, live: Any, slots: Any
+) -> None:
+    if width == 3:
+        _take_rows(words, 3, table, shift, keys, counters, free, live, slots)
+    else:
+        _take_rows(words, width, table, shift, keys, counters, free, live, slots)
 
 
 class WordKeyIndex:
@@ -321,6 +355,21 @@ class WordKeyIndex:
         )  # fmt: skip
         if self._null_slot != NO_SLOT and not allocator.live[self._null_slot]:
             self._null_slot = NO_SLOT
+
+    def take(self, words: Int64Array) -> Slots:
+        """As `lookup` for keys that are not null, and forget them: their slots are handed out again. Of equal keys only
+        the first one is there."""
+        if self._guard.is_needed:
+            known = self.lookup(words, None)
+            self._guard.before_write(known[known >= 0])
+        self._move_on(len(self._table))
+        allocator = self.allocator
+        slots = np.empty(len(words) // self._width, np.int32)
+        _take(
+            words, self._width, self._table, self._shift, self._keys,
+            allocator.counters, allocator.free, allocator.live, slots,
+        )  # fmt: skip
+        return slots
 
     def freeze(self) -> FrozenWords:
         """The keys as they are now."""

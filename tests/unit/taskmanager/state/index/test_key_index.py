@@ -257,3 +257,33 @@ def test_growing_is_spread_over_batches(name: str) -> None:
     for first in range(1 << 17, (1 << 17) + (1 << 16), 1 << 10):
         index.lookup_or_insert(columns(list(range(first, first + (1 << 10)))))
     assert table._old is None or not len(table._old)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@settings(max_examples=40)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["insert", "take", "freeze"]), st.lists(st.integers(0, 400), max_size=80)),
+        max_size=30,
+    )
+)
+def test_what_is_taken_is_found_once_more_and_then_gone(width: int, steps: list[tuple[str, list[int]]]) -> None:
+    """A key that is asked for twice is there for the first one; a snapshot still has what it had."""
+
+    def words(keys: list[int]) -> Any:
+        rows = [[key % (column + 2) if column else key for column in range(width)] for key in keys]
+        return np.array(rows, np.int64).reshape(-1)
+
+    index, known, frozen = WordKeyIndex(width), dict[int, int](), list[tuple[Any, list[int]]]()
+    for step, keys in steps:
+        if step == "insert":
+            for key, slot in zip(keys, index.lookup_or_insert(words(keys), None).tolist(), strict=True):
+                assert known.setdefault(key, slot) == slot
+        elif step == "take":
+            assert index.take(words(keys)).tolist() == [known.pop(key, -1) for key in keys]
+        else:
+            frozen.append((index.freeze(), sorted(known)))
+        assert len(index) == len(known)
+    assert index.lookup(words(list(known)), None).tolist() == list(known.values())
+    for keys_then, had in frozen:
+        assert sorted(keys_then.gather(keys_then.live_slots())[0][::width].tolist()) == had
