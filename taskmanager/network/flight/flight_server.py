@@ -142,9 +142,9 @@ class ExchangeServer:
                 stream = OutboundStream(edge_id, self._open_channel, partial(self._reset, peer_port))
             except ProtocolError as error:
                 raise flight.FlightServerError(str(error)) from None
-        self._newcomers.let_in(context.peer())
         try:
             with self._counted(stream):
+                self._newcomers.let_in(context.peer())  # who is refused stays one, and its connection ends
                 if peer_port.isdecimal():
                     notice_lost_hosts(self.port, int(peer_port))
                 stream.serve(reader, writer)
