@@ -17,6 +17,9 @@ from snapline.dataflow.ids import AllocationID, ResourceID
 from snapline.dataflow.wire.messages import SlotOffer, SlotsHeld
 from snapline.runtime.cores.machine import check
 
+MAX_GIVEN_BACK = 1_024
+"""The slots that were given back last, so many, are not taken again."""
+
 
 @dataclass(frozen=True, slots=True)
 class AllocatedSlot:
@@ -53,6 +56,8 @@ class SlotPool:
         self._free_since_ms: dict[AllocationID, int] = {}
         """All and only the free slots, and since when they are, longest first."""
         self._by_resource: dict[ResourceID, dict[AllocationID, None]] = {}
+        self._given_back: dict[AllocationID, None] = {}
+        """Whoever has not heard that he has them back, because the connection was lost, offers them once more."""
         self._held: tuple[SlotsHeld, ...] | None = ()
         """`held`, until the slots change: it is asked for after every event of a job."""
 
@@ -144,14 +149,15 @@ class SlotPool:
         return changed
 
     def offer_slots(self, resource_id: ResourceID, offers: Iterable[SlotOffer], now_ms: int) -> OffersAnswered:
-        """Take what is needed. A slot that is here already is accepted again: the TaskManager may repeat itself."""
+        """Take what is needed. A slot that is here already is accepted again: the TaskManager may repeat itself. One
+        that was given back is not."""
         accepted: list[AllocationID] = []
         rejected: list[AllocationID] = []
         for offer in offers:
             known = self._slots.get(offer.allocation_id)
             if known is not None:
                 (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
-            elif self._surplus(offer.external_task) < 0:
+            elif self._surplus(offer.external_task) < 0 and offer.allocation_id not in self._given_back:
                 slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number, offer.external_task)
                 self._slots[slot.allocation_id] = slot
                 self._counts[slot.external_task] = self.count(slot.external_task) + 1
@@ -194,17 +200,33 @@ class SlotPool:
         slots = (self.remove(allocation_id) for allocation_id in self.allocations_of(resource_id))
         return tuple(slot for slot in slots if slot is not None)
 
+    def leave(self, resource_id: ResourceID) -> None:
+        """The slots on this TaskManager will be given back: once they have gone, they do not come again."""
+        self._take_no_more(self.allocations_of(resource_id))
+
+    def give_back(self, allocations: Iterable[AllocationID]) -> tuple[AllocatedSlot, ...]:
+        """These slots leave the pool for good, and are the TaskManager's again."""
+        slots = [slot for allocation_id in allocations if (slot := self.remove(allocation_id)) is not None]
+        self._take_no_more(slot.allocation_id for slot in slots)
+        return tuple(slots)
+
+    def _take_no_more(self, allocations: Iterable[AllocationID]) -> None:
+        self._given_back |= dict.fromkeys(allocations)
+        while len(self._given_back) > MAX_GIVEN_BACK:
+            del self._given_back[next(iter(self._given_back))]
+
     def release_idle(self, now_ms: int) -> tuple[AllocatedSlot, ...]:
         """Give up free slots beyond the need that have been free for the idle timeout."""
-        released: list[AllocatedSlot] = []
+        released: list[AllocationID] = []
+        surplus = {task: self._surplus(task) for task in self._counts}
         for allocation_id, since_ms in list(self._free_since_ms.items()):
-            if now_ms - since_ms < self._idle_timeout_ms or all(self._surplus(task) <= 0 for task in self._counts):
+            if now_ms - since_ms < self._idle_timeout_ms:
                 break
-            if self._surplus(self._slots[allocation_id].external_task) > 0:
-                slot = self.remove(allocation_id)
-                if slot is not None:
-                    released.append(slot)
-        return tuple(released)
+            task = self._slots[allocation_id].external_task
+            if surplus[task] > 0:
+                surplus[task] -= 1
+                released.append(allocation_id)
+        return self.give_back(released)
 
     def next_idle_release_ms(self) -> int | None:
         """When `release_idle` will have something to do, None while there is nothing beyond the need."""

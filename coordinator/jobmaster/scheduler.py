@@ -473,7 +473,9 @@ class Scheduler:
         TaskManagers that the job is to leave. All attempts end first."""
         check(self.status is JobStatus.RUNNING and self.round is None, "only a running job is rescaled")
         self._rescale_to = {**self._rescale_to, **parallelism}
-        self._leaving |= dict.fromkeys(leave)
+        for resource_id in leave:
+            self._leaving[resource_id] = None
+            self.pool.leave(resource_id)
         self._out += self._durable_graph.want(
             with_parallelism(self.graph.job_graph, self._rescale_to)
         )  # while tasks end
@@ -659,7 +661,7 @@ class Scheduler:
         """Nothing runs: the same job with other parallelism takes the place of the old one."""
         self._sharing.release_all(now_ms)
         for resource_id in self._leaving:
-            slots = self.pool.release_task_manager(resource_id)
+            slots = self.pool.give_back(self.pool.allocations_of(resource_id))
             if slots:
                 self._out.append(GiveSlotsBack(resource_id, tuple(slot.allocation_id for slot in slots)))
         self._leaving = {}

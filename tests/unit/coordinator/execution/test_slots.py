@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.coordinator.execution.slot_pool import AllocatedSlot, OffersAnswered, SlotPool
+from snapline.coordinator.execution.slot_pool import MAX_GIVEN_BACK, AllocatedSlot, OffersAnswered, SlotPool
 from snapline.coordinator.execution.slot_sharing import SlotSharing, required_slots
 from snapline.dataflow.ids import AllocationID, ExecutionVertexID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import SlotOffer
@@ -67,6 +67,36 @@ def test_only_slots_beyond_the_need_become_idle() -> None:
     assert slots.release_idle(99) == ()
     assert [slot.allocation_id for slot in slots.release_idle(100)] == [a(1), a(2)]
     assert slots.next_idle_release_ms() is None
+
+
+def test_what_was_given_back_is_not_taken_again() -> None:
+    """The TaskManager lost its connection before it heard of it, and offers the slot once more: a job that was said to
+    have left it had tasks there again, and the operator ended it. Other slots of it are taken."""
+    slots = pool(2, 1)
+    assert slots.give_back(slots.allocations_of(TM)) == (AllocatedSlot(a(1), TM, 1),)
+    assert slots.offer_slots(TM, offers(1, 2), 5) == OffersAnswered((a(2),), (a(1),))
+
+    lost = pool(2, 3)
+    lost.leave(TM)
+    assert lost.offer_slots(TM, offers(3), 5) == OffersAnswered((a(3),), ()), "it is here until then"
+    lost.release_task_manager(TM)
+    assert lost.offer_slots(TM, offers(3), 6) == OffersAnswered((), (a(3),)), "it was lost while it was left"
+
+    idle = pool(1, 1)
+    idle.set_required(0)
+    assert idle.release_idle(100) != ()
+    idle.set_required(1)
+    assert idle.offer_slots(TM, offers(1), 200) == OffersAnswered((), (a(1),))
+
+
+def test_what_was_given_back_is_remembered_up_to_a_bound() -> None:
+    """A job may run for years."""
+    slots = pool(1)
+    for number in range(MAX_GIVEN_BACK + 10):
+        slots.offer_slots(TM, offers(number), 0)
+        slots.give_back([a(number)])
+
+    assert len(slots._given_back) == MAX_GIVEN_BACK
 
 
 def test_a_slot_is_not_reserved_twice() -> None:
