@@ -344,6 +344,11 @@ BUFFER_TIMEOUT = _duration(
     "100 ms",
     "A batch waits at most this long to be filled before it is sent; 0: never waits.",
 )
+TOLERATED_LEAD = _duration(
+    "execution.event-time.tolerated-lead",
+    "1 s",
+    "A channel that windows, sessions or interval joins read may be ahead of the slowest by so much, or by twice their length, before it waits a moment.",
+)
 LATENCY_INTERVAL = _duration(
     "metrics.latency.interval",
     "0 ms",
@@ -365,7 +370,9 @@ RESOURCE_STABILIZATION_TIMEOUT = _duration(
     "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long.",
 )
 WATERMARK_INTERVAL = _duration(
-    "pipeline.auto-watermark-interval", "200 ms", "Least time between two watermarks of a source."
+    "pipeline.auto-watermark-interval",
+    "200 ms",
+    "Time between two watermarks of a source; after 16,384 rows the next one comes sooner.",
 )
 RESTART_STRATEGY = _enum(
     "restart-strategy.type",

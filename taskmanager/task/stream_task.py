@@ -86,6 +86,8 @@ class ProgressKind(Enum):
     """Nothing to do before `wake_at_ms`, or `Environment.wake_up`."""
     BACKPRESSURED = "backpressured"
     """As IDLE: an output has no room."""
+    HELD = "held"
+    """As IDLE: what has come waits for a channel that is behind in event time."""
     BLOCKED = "blocked"
     """As IDLE: an operator waits for answers from outside, and takes nothing more. The task counts as busy, as in
     Flink."""
@@ -103,7 +105,7 @@ class Progress:
 
 WORKED = Progress(ProgressKind.WORKED)
 OVER = Progress(ProgressKind.FINISHED)
-HINDERED = (ProgressKind.BACKPRESSURED, ProgressKind.BLOCKED)
+HINDERED = (ProgressKind.BACKPRESSURED, ProgressKind.BLOCKED, ProgressKind.HELD)
 
 
 class _Stopped(Exception):
@@ -272,7 +274,8 @@ class StreamTask:
                     self._send_end_of_data(parts, drain=True)
                 return ProgressKind.WORKED, None
             case DataPhase.ENDED:
-                return self._wait_for_end(parts, now_ms), None
+                kind = self._wait_for_end(parts, now_ms)
+                return kind, parts.input.union.waits_until_ms if parts.input is not None else None
             case unreachable:
                 assert_never(unreachable)
 
@@ -286,7 +289,8 @@ class StreamTask:
         if not has_room:
             return ProgressKind.BACKPRESSURED, None
         if task_input is not None and source is None:
-            return ProgressKind.IDLE, None
+            held_until_ms = task_input.union.waits_until_ms
+            return (ProgressKind.IDLE if held_until_ms is None else ProgressKind.HELD), held_until_ms
         if parts.chain is None:
             self._end_source_data(parts, drain=True)
             return ProgressKind.WORKED, None
@@ -315,7 +319,7 @@ class StreamTask:
     def _poll(self, parts: TaskParts, now_ms: int, *, priority_only: bool = False) -> bool:
         """Take one element from the gates. Returns whether there was one."""
         task_input = parts.input or check(parts.input, "there is no task input, although the task has gates")
-        polled = task_input.union.poll_priority() if priority_only else task_input.union.poll_next()
+        polled = task_input.union.poll_priority() if priority_only else task_input.union.poll_next(now_ms)
         if polled is None:
             return False
         seen_by_operators = task_input.gate.process(polled, now_ms)

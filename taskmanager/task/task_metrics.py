@@ -64,7 +64,7 @@ class TaskMeter:
         self._last_kind = "worked"
         self._in_step = False
         self._rates = RateWindow()
-        self._spent_ms = {"worked": 0, "idle": 0, "backpressured": 0, "blocked": 0, "finished": 0}
+        self._spent_ms = {"worked": 0, "idle": 0, "held": 0, "backpressured": 0, "blocked": 0, "finished": 0}
         self.records_in = 0
         self.bytes_in = 0
         self.watermark_ms = MIN_WATERMARK_MS
@@ -104,7 +104,8 @@ class TaskMeter:
             now = {**spent}
             now["worked" if is_in_step else self._last_kind] += since_ms
             busy_ms = now["worked"] + now["blocked"]
-            look = Look(now_ms, busy_ms, now["backpressured"], now["idle"], records_in, records_out)
+            idle_ms = now["idle"] + now["held"]
+            look = Look(now_ms, busy_ms, now["backpressured"], idle_ms, records_in, records_out)
             rates = self._rates.rates(look)
         return TaskMetrics(
             attempt_id=self._attempt_id,
@@ -114,7 +115,7 @@ class TaskMeter:
             bytes_out=sum(writer.bytes_out for writer in writers),
             busy_ms=spent["worked"] + spent["blocked"],
             backpressured_ms=spent["backpressured"],
-            idle_ms=spent["idle"],
+            idle_ms=spent["idle"] + spent["held"],
             watermark_ms=self.watermark_ms,
             accumulators=parts.chain.accumulators if parts is not None and parts.chain is not None else (),
             user_metrics=parts.chain.user_metrics if parts is not None and parts.chain is not None else (),

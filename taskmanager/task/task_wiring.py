@@ -21,6 +21,7 @@ from snapline.dataflow.config import (
     CHECKPOINTING_AFTER_TASKS_FINISH,
     CHECKPOINTING_MODE,
     CHECKPOINTING_UNALIGNED,
+    TOLERATED_LEAD,
     Configuration,
 )
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
@@ -189,8 +190,10 @@ def create_input(
     put_mail: Callable[[Mail], None],
     created: list[InputChannel],
     checkpoints: SubtaskCheckpointCoordinator,
+    tolerated_lead_ms: int | None,
 ) -> TaskInput | None:
-    """The gates with the data in flight that was restored. Channels are noted in `created` as soon as they exist."""
+    """The gates with the data in flight that was restored. Channels are noted in `created` as soon as they exist.
+    `tolerated_lead_ms`: as the gates'."""
     if not descriptor.input_gates:
         return None
     restored = TaskRestore(descriptor, environment).input_channels()
@@ -213,7 +216,7 @@ def create_input(
             )
             created.append(channel)
             channels.append(channel)
-        input_gate = InputGate(gate_index, channels)
+        input_gate = InputGate(gate_index, channels, tolerated_lead_ms)
         for (restored_gate, channel_index), batches in restored.items():
             if restored_gate == gate_index:
                 check(channel_index < len(channels), "restored data in flight belongs to a channel of the task")
@@ -295,7 +298,11 @@ def wire(
     execution = CheckpointExecution(descriptor, writers, environment, timers, put_mail, on_taken)
     operators = chain.operators if chain else ()
     checkpoints = SubtaskCheckpointCoordinator(operators, execution, has_outputs=bool(writers))
-    task_input = create_input(descriptor, environment, configuration, put_mail, created, checkpoints)
+    keeps_rows_for_ms = chain.head.operator.keeps_rows_for_ms if chain is not None else None
+    tolerated_lead_ms = (
+        None if keeps_rows_for_ms is None else max(2 * keeps_rows_for_ms, configuration.get_option(TOLERATED_LEAD))
+    )
+    task_input = create_input(descriptor, environment, configuration, put_mail, created, checkpoints, tolerated_lead_ms)
     for writer in writers:
         for output in writer.subpartitions:
             output.set_availability_listener(environment.wake_up)

@@ -133,6 +133,8 @@ def draw_job_settings(seed: int, rng: random.Random, mode: str, job: JobPlan) ->
         "task.cancellation.timeout": "5 s",
         "slot.request.timeout": "10 min",
     }
+    if random.Random(f"{seed}/tolerated lead").random() < 0.5:
+        settings["execution.event-time.tolerated-lead"] = "1 ms"
     if random.Random(f"{seed}/incremental").random() < 0.5:
         settings["execution.checkpointing.incremental"] = "true"
     if random.Random(f"{seed}/backend").random() < 0.4:

@@ -3,10 +3,12 @@
 `InputGate` reads the channels of one edge, `UnionInputGate` all gates of the task. A channel that has more goes to the
 end of the line, one with a priority element to its front. Of those that wait the one with the lowest watermark comes
 first, because what the others have is kept in windows and joins until it has caught up; but each eighth turn is that of
-the first in the line, so that no channel waits for ever. A channel stops by itself behind an aligned barrier, at both
-of its ends; here is only written down which ones the barrier handler holds. What barriers mean is the barrier handler's
-business. Pure: the shell collects notifications from other threads and calls `notify_channel_non_empty` on the task's
-thread. Mirrors Flink's SingleInputGate and UnionInputGate, which take all channels in turn.
+the first in the line, so that no channel waits for ever. Where the operator says how far a channel may be ahead, one
+that is further waits a moment also for a channel that has nothing yet (`LeadLimit`). A channel stops by itself behind
+an aligned barrier, at both of its ends; here is only written down which ones the barrier handler holds. What barriers
+mean is the barrier handler's business. Pure: the shell collects notifications from other threads and calls
+`notify_channel_non_empty` on the task's thread. Mirrors Flink's SingleInputGate and UnionInputGate, which take all
+channels in turn.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from snapline.dataflow.elements import (
     EndOfPartition,
     StreamElement,
     Watermark,
+    WatermarkStatus,
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import QueueFigures
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.network.channels.channel_state_persister import ChannelStatePersister
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, InputChannel, InputChannelInfo
+from snapline.taskmanager.network.channels.lead_limit import LeadLimit
 from snapline.taskmanager.network.channels.prioritized_deque import PrioritizedDeque
 from snapline.taskmanager.network.channels.queue_figures import together
 
@@ -63,7 +67,8 @@ class _Line:
 class InputGate:
     """The channels of one logical input. Not thread-safe."""
 
-    def __init__(self, gate_index: int, channels: Sequence[InputChannel]) -> None:
+    def __init__(self, gate_index: int, channels: Sequence[InputChannel], tolerated_lead_ms: int | None = None) -> None:
+        """`tolerated_lead_ms`: a channel that is further ahead of another in event time waits for it a moment."""
         self.gate_index = gate_index
         self._channels = tuple(channels)
         self.max_batch_rows = 1 << 62
@@ -85,8 +90,10 @@ class InputGate:
         #: Nothing of these is polled, whatever they have.
         self._held: set[int] = set()
         self._ended: set[int] = set()
-        #: The last watermark of each channel.
-        self._reached_ms = [MIN_WATERMARK_MS] * len(self._channels)
+        self._lead = LeadLimit(len(self._channels), tolerated_lead_ms)
+        self._limits_lead = tolerated_lead_ms is not None and len(self._channels) > 1
+        self.waits_until_ms: int | None = None
+        """Channels have something, and wait for one that is behind; None: what there was is polled."""
         self._turn = 0
         self._data_ended: dict[int, bool] = {}
         for index in range(len(self._channels)):
@@ -130,18 +137,31 @@ class InputGate:
 
     # --- polling ------------------------------------------------------------------------------------------------------
 
-    def poll_next(self) -> BufferOrEvent | None:
+    def poll_next(self, now_ms: int = 0) -> BufferOrEvent | None:
         """The next element of the first channel in the line that has one; a priority element before what waits at the
-        front of its channel."""
+        front of its channel. `now_ms`: needed where leads are limited."""
         if self._early and self.has_priority_channel:
             polled = self.poll_priority()
             if polled is not None:
                 return polled
+        if self._limits_lead:
+            self.waits_until_ms = self._wait_until(now_ms)
+            if self.waits_until_ms is not None:
+                return None
         while self._places and (channel_index := self._first_in_line()) is not None:
             polled = self.poll_channel(channel_index)
             if polled is not None:
                 return polled
         return None
+
+    def _wait_until(self, now_ms: int) -> int | None:
+        """Until when nothing is polled, because all that have something are too far ahead. While a barrier is aligned
+        nobody waits: the channel that is behind may stand at it."""
+        if not self._places or self._blocked or self._held or self._restored or self.has_priority_channel:
+            self._lead.go_on()
+            return None
+        looked_at = [place.channel_index for place in islice(self._line, LOOKED_AT)]
+        return self._lead.wait_until(looked_at, self._places, now_ms)
 
     def poll_priority(self) -> BufferOrEvent | None:
         """The next priority element, None when there is none; never anything else. A channel that said it had one may
@@ -199,9 +219,10 @@ class InputGate:
         """Take the place of the lowest watermark out of the line; the first one, where it has had none yet."""
         places = islice(self._line, LOOKED_AT)
         least = next(places)
-        least_ms = self._reached_ms[least.channel_index]
+        reached = self._lead.reached_ms
+        least_ms = reached[least.channel_index]
         for place in places:
-            reached_ms = self._reached_ms[place.channel_index]
+            reached_ms = reached[place.channel_index]
             if MIN_WATERMARK_MS < reached_ms < least_ms:
                 least, least_ms = place, reached_ms
         return self._line.get_and_remove(lambda place: place is least)
@@ -223,10 +244,14 @@ class InputGate:
             overtaken = [*early_batches, *self._channels[channel_index].inflight_batches()]
             persister.barrier_polled(element.checkpoint_id, overtaken)
         elif isinstance(element, Watermark):
-            self._reached_ms[channel_index] = element.timestamp_ms
+            self._lead.rises(channel_index, element.timestamp_ms)
+        elif isinstance(element, WatermarkStatus):
+            (self._lead.leaves if element is WatermarkStatus.IDLE else self._lead.returns)(channel_index)
         elif isinstance(element, EndOfData):
             self._data_ended[channel_index] = element.drain
+            self._lead.leaves(channel_index)
         elif isinstance(element, EndOfPartition):
+            self._lead.leaves(channel_index)
             persister.end_of_partition_polled()
             self._ended.add(channel_index)
         if polled.more_available:
@@ -375,20 +400,26 @@ class UnionInputGate:
                 return polled
         return None
 
-    def poll_next(self) -> BufferOrEvent | None:
-        """The next element: of a channel that said it had a priority element first, else of the gates in turn."""
+    def poll_next(self, now_ms: int = 0) -> BufferOrEvent | None:
+        """The next element: of a channel that said it had a priority element first, else of the gates in turn.
+        `now_ms`: needed where leads are limited."""
         for gate in self.gates:
             if gate.has_priority_channel:
-                polled = gate.poll_next()
+                polled = gate.poll_next(now_ms)
                 if polled is not None:
                     return polled
         for _ in self.gates:
             gate = self.gates[self._next]
             self._next = (self._next + 1) % len(self.gates)
-            polled = gate.poll_next()
+            polled = gate.poll_next(now_ms)
             if polled is not None:
                 return polled
         return None
+
+    @property
+    def waits_until_ms(self) -> int | None:
+        """Until when channels wait for one that is behind, of the gate that goes on first; None: none waits."""
+        return min((gate.waits_until_ms for gate in self.gates if gate.waits_until_ms is not None), default=None)
 
     def notify_channel_non_empty(self, channel: InputChannelInfo, *, priority: bool) -> None:
         """Something can be polled from this channel."""

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.network.channels.lowest_watermark import LowestWatermark
 
 
 @dataclass(slots=True)
 class _Channel:
     watermark_ms: int = MIN_WATERMARK_MS
     is_active: bool = True
-    #: Whether its watermark counts; False while it is idle, or active again but behind.
     is_aligned: bool = True
+    """Whether its watermark counts; False while it is idle, or active again but behind."""
     has_ended: bool = False
 
 
@@ -29,6 +30,9 @@ class StatusWatermarkValve:
     def __init__(self, number_of_channels: int) -> None:
         check(number_of_channels > 0, "an input has at least one channel")
         self._channels = [_Channel() for _ in range(number_of_channels)]
+        self._aligned = LowestWatermark()
+        for channel_index in range(number_of_channels):
+            self._aligned.set(channel_index, MIN_WATERMARK_MS)
         self._last_watermark_ms = MIN_WATERMARK_MS
         self._status = WatermarkStatus.ACTIVE
 
@@ -40,6 +44,8 @@ class StatusWatermarkValve:
         channel.watermark_ms = watermark.timestamp_ms
         if not channel.is_aligned and channel.watermark_ms >= self._last_watermark_ms:
             channel.is_aligned = True
+        if channel.is_aligned:
+            self._aligned.set(channel_index, channel.watermark_ms)
         return self._advance()
 
     def input_status(self, channel_index: int, status: WatermarkStatus) -> list[Watermark | WatermarkStatus]:
@@ -48,9 +54,11 @@ class StatusWatermarkValve:
         if channel.has_ended or channel.is_active is (status is WatermarkStatus.ACTIVE):
             return []
         if status is WatermarkStatus.IDLE:
-            return self._leave(channel)
+            return self._leave(channel_index)
         channel.is_active = True
         channel.is_aligned = channel.watermark_ms >= self._last_watermark_ms
+        if channel.is_aligned:
+            self._aligned.set(channel_index, channel.watermark_ms)
         if self._status is WatermarkStatus.IDLE:
             self._status = WatermarkStatus.ACTIVE
             return [WatermarkStatus.ACTIVE]
@@ -64,10 +72,12 @@ class StatusWatermarkValve:
         channel.has_ended = True
         if not channel.is_active or all(other.has_ended for other in self._channels):
             return []
-        return self._leave(channel)
+        return self._leave(channel_index)
 
-    def _leave(self, channel: _Channel) -> list[Watermark | WatermarkStatus]:
+    def _leave(self, channel_index: int) -> list[Watermark | WatermarkStatus]:
         """The channel takes part no longer."""
+        channel = self._channels[channel_index]
+        self._aligned.remove(channel_index)
         held_back = channel.watermark_ms == self._last_watermark_ms
         channel.is_active = channel.is_aligned = False
         if any(other.is_active for other in self._channels):
@@ -82,8 +92,8 @@ class StatusWatermarkValve:
         return [*effects, WatermarkStatus.IDLE]
 
     def _advance(self) -> list[Watermark | WatermarkStatus]:
-        aligned = [channel.watermark_ms for channel in self._channels if channel.is_aligned]
-        if not aligned or min(aligned) <= self._last_watermark_ms:
+        lowest = self._aligned.lowest
+        if lowest is None or lowest[0] <= self._last_watermark_ms:
             return []
-        self._last_watermark_ms = min(aligned)
+        self._last_watermark_ms = lowest[0]
         return [Watermark(self._last_watermark_ms)]

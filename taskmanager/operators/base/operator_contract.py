@@ -247,6 +247,12 @@ class StreamOperator(ABC):
         self.output.emit_watermark_status(status)
 
     @property
+    def keeps_rows_for_ms(self) -> int | None:
+        """For how long of event time a row stays at least, until the watermark lets it go; None: for good, or not at
+        all. What a channel is further ahead of the others only fills memory."""
+        return None
+
+    @property
     def has_pending_work(self) -> bool:
         """Whether `continue_work` has more to do (timers or windows fired in slices)."""
         return False

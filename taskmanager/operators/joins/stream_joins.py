@@ -114,6 +114,11 @@ class IntervalJoinOperator(_JoinOperator):
         # a left row can meet right rows up to time + upper; a right row left rows up to time - lower
         self._reaches = (max(self._upper_ms, 0), max(-self._lower_ms, 0))
 
+    @property
+    def keeps_rows_for_ms(self) -> int | None:
+        """The time for which rows of both sides are kept, unless they are kept for good."""
+        return sum(self._reaches) if self._bounded else None
+
     def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
         """When the last of a key's rows meets no partner any more: only to be forgotten."""
         if not self._bounded:

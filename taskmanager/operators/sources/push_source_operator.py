@@ -300,7 +300,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self._cadence.before_batch(self.output)
             self.output.emit_batch(workable(element))
             self._generator.on_batch(element)
-            self._cadence.after_batch(self.output)
+            self._cadence.after_batch(self.output, element.num_rows)
         elif isinstance(element, Watermark):
             self.output.emit_watermark(element)
         elif not self._said_idle:

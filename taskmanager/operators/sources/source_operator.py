@@ -153,7 +153,7 @@ class SourceOperator(WatermarkedSource):
                 generator.on_batch(polled.batch, polled.split_id, self.context.processing_time.activity_ms())
                 if polled.finished_splits:
                     self._finish_splits(polled.finished_splits)
-                cadence.after_batch(self.output)
+                cadence.after_batch(self.output, polled.batch.num_rows)
         elif generator is not None and cadence is not None:
             if polled.finished_splits:
                 self._finish_splits(polled.finished_splits)

@@ -1,7 +1,8 @@
 """Event time and watermarks assigned in the middle of a stream.
 
 Decides that watermarks from upstream are ignored, but for the last one, and when own ones are due: `pipeline.
-auto-watermark-interval` after the one before, by a timer when no rows come. With an idle timeout, a stream without rows
+auto-watermark-interval` after the one before, by a timer when no rows come, or `ROWS_BETWEEN` rows after it, so that a
+stream of many rows does not fill windows that are over. With an idle timeout, a stream without rows
 leaves the watermark to others, once the task has found nothing to read: rows may have come while it was busy. The
 greatest event time lies in the snapshot, so that a restored job does not let late rows in that were late before.
 Mirrors Flink's TimestampsAndWatermarksOperator.
@@ -31,6 +32,8 @@ from snapline.taskmanager.operators.base.operator_state import OperatorStateBack
 
 EARLY_PARTS = 10
 """A tenth of the interval before it is due, a watermark goes with the rows that go then."""
+ROWS_BETWEEN = 16_384
+"""So many rows after a watermark the next one is due: it costs little beside them, and what waits for it is rows."""
 STATE_NAME = "watermark-greatest-event-time"
 
 
@@ -46,6 +49,8 @@ class WatermarkCadence:
         self._interval_ms = interval_ms
         self._idle_timeout_ms = idle_timeout_ms
         self._next_ms: int | None = None
+        self._rows = 0
+        """So many rows since the last watermark."""
         self._active_ms: int | None = None
         self._idle = False
         self._quiet_since: tuple[int, int] | None = None
@@ -62,12 +67,14 @@ class WatermarkCadence:
             self._idle = False
             output.emit_watermark_status(WatermarkStatus.ACTIVE)
 
-    def after_batch(self, output: Output) -> None:
-        """Rows went out; emit a watermark if one is due, or nearly: it leaves with these rows then, and wakes nobody
-        once more a moment later. If the last one went alone, the next one goes with these rows: where rows come at
-        regular times, all that follow do."""
+    def after_batch(self, output: Output, rows: int) -> None:
+        """So many rows went out; emit a watermark if one is due, or nearly: it leaves with these rows then, and wakes
+        nobody once more a moment later. If the last one went alone, the next one goes with these rows: where rows come
+        at regular times, all that follow do."""
         self._dirty = True
-        early_ms = self._interval_ms if self._left_alone else self._interval_ms // EARLY_PARTS
+        self._rows += rows
+        are_many = self._rows >= ROWS_BETWEEN and not self._generator.is_periodic
+        early_ms = self._interval_ms if self._left_alone or are_many else self._interval_ms // EARLY_PARTS
         self.on_time(output, with_rows=True, early_ms=early_ms)
 
     def on_time(self, output: Output, *, looked: bool = True, with_rows: bool = False, early_ms: int = 0) -> None:
@@ -79,6 +86,7 @@ class WatermarkCadence:
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
         if is_due and (self._dirty or self._generator.is_periodic):
             self._dirty = False
+            self._rows = 0
             self._left_alone = not with_rows
             self._next_ms = now_ms + self._interval_ms
             self._generator.on_periodic()
@@ -168,7 +176,7 @@ class WatermarkOperator(StreamOperator):
         self._cadence.before_batch(self.output)
         self.output.emit_batch(batch)
         self._generator.on_batch(batch)
-        self._cadence.after_batch(self.output)
+        self._cadence.after_batch(self.output, batch.num_rows)
         self._arm()
 
     def process_watermark(self, watermark: Watermark) -> None:

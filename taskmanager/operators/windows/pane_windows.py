@@ -142,6 +142,11 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         elif self._is_due(self.watermark_ms):
             self._work = _Work(Watermark(self.watermark_ms))
 
+    @property
+    def keeps_rows_for_ms(self) -> int | None:
+        """The length of a window."""
+        return None if self._by_clock else self._geometry.size_ms
+
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:

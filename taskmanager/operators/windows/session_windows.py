@@ -81,6 +81,11 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         elif self._may_be_due(self.watermark_ms):
             self._begin(Watermark(self.watermark_ms))
 
+    @property
+    def keeps_rows_for_ms(self) -> int | None:
+        """The gap: a session may be longer, but has no end that is known before."""
+        return None if self._by_clock else self._gap_ms
+
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:

@@ -13,6 +13,7 @@ import pytest
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.operator_specs import (
@@ -25,6 +26,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     SourceSpec,
     WatermarkSpec,
+    WindowProcessSpec,
 )
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ExecutionState
@@ -136,6 +138,38 @@ def test_a_slow_consumer_stops_the_source_and_memory_stays_bounded() -> None:
 
     assert numbers() == list(range(100))
     assert source.task.metrics().backpressured_ms == 250
+
+
+def test_rows_of_windows_that_cannot_fire_wait_a_moment_in_their_channel() -> None:
+    """A source is 100 s ahead of another one, which is silent: the windows take no more of it for 50 ms, then all."""
+    watermarks = WatermarkStrategy.for_monotonous_timestamps("k")
+    source = ListSource(
+        [[batch(k=[k]) for k in (1, 100_000, 101_000, 102_000)], [batch(k=[k]) for k in (2, 103_000)]], {"s1": 1}
+    )
+    windows = WindowProcessSpec(
+        ("k",), "k", TumblingEventTimeWindows(1_000), lambda _key, _window, rows: rows, form="batches"
+    )
+    job = LocalJob(
+        [
+            Operator("src", SourceSpec(source, source.spec_splits(), watermarks), parallelism=2),
+            Operator("windows", windows, [edge(0, Partitioning.HASH, ["k"])]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(1)]),
+        ]
+    ).run()
+    task = job.find("windows")
+    assert task.task.metrics().records_in == 3, "one row of each, and the one that was seen to be far ahead"
+    assert job.step(task) is ProgressKind.HELD
+    assert task.wake_at_ms == job.now_ms + 50
+
+    job.advance(49)
+    assert task.task.metrics().records_in == 3
+    job.advance(1)
+    assert task.task.metrics().records_in == 5
+    assert task.task.metrics().idle_ms >= 50
+    Gates.opened.add("s1")
+    job.run_to_end()
+
+    assert numbers() == [1, 2, 100_000, 101_000, 102_000, 103_000]
 
 
 class Statuses(StreamOperator):

@@ -16,6 +16,7 @@ from snapline.dataflow.elements import (
     EndOfPartition,
     StreamElement,
     Watermark,
+    WatermarkStatus,
 )
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import QueueFigures
@@ -25,6 +26,7 @@ from snapline.taskmanager.checkpointing.handler_factory import checkpoint_barrie
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog, ElementFrame, InputChannelInfo
 from snapline.taskmanager.network.channels.input_channel import InputChannelCore
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
+from snapline.taskmanager.network.channels.lead_limit import LOOK_MS
 from tests.unit.taskmanager.checkpointing.recorded_handler import RecordedCalls
 
 UNALIGNED = CheckpointOptions(alignment=AlignmentType.UNALIGNED)
@@ -83,9 +85,9 @@ class Channel:
         self.core.release()
 
 
-def gate_of(count: int, index: int = 0) -> tuple[InputGate, list[Channel]]:
+def gate_of(count: int, index: int = 0, *, tolerated_lead_ms: int | None = None) -> tuple[InputGate, list[Channel]]:
     channels = [Channel() for _ in range(count)]
-    gate = InputGate(index, channels)
+    gate = InputGate(index, channels, tolerated_lead_ms)
     for channel_index, channel in enumerate(channels):
         channel.gate, channel.index = gate, channel_index
     return gate, channels
@@ -132,6 +134,68 @@ def test_no_channel_waits_for_ever_for_one_that_is_behind() -> None:
     taken = [gate.poll_next().channel.channel_index for _ in range(64)]  # type: ignore[union-attr]
 
     assert [taken.count(index) for index in range(3)] == [4, 4, 56]
+
+
+def far_apart() -> tuple[InputGate, Channel, Channel]:
+    """A gate that tolerates a lead of 20 s, and two channels of which the first is ahead by 90 s."""
+    gate, (ahead, behind) = gate_of(2, tolerated_lead_ms=20_000)
+    ahead.arrive(Watermark(100_000))
+    behind.arrive(Watermark(10_000))
+    drain(gate)
+    return gate, ahead, behind
+
+
+def test_a_channel_far_ahead_waits_for_one_that_has_nothing_yet() -> None:
+    """Its rows would fill windows that cannot fire before the other has come there."""
+    gate, ahead, behind = far_apart()
+    ahead.arrive(batch(1))
+    assert gate.poll_next(1_000) is None
+    assert gate.waits_until_ms == 1_000 + LOOK_MS
+
+    behind.arrive(batch(2), Watermark(90_000))
+    assert drain(gate) == [2, Watermark(90_000), 1]
+    assert gate.waits_until_ms is None
+
+
+def test_a_channel_far_ahead_does_not_wait_for_one_that_stays_silent() -> None:
+    """It goes on at the time that the gate has said, and from then on."""
+    gate, ahead, _ = far_apart()
+    ahead.arrive(batch(1), batch(2))
+    assert gate.poll_next(1_000) is None
+
+    assert shown(gate.poll_next(1_000 + LOOK_MS).element) == 1  # type: ignore[union-attr]
+    assert shown(gate.poll_next(1_000 + LOOK_MS).element) == 2  # type: ignore[union-attr]
+    assert gate.poll_next(1_000 + LOOK_MS) is None
+    assert gate.waits_until_ms is None
+
+
+def test_no_barrier_waits_for_a_channel_that_is_behind() -> None:
+    """Neither one that overtakes, nor one that the others stand at already."""
+    gate, ahead, _ = far_apart()
+    ahead.arrive(batch(1), CheckpointBarrier(CheckpointID(1), 0, UNALIGNED))
+    assert shown(gate.poll_next(1_000).element) == CheckpointBarrier(CheckpointID(1), 0, UNALIGNED)  # type: ignore[union-attr]
+
+    gate, ahead, behind = far_apart()
+    aligned = CheckpointBarrier(CheckpointID(1), 0, CheckpointOptions())
+    behind.arrive(aligned)
+    ahead.arrive(batch(1), aligned)
+    assert gate.poll_next(1_000).channel.channel_index == 1  # type: ignore[union-attr]
+    gate.block_consumption(1)
+    assert drain(gate) == [1, aligned]
+
+
+def test_a_channel_that_went_idle_is_not_waited_for() -> None:
+    """Until it has rows again."""
+    gate, ahead, behind = far_apart()
+    behind.arrive(WatermarkStatus.IDLE)
+    drain(gate)
+    ahead.arrive(batch(1))
+    assert drain(gate) == [1]
+
+    behind.arrive(WatermarkStatus.ACTIVE)
+    drain(gate)
+    ahead.arrive(batch(2))
+    assert gate.poll_next(1_000) is None
 
 
 def test_a_channel_without_watermarks_is_not_behind() -> None:

@@ -69,8 +69,8 @@ def test_ended_channel_takes_part_no_longer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_never_back_and_never_beyond_an_active_channel(seed: int) -> None:
-    """Random statuses and watermarks, against the two rules."""
+def test_never_back_never_beyond_an_active_channel_and_as_far_as_that(seed: int) -> None:
+    """Random statuses and watermarks, against the three rules."""
     draw, count = random.Random(seed), 4
     valve = StatusWatermarkValve(count)
     reached = [MIN_WATERMARK_MS] * count
@@ -88,9 +88,13 @@ def test_never_back_and_never_beyond_an_active_channel(seed: int) -> None:
         else:
             mark = draw.randrange(1_000)
             outputs = valve.input_watermark(channel, Watermark(mark))
+            rises = active[channel] and mark > reached[channel]
             if active[channel]:
                 reached[channel] = max(reached[channel], mark)
                 joined[channel] = joined[channel] or reached[channel] >= last
+            risen = [reached[n] for n in range(count) if joined[n] and active[n]]
+            said = max([output.timestamp_ms for output in outputs if isinstance(output, Watermark)], default=last)
+            assert not rises or not risen or said >= min(risen)
         for output in outputs:
             if isinstance(output, Watermark):
                 assert output.timestamp_ms > last

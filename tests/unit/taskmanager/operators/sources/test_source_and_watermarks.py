@@ -16,7 +16,7 @@ from snapline.dataflow.graph.operator_specs import SourceSpec, WatermarkSpec
 from snapline.dataflow.ids import JobID
 from snapline.taskmanager.operators.base.event_time import create_tracker
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
-from snapline.taskmanager.operators.sources.watermark_operator import WatermarkCadence, WatermarkOperator
+from snapline.taskmanager.operators.sources.watermark_operator import ROWS_BETWEEN, WatermarkCadence, WatermarkOperator
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 from tests.unit.taskmanager.task.local_job import ListSource
@@ -351,11 +351,25 @@ def test_a_watermark_that_is_nearly_due_leaves_with_the_rows() -> None:
     for at_ms in (1_000, 1_098, 1_179, 1_196, 1_294, 1_392):
         time.advance(at_ms)
         tracker.on_batch(pa.record_batch({"at": pa.array([at_ms], pa.int64())}))
-        cadence.after_batch(output)
+        cadence.after_batch(output, 1)
     assert emitted == [(at_ms, Watermark(at_ms - 1)) for at_ms in (1_000, 1_196, 1_392)]
     time.advance(1_591)
     cadence.on_time(output)
     assert len(emitted) == 3, "without rows it waits for its time"
+
+
+def test_many_rows_bring_the_next_watermark_before_its_time() -> None:
+    """A source of 80 million events a second filled eight windows of ten seconds in the 200 ms for which it kept the
+    watermark that would have ended them."""
+    time, emitted = TaskProcessingTime(), list[Any]()
+    tracker = create_tracker(WatermarkStrategy.for_monotonous_timestamps("at"))
+    cadence = WatermarkCadence(tracker, time, 200, 0)
+    output: Any = SimpleNamespace(emit_watermark=lambda watermark: emitted.append((time.now_ms(), watermark)))
+    for at_ms in range(1_000, 1_010):
+        time.advance(at_ms)
+        tracker.on_batch(pa.record_batch({"at": pa.array([at_ms], pa.int64())}))
+        cadence.after_batch(output, ROWS_BETWEEN // 4)
+    assert emitted == [(at_ms, Watermark(at_ms - 1)) for at_ms in (1_000, 1_004, 1_008)]
 
 
 def test_a_watermark_that_left_alone_goes_with_the_next_rows() -> None:
@@ -370,7 +384,7 @@ def test_a_watermark_that_left_alone_goes_with_the_next_rows() -> None:
         time.advance(at_ms)
         if at_ms in rows:
             tracker.on_batch(pa.record_batch({"at": pa.array([at_ms], pa.int64())}))
-            cadence.after_batch(output)
+            cadence.after_batch(output, 1)
         elif cadence.wake_at_ms is not None and at_ms >= cadence.wake_at_ms:
             cadence.on_time(output)
     assert emitted == [1_000, 1_200, 1_260, 1_460, 1_660, 1_860]
