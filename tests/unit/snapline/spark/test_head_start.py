@@ -118,7 +118,9 @@ def test_what_nobody_has_asked_for_ends_at_the_close():
     begun.java_is_there(needs_daemon=True)
     assert WAITS_AT_VARIABLE not in os.environ
     begun.close()
-    assert daemon.returncode == 0
+    assert daemon.returncode in (0, -signal.SIGKILL), (
+        "it ends by itself, and is killed where it has not begun to listen"
+    )
     assert coordinator.last_words == "killed by SIGKILL"
 
 
