@@ -1,13 +1,14 @@
 """How far the channels of an edge are in event time, and when one that is ahead waits for the one that is behind.
 
-What a channel is ahead of the others lies in windows and joins until they have come there, and is in every snapshot.
-So a channel that is ahead by more than its operator finds tolerable is not read for a moment, although the one that is
+What a channel is ahead of the others lies in windows and joins until they have come there, and is in every snapshot. So
+a channel that is ahead by more than its operator finds tolerable is not read for a moment, although the one that is
 behind has nothing to read: its producer waits meanwhile, and leaves the processor to others. Decides when that is worth
 it: as long as the one behind catches up so fast that it is there within ten looks. Where it does not, because its rows
 come slowly or are of another time altogether, twice the lead is tolerated from then on, until the lead has become less
-by itself. Channels that have ended, are idle, or have said no watermark yet, are never waited for. Pure: it knows
-neither rows nor threads. Flink's watermark alignment holds sources back for good where the user asks for it; this holds
-channels back for half a second at most, and needs no asking.
+by itself. All waits together take a fifth of the time at most, so that a source which is slower for good does not set
+the pace of the others. Channels that have ended, are idle, or have said no watermark yet, are never waited for. Pure:
+it knows neither rows nor threads. Flink's watermark alignment holds sources back for good where the user asks for it;
+this holds channels back for half a second at most, and needs no asking.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ LOOK_MS = 50
 LOOKS = 10
 """A wait has so many looks at most: at each, the one that is behind has to have made good this part of what it was
 behind."""
+
+
+MOST_MS = LOOKS * LOOK_MS
+"""So much may be waited without a pause, if nobody has waited for a while."""
+EARNING = 4
+"""A millisecond of waiting is earned by so many without."""
 
 
 class LeadLimit:
@@ -41,6 +48,10 @@ class LeadLimit:
         """The highest watermark of all."""
         self._look_ms: int | None = None
         """When the next look at the wait is due; None: nobody waits."""
+        self._left_ms = float(MOST_MS)
+        """So much may be waited still."""
+        self._asked_ms: int | None = None
+        """When the gate asked last."""
         self._wanted_lead_ms = 0
         """The greatest lead with which the wait goes on at the next look."""
         self._step_ms = 0
@@ -81,7 +92,14 @@ class LeadLimit:
     def wait_until(self, first: Collection[int], line: Collection[int], now_ms: int) -> int | None:
         """Until when no channel is read; None: they are read now. `line`: all that have something to read. `first`:
         some of them, of which the next would be."""
-        self._look_ms = self._next_look_ms(first, line, now_ms)
+        passed_ms = 0 if self._asked_ms is None else max(0, now_ms - self._asked_ms)
+        self._asked_ms = now_ms
+        if self._look_ms is None:
+            self._left_ms = min(MOST_MS, self._left_ms + passed_ms / EARNING)
+        else:
+            self._left_ms -= passed_ms
+        may_wait = self._left_ms >= (LOOK_MS if self._look_ms is None else 0)
+        self._look_ms = self._next_look_ms(first, line, now_ms) if may_wait else None
         return self._look_ms
 
     def _next_look_ms(self, first: Collection[int], line: Collection[int], now_ms: int) -> int | None:

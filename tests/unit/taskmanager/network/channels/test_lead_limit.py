@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snapline.dataflow.elements import MAX_WATERMARK_MS
-from snapline.taskmanager.network.channels.lead_limit import LOOK_MS, LOOKS, LeadLimit
+from snapline.taskmanager.network.channels.lead_limit import LOOK_MS, LOOKS, MOST_MS, LeadLimit
 
 TOLERATED_MS = 20_000
 
@@ -59,6 +59,7 @@ def test_a_lead_that_grows_costs_a_look_each_time_that_it_doubles() -> None:
     for second in range(1, 100_000):
         limit.rises(0, 1_000 * second)
         limit.rises(1, second)
+        now_ms += 1
         while (until_ms := limit.wait_until([0], [0], now_ms)) is not None:
             lost_ms, now_ms = lost_ms + until_ms - now_ms, until_ms
 
@@ -88,6 +89,19 @@ def test_no_wait_is_longer_than_its_looks() -> None:
         limit.rises(1, 98_000 * step)
 
     assert now_ms <= (LOOKS + 1) * LOOK_MS
+
+
+def test_a_source_at_half_the_pace_takes_a_fifth_of_the_others_time_at_most() -> None:
+    """The one behind catches up at each look, so that the other would wait for half of the time, for good."""
+    limit, reached, waited_ms = limit_of(21_000, 1_000), [21_000, 1_000], 0
+    for now_ms in range(0, 60_000, 10):
+        held = limit.wait_until([0], [0], now_ms) is not None
+        waited_ms += 10 * held
+        for channel, pace_ms in ((0, 0 if held else 4_000), (1, 2_000)):
+            reached[channel] += pace_ms
+            limit.rises(channel, reached[channel])
+
+    assert 0 < waited_ms <= 60_000 // 5 + MOST_MS
 
 
 def test_channels_that_are_idle_over_or_unknown_are_not_waited_for() -> None:
