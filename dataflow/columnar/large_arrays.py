@@ -27,14 +27,3 @@ def copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     copy = empty_array(len(array), array.dtype)
     np.copyto(copy, array)
     return copy
-
-
-def joined(pieces: list[Any]) -> memoryview:
-    """All bytes of these buffers. Other threads of Python run meanwhile, unlike with `bytes.join`."""
-    views = [np.frombuffer(piece, np.uint8) for piece in pieces if len(piece)]
-    whole = empty_array(sum(len(view) for view in views), np.uint8)
-    position = 0
-    for view in views:
-        np.copyto(whole[position : position + len(view)], view)
-        position += len(view)
-    return memoryview(whole.data).toreadonly()

@@ -32,7 +32,7 @@ import pyarrow as pa
 import xxhash
 
 from snapline.dataflow.api.state import StateDescriptor, StateError, StateKind, descriptor_of
-from snapline.dataflow.columnar.large_arrays import joined
+from snapline.dataflow.columnar.message_buffer import MessageBuffer
 from snapline.dataflow.columnar.validated import DAMAGE, check_names, validated
 from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 
@@ -206,16 +206,11 @@ def encode_keyed_state(
     schema_bytes = schema.serialize()
     bounds = block_bounds(offsets)
     header_size = _FIXED.size + 8 * len(offsets) + _BLOCK.size * len(bounds) + len(schema_bytes)
-    position = _PREFIX.size + header_size
-    pieces: list[bytes | pa.Buffer] = []
+    file = MessageBuffer(_PREFIX.size + header_size, schema, _ALIGNMENT)
     blocks: list[bytes] = []
     for first, end in bounds:
-        padding = -position % _ALIGNMENT
-        body = read_rows(first, end).serialize()
-        pieces += [bytes(padding), body]
-        position += padding
-        blocks.append(_BLOCK.pack(first, end - first, position, body.size, xxhash.xxh64_intdigest(body)))
-        position += body.size
+        position, body = file.append(read_rows(first, end), rows_to_come=int(offsets[-1]) - end)
+        blocks.append(_BLOCK.pack(first, end - first, position, len(body), xxhash.xxh64_intdigest(body)))
     header = b"".join(
         [
             _FIXED.pack(max_parallelism, key_group_range.start, key_group_range.end, len(bounds), len(schema_bytes)),
@@ -225,7 +220,7 @@ def encode_keyed_state(
         ]
     )
     prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(header), xxhash.xxh64_intdigest(header))
-    return joined([prefix, header, *pieces])
+    return file.finished(prefix + header)
 
 
 def read_header(read_range: ReadRange) -> KeyedStateHeader:

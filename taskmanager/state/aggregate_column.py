@@ -151,9 +151,9 @@ class AggregateColumn(Column):
     def occupied(self, high_water: int) -> BoolArray:
         return self.counts[:high_water] > 0
 
-    def freeze(self, high_water: int) -> FrozenColumn:
+    def freeze(self, high_water: int, *, stays: bool = False) -> FrozenColumn:
         totals = [self.totals[name] for name in self._names]
-        return _FrozenAggregates(self.data_type, self._guard.freeze([self.counts, *totals], high_water))
+        return _FrozenAggregates(self.data_type, self._guard.freeze([self.counts, *totals], high_water, stays=stays))
 
     def _nothing(self, name: str) -> float | int:
         """What leaves the other operand as it is."""

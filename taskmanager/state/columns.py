@@ -41,7 +41,7 @@ from snapline.dataflow.columnar.kernel import (
     kernel,
 )
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
-from snapline.taskmanager.state.index.slots import Slots, grow_in_place, grown
+from snapline.taskmanager.state.index.slots import Slots, grow_in_place
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _ALL: BoolArray = np.zeros(0, np.bool_)
@@ -112,8 +112,8 @@ class Column(ABC):
         """For each slot below, whether it has a value. Not to be kept: it may change with the column."""
 
     @abstractmethod
-    def freeze(self, high_water: int) -> FrozenColumn:
-        """The values below `high_water` as they are now, unmoved by what comes later."""
+    def freeze(self, high_water: int, *, stays: bool = False) -> FrozenColumn:
+        """The values below `high_water` as they are now, unmoved by what comes later. `stays`: as for CopyOnWrite."""
 
 
 class NumpyColumn(Column):
@@ -156,8 +156,8 @@ class NumpyColumn(Column):
     def occupied(self, high_water: int) -> BoolArray:
         return self.valid[:high_water]
 
-    def freeze(self, high_water: int) -> FrozenColumn:
-        return _FrozenNumbers(self._guard.freeze([self.values, self.valid], high_water), self.data_type)
+    def freeze(self, high_water: int, *, stays: bool = False) -> FrozenColumn:
+        return _FrozenNumbers(self._guard.freeze([self.values, self.valid], high_water, stays=stays), self.data_type)
 
 
 class _FrozenNumbers:
@@ -167,8 +167,8 @@ class _FrozenNumbers:
         self._frozen, self._type = frozen, data_type
 
     def get(self, slots: Slots) -> pa.Array:
-        values, valid = self._frozen.arrays()
-        return fixed_array(gather_values(values, slots), gather_values(valid, slots), self._type)
+        values, valid = self._frozen.at(slots)
+        return fixed_array(values, valid, self._type)
 
     def occupied(self) -> BoolArray:
         return self._frozen.arrays()[1]
@@ -210,9 +210,9 @@ class StructColumn(Column):
     def occupied(self, high_water: int) -> BoolArray:
         return self.valid[:high_water]
 
-    def freeze(self, high_water: int) -> FrozenColumn:
-        children = [child.freeze(high_water) for child in self.children]
-        return _FrozenStruct(self.data_type, children, self._guard.freeze([self.valid], high_water))
+    def freeze(self, high_water: int, *, stays: bool = False) -> FrozenColumn:
+        children = [child.freeze(high_water, stays=stays) for child in self.children]
+        return _FrozenStruct(self.data_type, children, self._guard.freeze([self.valid], high_water, stays=stays))
 
 
 class _FrozenStruct:
@@ -222,7 +222,7 @@ class _FrozenStruct:
         self._type, self._children, self._frozen = data_type, children, frozen
 
     def get(self, slots: Slots) -> pa.Array:
-        valid = gather_values(self.occupied(), slots)
+        valid = self._frozen.at(slots)[0]
         return _struct_array(self._type, [child.get(slots) for child in self._children], valid)
 
     def occupied(self) -> BoolArray:
@@ -237,7 +237,7 @@ class ArrowColumn(Column):
     cost a constant per value, amortised.
     """
 
-    __slots__ = ("_guard", "_log", "_positions", "_rewrite_at", "_starts", "data_type")
+    __slots__ = ("_ends", "_guard", "_log", "_rewrite_at", "_starts", "data_type")
 
     def __init__(self, data_type: pa.DataType, capacity: int = 64) -> None:
         self.data_type = data_type
@@ -245,39 +245,40 @@ class ArrowColumn(Column):
         self._rewrite_at = _COMPACT_ROWS
         """Rows in the log at which it is looked at again."""
         self._starts: list[int] = [0]  # of each piece, and of the next
-        self._positions: Int64Array = np.full(capacity, -1, np.int64)
+        self._ends: Int64Array = np.zeros(capacity, np.int64)
+        """The number of values in the log up to each slot's own; 0 for a slot that has none."""
         self._guard = CopyOnWrite()
 
     def grow(self, capacity: int) -> None:
-        self._positions = grown(self._positions, capacity, -1)
+        grow_in_place(self, "_ends", capacity)
 
     def get(self, slots: Slots) -> pa.Array:
-        return _take(self._log, self._starts, self._positions[slots], self.data_type)
+        return _take(self._log, self._starts, self._ends[slots] - 1, self.data_type)
 
     def put(self, slots: Slots, values: pa.Array) -> None:
         if len(values) == 0:
             return
         first = self._starts[-1]
-        positions = np.arange(first, first + len(values), dtype=np.int64)
+        ends = np.arange(first + 1, first + 1 + len(values), dtype=np.int64)
         valid = validity(values)
         if valid is not None:
-            positions[~valid] = -1
+            ends[~valid] = 0
         self._guard.before_write(slots)
-        self._positions[slots] = positions
+        self._ends[slots] = ends
         self._append(_compact(values))
         if self._starts[-1] >= self._rewrite_at:
             self._rewrite()
 
     def clear(self, slots: Slots) -> None:
         self._guard.before_write(slots)
-        self._positions[slots] = -1
+        self._ends[slots] = 0
 
     def occupied(self, high_water: int) -> BoolArray:
-        return self._positions[:high_water] >= 0
+        return self._ends[:high_water] > 0
 
-    def freeze(self, high_water: int) -> FrozenColumn:
-        positions = self._guard.freeze([self._positions], high_water)
-        return _FrozenLog(list(self._log), list(self._starts), positions, self.data_type)
+    def freeze(self, high_water: int, *, stays: bool = False) -> FrozenColumn:
+        ends = self._guard.freeze([self._ends], high_water, stays=stays)
+        return _FrozenLog(list(self._log), list(self._starts), ends, self.data_type)
 
     def _append(self, piece: pa.Array) -> None:
         self._log.append(piece)
@@ -291,21 +292,21 @@ class ArrowColumn(Column):
 
     def _rewrite(self) -> None:
         """Keep what slots point at, if that is less than half of the log."""
-        used = np.flatnonzero(self._positions >= 0).astype(np.int32)
+        used = np.flatnonzero(self._ends).astype(np.int32)
         self._rewrite_at = 2 * len(used) + _COMPACT_ROWS
         if self._starts[-1] < self._rewrite_at:
             return
         size_bytes = sum(piece.nbytes for piece in self._log)
         rows = max(1, self._starts[-1] * _PIECE_BYTES // max(1, 2 * size_bytes))
-        old = self._positions[used]
+        old = self._ends[used] - 1
         parts = range(0, len(used), rows)
         self._log, log = [], self._log
         self._starts, starts = [0], self._starts
         for first in parts:
             self._log.append(_take(log, starts, old[first : first + rows], self.data_type))
             self._starts.append(self._starts[-1] + len(self._log[-1]))
-        self._positions = self._positions.copy()  # the old one may be frozen
-        self._positions[used] = np.arange(len(used), dtype=np.int64)
+        self._ends = self._ends.copy()  # the old one may be frozen
+        self._ends[used] = np.arange(1, len(used) + 1, dtype=np.int64)
 
 
 class _FrozenLog:
@@ -315,10 +316,10 @@ class _FrozenLog:
         self._log, self._starts, self._frozen, self._type = log, starts, frozen, data_type
 
     def get(self, slots: Slots) -> pa.Array:
-        return _take(self._log, self._starts, self._frozen.arrays()[0][slots], self._type)
+        return _take(self._log, self._starts, self._frozen.at(slots)[0] - 1, self._type)
 
     def occupied(self) -> BoolArray:
-        occupied: BoolArray = self._frozen.arrays()[0] >= 0
+        occupied: BoolArray = self._frozen.arrays()[0] > 0
         return occupied
 
 

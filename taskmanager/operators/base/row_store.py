@@ -8,16 +8,18 @@ of an owner are a list of structs. Mirrors Flink's ListState and MapState in joi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.column_types import kept_schema
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.columns import FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
-from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
+from snapline.taskmanager.state.index.slots import SlotAllocator, Slots, grow_in_place
 
 
 def rows_type(schema: pa.Schema) -> pa.DataType:
@@ -67,9 +69,7 @@ class RowStore:
         capacity = self._allocator.capacity
         if capacity > len(self.owner_of):
             self._chains.grow_entries(capacity)
-            owners = np.zeros(capacity, np.int32)
-            owners[: len(self.owner_of)] = self.owner_of
-            self.owner_of = owners
+            grow_in_place(self, "owner_of", capacity)
             for column in self._columns:
                 column.grow(capacity)
 
@@ -100,6 +100,12 @@ class RowStore:
     def column(self, name: str, rows: Slots) -> pa.Array:
         """Return one column of the rows with these numbers."""
         return self._columns[self.schema.get_field_index(name)].get(rows)
+
+    def numbers(self, name: str) -> np.ndarray[Any, Any]:
+        """The values of a column of numbers by the row's number, valid until the next change."""
+        column = self._columns[self.schema.get_field_index(name)]
+        check(isinstance(column, NumpyColumn), f"{name} is not a column of numbers")
+        return column.values
 
     def remove(self, rows: Slots) -> None:
         """Forget rows, each named once."""
@@ -132,7 +138,7 @@ class RowStore:
     def freeze(self, high_water: int) -> FrozenColumn:
         """As it is now, a column of `type` by owner."""
         used = self._allocator.high_water
-        columns = [column.freeze(used) for column in self._columns]
+        columns = [column.freeze(used, stays=True) for column in self._columns]
         return _FrozenRows(self._chains.freeze(high_water, used), columns, self.type)
 
     def restore(self, owners: Slots, values: pa.Array) -> Slots:

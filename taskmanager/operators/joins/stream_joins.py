@@ -58,11 +58,16 @@ class _JoinOperator(IncrementalKeyedOperator):
         self._late_output_tag = late_output_tag
         self._rows: list[TimedRows] = []
 
+    @property
+    def keeps_by_time(self) -> bool:
+        """Whether rows are forgotten, or joined, when the watermark has reached their time."""
+        return True
+
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
     ) -> None:
         self._rows = [
-            TimedRows(name, side.schema, due_of)
+            TimedRows(name, side.schema, due_of, has_calendar=self.keeps_by_time)
             for name, side, due_of in zip(SIDE_NAMES, self._sides, self.due_times(), strict=True)
         ]
         for state in self._rows:
@@ -113,6 +118,10 @@ class IntervalJoinOperator(_JoinOperator):
 
         # a left row can meet right rows up to time + upper; a right row left rows up to time - lower
         self._reaches = (max(self._upper_ms, 0), max(-self._lower_ms, 0))
+
+    @property
+    def keeps_by_time(self) -> bool:
+        return self._bounded
 
     @property
     def keeps_rows_for_ms(self) -> int | None:

@@ -16,11 +16,12 @@ from snapline.dataflow.api.state import ListStateDescriptor
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.deadline_buckets import Calendar
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.state.adopted_state import AdoptedState, elements_of
 from snapline.taskmanager.state.columns import FrozenColumn
-from snapline.taskmanager.state.index.slots import Slots, grown
+from snapline.taskmanager.state.index.slots import Slots
 
 TIME = "__time"
 BUCKET_MS = 1_000
@@ -30,20 +31,29 @@ class TimedRows(AdoptedState):
     """Rows by key, with times."""
 
     def __init__(
-        self, name: str, schema: pa.Schema, due_of: Callable[[pa.Array, Int64Array], Int64Array] | None = None
+        self,
+        name: str,
+        schema: pa.Schema,
+        due_of: Callable[[pa.Array, Int64Array], Int64Array] | None = None,
+        *,
+        has_calendar: bool = True,
     ) -> None:
-        """`due_of`: when keys are due, from their lists and the times of all elements; not given: never."""
+        """`due_of`: when keys are due, from their lists and the times of all elements; not given: never.
+        `has_calendar`: whether anybody asks for rows by their time."""
         self._due_of = due_of
         self.schema = kept_schema(schema)
         self._store = RowStore(pa.schema([*self.schema, pa.field(TIME, pa.int64())]))
         self.descriptor: ListStateDescriptor = ListStateDescriptor(name, pa.struct(list(self._store.schema)))
-        self.times: Int64Array = np.zeros(64, np.int64)
-        """Event time of each row, by the row's number."""
-        self._calendar = Calendar(BUCKET_MS)
+        self._calendar = Calendar(BUCKET_MS) if has_calendar else None
 
     def __len__(self) -> int:
         """Return how many rows are kept."""
         return len(self._store)
+
+    @property
+    def times(self) -> Int64Array:
+        """Event time of each row, by the row's number, valid until the next change."""
+        return self._store.numbers(TIME)
 
     def add(self, slots: Slots, times: Int64Array, batch: pa.RecordBatch) -> Slots:
         """Append rows to their keys'; returns their numbers."""
@@ -54,10 +64,9 @@ class TimedRows(AdoptedState):
         return rows
 
     def _note(self, rows: Slots, times: Int64Array) -> None:
-        self.times = grown(self.times, self._store.capacity)
-        self.times[rows] = times
-        self._calendar.grow(self._store.capacity)
-        self._calendar.remind(rows, times)
+        if self._calendar is not None:
+            self._calendar.grow(self._store.capacity)
+            self._calendar.remind(rows, times)
 
     def rows_of(self, slots: Slots) -> tuple[Int64Array, Slots]:
         """(offsets, rows) of keys, oldest arrival first."""
@@ -78,15 +87,17 @@ class TimedRows(AdoptedState):
 
     def earliest_ms(self) -> int | None:
         """No row in the calendar is older than this; None without rows."""
-        return self._calendar.earliest_ms()
+        return self._calendar.earliest_ms() if self._calendar is not None else None
 
     def up_to(self, time_ms: int) -> Slots:
         """Take the rows at or before a time out of the calendar; they stay until `remove`."""
-        return self._calendar.take(time_ms, lambda rows: self.times[rows] <= time_ms)
+        calendar = check(self._calendar, "these rows were to be kept whatever the time")
+        return calendar.take(time_ms, lambda rows: self.times[rows] <= time_ms)
 
     def remove(self, rows: Slots) -> None:
         """Forget rows, each named once."""
-        self._calendar.forget(rows)
+        if self._calendar is not None:
+            self._calendar.forget(rows)
         self._store.remove(rows)
 
     # --- AdoptedState -------------------------------------------------------------------------------------------------

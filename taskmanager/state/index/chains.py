@@ -15,21 +15,23 @@ from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.state.index.copy_on_write import CopyOnWrite, FrozenArrays
-from snapline.taskmanager.state.index.slots import Slots, grown
+from snapline.taskmanager.state.index.slots import Slots, grow_in_place
 
 _END = -1
+"""In place of the entry after the last, or before the first. What no count and no chain vouches for means nothing."""
 
 
 @kernel(VOID(RO_I32s, RO_I32s, I32s, I32s, I32s, I32s, I32s))
 def _append(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, following: Any, preceding: Any) -> None:
     for row in range(slots.shape[0]):
         slot, entry = slots[row], entries[row]
-        tail = tails[slot]
         following[entry] = _END
-        preceding[entry] = tail
-        if tail == _END:
+        if counts[slot] == 0:
+            preceding[entry] = _END
             heads[slot] = entry
         else:
+            tail = tails[slot]
+            preceding[entry] = tail
             following[tail] = entry
         tails[slot] = entry
         counts[slot] += 1
@@ -60,31 +62,32 @@ def _unlink(slots: Any, entries: Any, heads: Any, tails: Any, counts: Any, follo
         counts[slot] -= 1
 
 
-@kernel(I64(RO_I32s, I32s, I32s, I32s, RO_I32s, I32s))
-def _cut(slots: Any, heads: Any, tails: Any, counts: Any, following: Any, entries: Any) -> int:
+@kernel(I64(RO_I32s, RO_I32s, I32s, RO_I32s, I32s))
+def _cut(slots: Any, heads: Any, counts: Any, following: Any, entries: Any) -> int:
     """Empty the chains; what was in them goes into `entries`. Returns how many that are."""
     found = 0
     for row in range(slots.shape[0]):
         slot = slots[row]
         entry = heads[slot]
-        while entry != _END:
+        for _ in range(counts[slot]):
             entries[found] = entry
             found += 1
             entry = following[entry]
-        heads[slot] = tails[slot] = _END
         counts[slot] = 0
     return found
 
 
-@kernel(I64(RO_I32s, RO_I64s, RO_I64s, RO_I32s, RO_I32s, RO_I64s, I32s, I32s))
-def _find(slots: Any, lows: Any, highs: Any, heads: Any, following: Any, values: Any, rows: Any, entries: Any) -> int:
+@kernel(I64(RO_I32s, RO_I64s, RO_I64s, RO_I32s, RO_I32s, RO_I32s, RO_I64s, I32s, I32s))
+def _find(
+    slots: Any, lows: Any, highs: Any, heads: Any, counts: Any, following: Any, values: Any, rows: Any, entries: Any
+) -> int:
     """The entries of each row's slot whose value lies between the row's bounds, which are empty where there are none.
     Returns how many there are, also when there is no room for all of them."""
     found = 0
     room, bounded = rows.shape[0], lows.shape[0] > 0
     for row in range(slots.shape[0]):
         entry = heads[slots[row]]
-        while entry != _END:
+        for _ in range(counts[slots[row]]):
             if not bounded or lows[row] <= values[entry] <= highs[row]:
                 if found < room:
                     rows[found] = row
@@ -100,30 +103,29 @@ class Chains:
     __slots__ = ("_entry_guard", "_following", "_heads", "_preceding", "_slot_guard", "_tails", "counts")
 
     def __init__(self, capacity: int = 64) -> None:
-        self._heads: Slots = np.full(capacity, _END, np.int32)
-        self._tails: Slots = np.full(capacity, _END, np.int32)
+        self._heads: Slots = np.zeros(capacity, np.int32)
+        self._tails: Slots = np.zeros(capacity, np.int32)
         self.counts: Slots = np.zeros(capacity, np.int32)
-        self._following: Slots = np.full(capacity, _END, np.int32)
-        self._preceding: Slots = np.full(capacity, _END, np.int32)
+        self._following: Slots = np.zeros(capacity, np.int32)
+        self._preceding: Slots = np.zeros(capacity, np.int32)
         self._slot_guard, self._entry_guard = CopyOnWrite(), CopyOnWrite()
 
     def grow_slots(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
-        self._heads = grown(self._heads, capacity, _END)
-        self._tails = grown(self._tails, capacity, _END)
-        self.counts = grown(self.counts, capacity)
+        for name in ("_heads", "_tails", "counts"):
+            grow_in_place(self, name, capacity)
 
     def grow_entries(self, capacity: int) -> None:
         """Make room for entries below `capacity`."""
-        self._following = grown(self._following, capacity, _END)
-        self._preceding = grown(self._preceding, capacity, _END)
+        for name in ("_following", "_preceding"):
+            grow_in_place(self, name, capacity)
 
     def append(self, slots: Slots, entries: Slots) -> None:
         """Put entries, which are in no chain, at the ends of the chains of these slots, in row order."""
         self._slot_guard.before_write(slots)
         if self._entry_guard.is_needed:
             self._entry_guard.before_write(entries)
-            self._entry_guard.before_write(self._tails[slots])
+            self._entry_guard.before_write(self._tails[slots[self.counts[slots] > 0]])
         _append(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
 
     def entries(self, slots: Slots) -> tuple[Int64Array, Slots]:
@@ -136,7 +138,7 @@ class Chains:
         room = 2 * len(slots)
         while True:
             rows, entries = np.empty(room, np.int32), np.empty(room, np.int32)
-            found = _find(slots, lows, highs, self._heads, self._following, values, rows, entries)
+            found = _find(slots, lows, highs, self._heads, self.counts, self._following, values, rows, entries)
             if found <= room:
                 return rows[:found], entries[:found]
             room = found
@@ -169,7 +171,7 @@ class Chains:
         slots = np.ascontiguousarray(slots, np.int32)
         self._slot_guard.before_write(slots)
         entries = np.empty(int(gather_values(self.counts, slots).sum()), np.int32)
-        return entries[: _cut(slots, self._heads, self._tails, self.counts, self._following, entries)]
+        return entries[: _cut(slots, self._heads, self.counts, self._following, entries)]
 
     def occupied(self, high_water: int) -> BoolArray:
         """For each slot below, whether its chain has entries."""

@@ -5,8 +5,10 @@ time.
 is dropped, `before_write(slots)` copies the pages of these slots that were not copied yet; everybody who writes calls
 it first. The frozen side (an upload thread, once) copies what is live and puts the pages that were kept over it. The
 two never wait for each other: a page is kept before it is noted as kept, noted before it is changed, and the frozen
-side copies before it looks at what is noted, so what it may have read too late is always replaced. An array that grows
-is replaced by a new one, and the old one does not change any more. Mirrors the idea of Flink's CopyOnWriteStateMap.
+side copies before it looks at what is noted, so what it may have read too late is always replaced. Where hardly
+anything below the highest slot is written (rows that come at the end), the frozen side copies nothing at first, and
+takes what it is asked for in the same way. An array that grows lies where it was, or is replaced by a new one, and
+the old one does not change any more. Mirrors the idea of Flink's CopyOnWriteStateMap.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from weakref import ref
 import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, BytesArray
+from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import (
     I64,
     VOID,
@@ -76,10 +79,11 @@ def _put_back(kept: Any, page_bytes: int, source: Any, target: Any) -> None:
 class FrozenArrays:
     """Arrays as they were when they were frozen."""
 
-    __slots__ = ("__weakref__", "_copies", "_high", "_kept", "_live", "_result", "_seen", "_widths")
+    __slots__ = ("__weakref__", "_copies", "_high", "_kept", "_live", "_result", "_seen", "_stays", "_widths")
 
-    def __init__(self, arrays: Sequence[Numbers], high: int, widths: Sequence[int]) -> None:
+    def __init__(self, arrays: Sequence[Numbers], high: int, widths: Sequence[int], *, stays: bool = False) -> None:
         self._high = high
+        self._stays = stays
         self._widths = [array.itemsize * width for array, width in zip(arrays, widths, strict=True)]
         """Bytes for each slot of each array."""
         self._live: list[Numbers] | None = [array[: high * width] for array, width in zip(arrays, widths, strict=True)]
@@ -121,6 +125,19 @@ class FrozenArrays:
             self._live = None
         return self._result
 
+    def at(self, slots: Slots) -> list[Numbers]:
+        """The values of these slots, below `high`, in arrays of one element a slot; in one thread, as `arrays`."""
+        live = self._live
+        slots = np.ascontiguousarray(slots, np.int32)
+        if live is None or not self._stays:
+            return [gather_values(array, slots) for array in self.arrays()]
+        values = [gather_values(array, slots) for array in live]
+        replaced = np.flatnonzero(gather_values(self._kept, slots >> _PAGE_BITS))
+        if len(replaced):
+            for array, copy in zip(values, self._copies, strict=True):
+                array[replaced] = copy.view(array.dtype)[slots[replaced]]
+        return values
+
 
 class CopyOnWrite:
     """The frozen sides of arrays that are indexed by the same slots."""
@@ -130,9 +147,12 @@ class CopyOnWrite:
     def __init__(self) -> None:
         self._frozen: list[ref[FrozenArrays]] = []
 
-    def freeze(self, arrays: Sequence[Numbers], high: int, widths: Sequence[int] | None = None) -> FrozenArrays:
-        """The first `high` slots as they are now. `widths`: elements per slot, 1 if not given."""
-        frozen = FrozenArrays(arrays, high, widths or [1] * len(arrays))
+    def freeze(
+        self, arrays: Sequence[Numbers], high: int, widths: Sequence[int] | None = None, *, stays: bool = False
+    ) -> FrozenArrays:
+        """The first `high` slots as they are now. `widths`: elements per slot, 1 if not given. `stays`: hardly any of
+        these slots is written as long as somebody reads them, so that `at` copies nothing but what it is asked for."""
+        frozen = FrozenArrays(arrays, high, widths or [1] * len(arrays), stays=stays)
         self._frozen = [known for known in self._frozen if _moving(known) is not None]
         self._frozen.append(ref(frozen))
         return frozen

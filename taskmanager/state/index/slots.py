@@ -21,6 +21,8 @@ HIGH, FREE = 0, 1
 NO_SLOT = -1
 MAPPED_BYTES = 1 << 20
 """Arrays from this size on lie in memory mappings of their own."""
+_ROOM = 8
+"""Addresses for so many times what a mapping has to hold at first; they cost nothing."""
 MAX_SLOTS = 2**31 - 1
 
 
@@ -146,9 +148,10 @@ def grow_in_place(owner: Any, name: str, capacity: int) -> None:
     """Make room for `capacity` elements in an array, an attribute of `owner` (or an item, if that is a dictionary); the
     new ones are zero.
 
-    A large array lies in a mapping of its own, which the operating system moves elsewhere when it needs more room:
-    nothing is copied, and new memory is touched only when it is used. While somebody else still looks at the array it
-    is copied."""
+    A large array lies in a mapping of its own, which has addresses for several times as many elements: nothing is
+    copied when it grows, and memory is touched only when it is used. Who still looks at the array as it was before
+    sees what is written to the one that has grown, as without that. When there are no addresses left the operating
+    system moves the mapping elsewhere, or the array is copied, if somebody else looks at it."""
     array = owner[name] if isinstance(owner, dict) else getattr(owner, name)
     if len(array) >= capacity:
         return
@@ -158,19 +161,32 @@ def grow_in_place(owner: Any, name: str, capacity: int) -> None:
         return
     base = array.base
     mapping = base.obj if isinstance(base, memoryview) else base
-    if isinstance(mapping, mmap.mmap) and array.nbytes == len(mapping):
+    if isinstance(mapping, mmap.mmap):
+        if size_bytes <= len(mapping):
+            _set(owner, name, np.frombuffer(mapping, dtype, capacity))
+            return
+        length = len(array)
         _set(owner, name, None)
         del array, base
         try:
-            mapping.resize(size_bytes)
-        except BufferError:  # frozen, for example
-            array = np.frombuffer(mapping, dtype)
+            mapping.resize(_ROOM * size_bytes)
+        except (BufferError, OSError):  # frozen, for example
+            array = np.frombuffer(mapping, dtype, length)
         else:
-            _set(owner, name, np.frombuffer(mapping, dtype))
+            _set(owner, name, np.frombuffer(mapping, dtype, capacity))
             return
-    larger = np.frombuffer(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype)
+    larger = np.frombuffer(_mapped(size_bytes), dtype, capacity)
     larger[: len(array)] = array
     _set(owner, name, larger)
+
+
+def _mapped(size_bytes: int) -> mmap.mmap:
+    """A mapping with room, where the system promises addresses beyond its memory."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        return mmap.mmap(-1, _ROOM * size_bytes, flags=flags)
+    except OSError:
+        return mmap.mmap(-1, size_bytes, flags=flags)
 
 
 def _set(owner: Any, name: str, array: Any) -> None:

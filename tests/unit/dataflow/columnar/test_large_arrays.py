@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from snapline.dataflow.columnar.large_arrays import HUGE_PAGES_BYTES, copied, empty_array, joined
+from snapline.dataflow.columnar.large_arrays import HUGE_PAGES_BYTES, copied, empty_array
 
 
 @pytest.mark.parametrize(
@@ -19,11 +18,3 @@ def test_length_and_content(length: int) -> None:
     array[:] = np.arange(length)
 
     assert np.array_equal(copied(array), np.arange(length))
-
-
-def test_buffers_are_joined() -> None:
-    """Of any kind, empty ones too; the result does not change."""
-    whole = joined([b"ab", b"", pa.py_buffer(b"cd"), memoryview(b"e")])
-
-    assert bytes(whole) == b"abcde" and whole.readonly
-    assert bytes(joined([])) == b""

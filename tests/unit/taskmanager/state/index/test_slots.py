@@ -30,15 +30,27 @@ def test_elements_stay_and_new_ones_are_zero(dtype: type) -> None:
             assert array.flags.writeable and array.flags.c_contiguous and array.dtype == dtype
 
 
-def test_who_looks_at_an_array_keeps_it_as_it_was() -> None:
-    """It is copied then, and writes to the new one do not show in the old one."""
+@pytest.mark.parametrize("somebody_looks", [False, True])
+def test_growth_by_far_keeps_what_was_there(*, somebody_looks: bool) -> None:
+    """Far beyond the addresses that were asked for at first, whether or not somebody else still looks at the array."""
     owner = Owner(np.zeros(10, np.int64))
-    grow_in_place(owner, "array", MAPPED_BYTES)
+    grow_in_place(owner, "array", MAPPED_BYTES // 8)
     owner.array[:] = 1
-    seen = owner.array[: MAPPED_BYTES // 2]
-    grow_in_place(owner, "array", 2 * MAPPED_BYTES)
-    owner.array[:] = 2
-    assert (seen == 1).all()
-    del seen
-    grow_in_place(owner, "array", 4 * MAPPED_BYTES)
-    assert (owner.array[: 2 * MAPPED_BYTES] == 2).all()
+    seen = owner.array[:5] if somebody_looks else None
+    for times in (2, 4, 8, 16, 32):
+        grow_in_place(owner, "array", times * MAPPED_BYTES // 8)
+    owner.array[MAPPED_BYTES // 8 :] = 2
+
+    assert (owner.array[: MAPPED_BYTES // 8] == 1).all()
+    assert (owner.array[MAPPED_BYTES // 8 :] == 2).all() and len(owner.array) == 4 * MAPPED_BYTES
+    assert seen is None or (seen == 1).all()
+
+
+def test_growth_copies_nothing_although_somebody_looks() -> None:
+    """A snapshot reads the array while it doubles: the larger one lies where it lay."""
+    owner = Owner(np.zeros(10, np.int64))
+    grow_in_place(owner, "array", MAPPED_BYTES // 8)
+    seen = owner.array[:5]
+    grow_in_place(owner, "array", MAPPED_BYTES // 4)
+
+    assert np.shares_memory(seen, owner.array)
