@@ -1,7 +1,6 @@
 """Taking rows of Arrow columns by position, faster than `take` for what streams mostly consist of.
 
-Columns of 1, 2, 4 or 8 bytes without nulls go through a kernel; all others through Arrow's `take`, which is twice as
-fast as a kernel of ours for texts.
+Columns of 1, 2, 4 or 8 bytes and texts go through kernels where there are no nulls; all others through Arrow's `take`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from snapline.dataflow.columnar.arrow_columns import (
     numpy_values,
 )
 from snapline.dataflow.columnar.kernel import (
+    I64,
     VOID,
+    I32s,
     I64s,
     RO_I32s,
     RO_I64s,
@@ -32,10 +33,18 @@ from snapline.dataflow.columnar.kernel import (
     U64s,
     copy_bytes,
     kernel,
+    load_u64,
+    prefetch,
+    store_u64,
 )
 from snapline.dataflow.columnar.large_arrays import empty_array
 
 _BOOLEAN = pa.bool_().id
+_TEXTS = frozenset({pa.string().id, pa.binary().id})
+_MOST_BYTES = 2**31 - 1
+"""What 32 bits can say of the length of all texts together."""
+_AHEAD = 16
+"""Memory is asked for so many strings before it is read."""
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -47,21 +56,60 @@ def _gather_fixed(source: Any, rows: Any, target: Any) -> None:
         target[position] = source[rows[position]]
 
 
-@kernel(VOID(RO_I64s, RO_I64s, RO_I32s, I64s))
-def _gather_offsets(starts: Any, ends: Any, rows: Any, target: Any) -> None:
+@kernel(VOID(RO_I64s, RO_I64s, RO_I32s, I64s, I64s))
+def _gather_bounds(starts: Any, ends: Any, rows: Any, begins: Any, offsets: Any) -> None:
     total = 0
-    target[0] = 0
+    offsets[0] = 0
     for position in range(rows.shape[0]):
         row = rows[position]
+        begins[position] = starts[row]
         total += ends[row] - starts[row]
-        target[position + 1] = total
+        offsets[position + 1] = total
 
 
-@kernel(VOID(RO_I64s, RO_U8s, RO_I32s, RO_I64s, U8s))
-def _gather_bytes(starts: Any, data: Any, rows: Any, offsets: Any, target: Any) -> None:
-    for position in range(rows.shape[0]):
-        start = offsets[position]
-        copy_bytes(data, starts[rows[position]], target, start, offsets[position + 1] - start)
+@kernel(VOID(RO_I64s, RO_I32s, I64s, I64s))
+def _gather_spans(spans: Any, rows: Any, begins: Any, offsets: Any) -> None:
+    total, count = 0, rows.shape[0]
+    offsets[0] = 0
+    for position in range(count):
+        if position + _AHEAD < count:
+            prefetch(spans, 2 * np.int64(rows[position + _AHEAD]))
+        begin = 2 * np.int64(rows[position])
+        begins[position] = spans[begin]
+        total += spans[begin + 1] - spans[begin]
+        offsets[position + 1] = total
+
+
+@kernel(I64(RO_I32s, RO_I32s, I64s, I32s))
+def _gather_text_bounds(bounds: Any, rows: Any, begins: Any, offsets: Any) -> int:
+    """Returns the bytes of all texts, whose offsets mean nothing when these are more than they can say."""
+    total, count = 0, rows.shape[0]
+    offsets[0] = 0
+    for position in range(count):
+        if position + _AHEAD < count:
+            prefetch(bounds, np.int64(rows[position + _AHEAD]))
+        row = rows[position]
+        begins[position] = bounds[row]
+        total += bounds[row + 1] - bounds[row]
+        offsets[position + 1] = np.int32(total)
+    return total
+
+
+@kernel(VOID(RO_I64s, RO_U8s, RO_I64s, U8s), VOID(RO_I64s, RO_U8s, RO_I32s, U8s))
+def _gather_bytes(begins: Any, data: Any, offsets: Any, target: Any) -> None:
+    """Strings are copied in whole words where that is in bounds: what is too much the next one is written over."""
+    count = begins.shape[0]
+    for position in range(count):
+        if position + _AHEAD < count:
+            prefetch(data, begins[position + _AHEAD])
+        begin, start = begins[position], offsets[position]
+        length = offsets[position + 1] - start
+        words = (length + 7) >> 3
+        if begin + 8 * words <= data.shape[0] and start + 8 * words <= target.shape[0]:
+            for word in range(words):
+                store_u64(target, start + 8 * word, load_u64(data, begin + 8 * word))
+        else:
+            copy_bytes(data, begin, target, start, length)
 
 
 def gather_values(values: np.ndarray[Any, Any], rows: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, Any]:
@@ -77,17 +125,48 @@ def gather_binary(
     starts: Int64Array, ends: Int64Array, data: BytesArray, rows: np.ndarray[Any, np.dtype[np.int32]]
 ) -> tuple[Int64Array, BytesArray]:
     """Offsets and bytes of the strings data[starts[row]:ends[row]], one per entry of rows."""
-    offsets = np.empty(len(rows) + 1, np.int64)
-    _gather_offsets(starts, ends, rows, offsets)
-    target = np.empty(int(offsets[-1]), np.uint8)
-    _gather_bytes(starts, data, rows, offsets, target)
-    return offsets, target
+    begins, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+    _gather_bounds(starts, ends, rows, begins, offsets)
+    return offsets, _gathered_bytes(begins, data, offsets)
+
+
+def gather_spans(
+    spans: Int64Array, data: BytesArray, rows: np.ndarray[Any, np.dtype[np.int32]]
+) -> tuple[Int64Array, BytesArray]:
+    """Offsets and bytes of the strings data[spans[2 * row]:spans[2 * row + 1]], one per entry of rows, which may lie
+    anywhere in `data`."""
+    begins, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+    _gather_spans(spans, rows, begins, offsets)
+    return offsets, _gathered_bytes(begins, data, offsets)
+
+
+def _gathered_bytes(begins: Int64Array, data: BytesArray, offsets: Int64Array) -> BytesArray:
+    target = empty_array(int(offsets[-1]), np.uint8)
+    _gather_bytes(begins, data, offsets, target)
+    return target
+
+
+def gather_batch(batch: pa.RecordBatch, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.RecordBatch:
+    """Return `batch.take(rows)`, as `gather_array` does for a column."""
+    columns = [gather_array(column, rows) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
-    """Return `array.take(rows)`, twice as fast for columns of a fixed width without nulls."""
+    """Return `array.take(rows)`, in half of the time for numbers and texts without nulls."""
     data_type = array.type
-    if array.null_count == 0 and is_fixed(data_type) and data_type.id != _BOOLEAN:
-        values = gather_values(numpy_values(array), rows)
-        return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
+    if array.null_count == 0 and len(array) and data_type.id != _BOOLEAN:
+        if is_fixed(data_type):
+            values = gather_values(numpy_values(array), rows)
+            return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(values)])
+        if data_type.id in _TEXTS:
+            _, bounds, data = array.buffers()
+            begins, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int32)
+            of_array = np.frombuffer(bounds, np.int32, len(array) + 1, 4 * array.offset)
+            size = _gather_text_bounds(of_array, rows, begins, offsets)
+            if size <= _MOST_BYTES:
+                source = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+                target = empty_array(size, np.uint8)
+                _gather_bytes(begins, source, offsets, target)
+                return pa.Array.from_buffers(data_type, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(target)])
     return array.take(pa.array(rows))

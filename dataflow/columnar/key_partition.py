@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import column_named, is_fixed, plain_array
-from snapline.dataflow.columnar.gather import gather_array
+from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.columnar.kernel import I64, VOID, I32s, I64s, RO_I64s, RO_U16s, RO_U32s, U16s, kernel
 from snapline.dataflow.columnar.key_hash import Column, fmix64, hash_columns, logical_words
 from snapline.dataflow.key_groups import check_parallelism, compute_operator_index_for_key_group
@@ -129,6 +129,5 @@ def split_batch(
     if length in sizes:
         whole = sizes.index(length)
         return [batch if part == whole else batch.slice(0, 0) for part in range(parallelism)]
-    columns = [gather_array(column, order) for column in batch.columns]
-    gathered = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    gathered = gather_batch(batch, order)
     return [gathered.slice(start, size) for start, size in zip(starts, sizes, strict=False)]

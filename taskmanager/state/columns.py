@@ -24,7 +24,7 @@ from snapline.dataflow.columnar.arrow_columns import (
     numpy_values,
     validity,
 )
-from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.gather import gather_array, gather_values
 from snapline.dataflow.columnar.kernel import (
     VOID,
     BOOLs,
@@ -348,7 +348,9 @@ def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_ty
         return pa.nulls(len(positions), data_type)
     missing = positions < 0
     if len(log) == 1:
-        return log[0].take(pa.array(positions, mask=missing if missing.any() else None))
+        if missing.any():
+            return log[0].take(pa.array(positions, mask=missing))
+        return gather_array(log[0], positions.astype(np.int32))
     piece_of = np.searchsorted(np.asarray(starts[1:]), positions, side="right").astype(
         np.uint16
     )  # sorted by its digits
@@ -356,7 +358,7 @@ def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_ty
     order = np.argsort(piece_of, kind="stable")
     bounds = np.searchsorted(piece_of[order], np.arange(len(log) + 1))
     parts = [
-        piece.take(pa.array(positions[order[bounds[number] : bounds[number + 1]]] - starts[number]))
+        gather_array(piece, (positions[order[bounds[number] : bounds[number + 1]]] - starts[number]).astype(np.int32))
         for number, piece in enumerate(log)
         if bounds[number] < bounds[number + 1]
     ]
@@ -365,6 +367,6 @@ def _take(log: list[pa.Array], starts: list[int], positions: Int64Array, data_ty
         parts.append(pa.nulls(absent, data_type))
     if len(parts) == 1:
         return parts[0]
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_arrays(parts).take(pa.array(back))
+    back = np.empty(len(order), np.int32)
+    back[order] = np.arange(len(order), dtype=np.int32)
+    return gather_array(pa.concat_arrays(parts), back)

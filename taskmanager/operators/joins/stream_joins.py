@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
+from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
@@ -160,7 +161,7 @@ class IntervalJoinOperator(_JoinOperator):
         own, found = pairs
         for begin in range(0, len(own), 4 * ROWS_PER_SLICE):
             part = slice(begin, begin + 4 * ROWS_PER_SLICE)
-            mine, partners = batch.take(pa.array(own[part])), others.take(found[part])
+            mine, partners = gather_batch(batch, own[part]), others.take(found[part])
             left, right = (mine, partners) if input_index == 0 else (partners, mine)
             self.output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
 

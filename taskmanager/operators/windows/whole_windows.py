@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.columnar.batch_bytes import BatchBytes
-from snapline.dataflow.columnar.gather import gather_array
+from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.columnar.kernel import VOID, I32s, I64s, RO_I32s, kernel
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.index.key_index import KeyIndex
@@ -67,9 +67,7 @@ class GroupedRows:
 
     def take(self, rows: Slots) -> pa.RecordBatch:
         """The rows of these numbers."""
-        rows = np.ascontiguousarray(rows, np.int32)
-        columns = [gather_array(column, rows) for column in self._batch.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return gather_batch(self._batch, np.ascontiguousarray(rows, np.int32))
 
 
 class WaitingRows:

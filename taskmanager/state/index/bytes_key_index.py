@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BoolArray, BytesArray, Int64Array
-from snapline.dataflow.columnar.gather import gather_binary
+from snapline.dataflow.columnar.gather import gather_spans
 from snapline.dataflow.columnar.kernel import (
     I64,
     U64,
@@ -475,7 +475,5 @@ class FrozenBytes:
 
     def gather(self, slots: Slots) -> tuple[Int64Array, BytesArray, BoolArray | None]:
         """Offsets, bytes and validity of these slots' keys."""
-        spans = self._arrays()[0].reshape(-1, 2)[slots]
-        starts, ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
-        offsets, data = gather_binary(starts, ends, self._arena, np.arange(len(slots), dtype=np.int32))
+        offsets, data = gather_spans(self._arrays()[0], self._arena, np.ascontiguousarray(slots, np.int32))
         return offsets, data, None if self._null_slot == NO_SLOT else slots != self._null_slot

@@ -107,6 +107,7 @@ COLUMNS = [
     (pa.timestamp("ns"), st.integers(0, 9)),
     (pa.bool_(), st.booleans()),
     (pa.string(), st.text(max_size=20)),
+    (pa.binary(), st.binary(max_size=40)),
     (pa.large_binary(), st.binary(max_size=20)),
     (pa.binary(2), st.just(b"ab")),
     (pa.struct([("a", pa.int64())]), st.fixed_dictionaries({"a": st.integers(0, 9)})),
