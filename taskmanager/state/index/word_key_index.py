@@ -51,6 +51,10 @@ from snapline.taskmanager.state.index.slots import (
 _PHI = np.uint64(0x9E3779B97F4A7C15)
 _MIN_BITS = 8
 _BLOCK = 64
+_AHEAD = 12
+"""A key's memory is asked for so many rows before it is looked at, and the table's entry twice as many."""
+_NEAR_ENTRIES = 1 << 18
+"""A table up to here, with its keys, is in the caches: asking ahead would cost as much as looking."""
 _MOVED, _FIRST = 0, 1
 """Indexes into the progress of growing: places of the old table that were moved, and the one at which that began."""
 _MOVED_PER_ROW = 4
@@ -94,11 +98,28 @@ def _find(words: Any, row: Any, width: Any, table: Any, shift: Any, keys: Any) -
 
 
 @inlined
+def _rows_with_others_ahead(table: Any, rows: Any) -> Any:
+    """Memory is asked for ahead in the rows before this one: in none while the table fits the processor's caches."""
+    return rows - 2 * _AHEAD if table.shape[0] > _NEAR_ENTRIES else 0
+
+
+@inlined
+def _ask_ahead(words: Any, row: Any, width: Any, table: Any, shift: Any, keys: Any) -> None:
+    """Ask for the entry of a later row, and for the key that the entry of an earlier one of these names."""
+    prefetch(table, _position(words, row + 2 * _AHEAD, width, shift))
+    entry = np.int64(table[_position(words, row + _AHEAD, width, shift)])
+    prefetch(keys, (entry - (entry > 0)) * width)
+
+
+@inlined
 def _insert_rows(
     words: Any, start: Any, width: Any, table: Any, shift: Any, keys: Any, counters: Any, free: Any, live: Any, slots: Any
 ) -> Any:  # fmt: skip
     mask = table.shape[0] - 1
+    ahead = _rows_with_others_ahead(table, slots.shape[0])
     for row in range(start, slots.shape[0]):
+        if row < ahead:
+            _ask_ahead(words, row, width, table, shift, keys)
         position = _position(words, row, width, shift)
         while True:
             slot = table[position] - np.int32(1)
@@ -132,7 +153,10 @@ def _lookup_or_insert(
 
 @inlined
 def _find_rows(words: Any, width: Any, table: Any, shift: Any, keys: Any, slots: Any) -> None:
+    ahead = _rows_with_others_ahead(table, slots.shape[0])
     for row in range(slots.shape[0]):
+        if row < ahead:
+            _ask_ahead(words, row, width, table, shift, keys)
         slots[row] = table[_find(words, row, width, table, shift, keys)] - np.int32(1)
 
 

@@ -152,6 +152,24 @@ def test_frozen_keys_do_not_move(name: str) -> None:
     assert before == [column.to_pylist() for column in frozen.keys(slots)]
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_keys_of_a_table_beyond_the_caches(width: int) -> None:
+    """Memory is asked for ahead there; batches of known keys, of new ones and of both, short ones too, and one that
+    makes the table grow in its middle."""
+    index, count = WordKeyIndex(width), 0
+    words = np.random.default_rng(7).permutation(width * 280_000).astype(np.int64).reshape(-1, width)
+    for end in (200_000, 200_007, 200_100, 280_000):
+        rows = np.concatenate([words[:end:3], words[count:end], words[:end:5]])
+        slots = index.lookup_or_insert(rows.reshape(-1), None)
+        count = end
+        assert len(index) == count and np.array_equal(index.lookup(rows.reshape(-1), None), slots)
+    slots = index.lookup(words.reshape(-1), None)
+    kept, _ = index.view().gather(slots)
+
+    assert np.array_equal(np.sort(slots), np.arange(count)) and np.array_equal(kept, words.reshape(-1))
+    assert (index.lookup(-1 - words.reshape(-1), None) == -1).all()
+
+
 def test_floats_by_value() -> None:
     """-0.0 is 0.0 and NaN is NaN, so that a key is found again."""
     index = index_of([pa.float64()])
