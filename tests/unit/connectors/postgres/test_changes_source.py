@@ -276,9 +276,12 @@ def test_two_jobs_cannot_read_one_slot(server, table):
     """The second one waits for a while, and then names the first."""
     source = source_of(server, table, give_up_after_ms=100, snapshot=False)
     with Reading(source, job="one") as first:
-        first.until(
-            lambda: bool(server.rows(f"SELECT FROM pg_replication_slots WHERE slot_name = '{table}' AND active"))
+        # a slot is active, too, while it is made, and nobody's afterwards until its reader has begun
+        begun = (
+            "SELECT FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid "
+            f"WHERE slot_name = '{table}' AND state = 'streaming'"
         )
+        first.until(lambda: bool(server.rows(begun)))
         reads = r"is read by another program \(snapline one uid\)"
         with Reading(source, job="two") as second, pytest.raises(ConnectorError, match=reads):
             second.until(lambda: False)
