@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
+DAMAGE = (pa.ArrowException, EOFError, OSError, ValueError, OverflowError)
 """What reading damaged Arrow data raises."""
 
 
