@@ -153,7 +153,7 @@ def gather_batch(batch: pa.RecordBatch, rows: np.ndarray[Any, np.dtype[np.int32]
 
 
 def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
-    """Return `array.take(rows)`, in half of the time for numbers and texts without nulls."""
+    """Return `array.take(rows)`: numbers without nulls in half of its time, texts in a quarter to three quarters."""
     data_type = array.type
     if array.null_count == 0 and len(array) and data_type.id != _BOOLEAN:
         if is_fixed(data_type):
