@@ -125,10 +125,19 @@ def schema_problems(written: pa.Schema, declared: pa.Schema, *, drop_columns: bo
 def key_problem(written: Sequence[pa.Field], declared: Sequence[pa.Field]) -> str:
     """Why state of one key cannot be used under another; empty: it can."""
     was, now = ([(field.name, field.type) for field in fields] for fields in (written, declared))
-    if was == now:
-        return ""
+    return "" if was == now else _another_key(_key_spelled(was), _key_spelled(now))
+
+
+def key_columns_problem(written: Sequence[pa.Field], declared: Sequence[str]) -> str:
+    """Why state of one key cannot be used under columns of these names, whose types no batch has told yet; empty: it
+    can."""
+    was = [field.name for field in written]
+    return "" if was == list(declared) else _another_key(", ".join(was), ", ".join(declared))
+
+
+def _another_key(was: str, now: str) -> str:
     return (
-        f"the state was written for the key {_key_spelled(was)}, the operator is now keyed by {_key_spelled(now)}: "
+        f"the state was written for the key {was}, the operator is now keyed by {now}: "
         "restore with the same key columns, or give the operator another uid to start it without state"
     )
 

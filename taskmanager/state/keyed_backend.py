@@ -377,8 +377,10 @@ class KeyedStateBackend:
         return batch.filter(pa.array(~known)) if known.any() else batch
 
     def _restore_rows(self, header: KeyedStateHeader, batch: pa.RecordBatch) -> None:
-        columns = iter(batch.columns)
+        columns, known = iter(batch.columns), len(self._index)
         slots = self._index.lookup_or_insert([next(columns) for _ in header.key_fields])
+        if len(self._index) != known + len(slots):
+            raise ValueError("a key has two rows")
         if self._index.capacity != self._capacity:
             self._grow()
         for field in header.state_fields:

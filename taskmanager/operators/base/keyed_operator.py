@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
 from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.dataflow.snapshot.state_evolution import key_columns_problem
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header, refusing_unfit
 from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.operator_contract import (
@@ -68,6 +70,9 @@ class KeyedOperator(StreamOperator):
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
             header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
+            problem = key_columns_problem(header.key_fields, self.key_columns)
+            if problem:
+                raise StateError(problem)
             with refusing_unfit():
                 backend = self._create(pa.schema(header.key_fields))
                 self.backend_created(backend, header, None)

@@ -91,7 +91,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
 
     def make_state(self, contents: WindowContents) -> WindowState:
         """Create empty state for windows of this geometry."""
-        return WindowState(self._state_name, contents, self._due_of)
+        return WindowState(self._state_name, contents, self._geometry, self._due_of)
 
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
         """All but the last window that fired."""
@@ -251,13 +251,14 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         if whole is not None:
             waited = [(whole.start, whole.remaining()), *waited]
         key_schema, name, contents = pa.schema(backend.key_fields), self._state_name, self._contents_of_rows(windows)
-        key_group_range, max_parallelism, due_of = backend.key_group_range, backend.max_parallelism, self._due_of
+        key_group_range, max_parallelism = backend.key_group_range, backend.max_parallelism
+        geometry, due_of = self._geometry, self._due_of
         empty = contents.without_rows()
 
         def make_state() -> tuple[KeyedStateBackend, WindowState]:
             of_file, state = (
                 KeyedStateBackend(key_schema, key_group_range, max_parallelism),
-                WindowState(name, empty, due_of),
+                WindowState(name, empty, geometry, due_of),
             )
             of_file.adopt_state(state)
             return of_file, state

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.api.state import MapStateDescriptor, StateError
+from snapline.dataflow.api.windows import PaneGeometry
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, kernel
@@ -102,10 +103,14 @@ class WindowState(ContentsState):
     """The windows of all keys and their contents, by entry."""
 
     def __init__(
-        self, name: str, contents: WindowContents, due_of: Callable[[Int64Array, Int64Array], Int64Array]
+        self,
+        name: str,
+        contents: WindowContents,
+        geometry: PaneGeometry,
+        due_of: Callable[[Int64Array, Int64Array], Int64Array],
     ) -> None:
         """`due_of`: when an entry is due next, by start and `fired`."""
-        self.contents, self._name = contents, name
+        self.contents, self._name, self._geometry = contents, name, geometry
         self._due_of = due_of
         self.describe()
         self.fired: Int64Array = np.full(64, NEVER_FIRED, np.int64)
@@ -243,8 +248,20 @@ class WindowState(ContentsState):
 
     def due_times(self, values: pa.Array) -> Int64Array:
         starts, items = elements_of(values)
-        times = self._due_of(starts.to_numpy(), items.field(FIRED).to_numpy())
+        times = self._due_of(self._checked(starts), items.field(FIRED).to_numpy())
         return reduce_lists(values, times, np.minimum)
+
+    def _checked(self, starts: pa.Array) -> Int64Array:
+        """The starts of panes as a snapshot has them. StateError if no pane starts at one of them: it would never
+        fire."""
+        times, geometry = starts.to_numpy(), self._geometry
+        astray = np.flatnonzero((times - geometry.offset_ms) % geometry.pane_ms)
+        if len(astray):
+            raise StateError(
+                f"the state {self._name!r} has rows of a window from {times[astray[0]]} ms on, where none of its windows "
+                "begins: the snapshot is damaged, or not one of ours, so restore an older one"
+            )
+        return times
 
     def grow(self, capacity: int) -> None:
         self._of_key.grow_slots(capacity)
@@ -266,7 +283,7 @@ class WindowState(ContentsState):
         if not len(slots):
             return
         starts, items = elements_of(values)
-        distinct, windows = np.unique(starts.to_numpy(), return_inverse=True)
+        distinct, windows = np.unique(self._checked(starts), return_inverse=True)
         numbers = np.array([self.window_number(start) for start in distinct.tolist()], np.int32)[windows]
         entries = self.entries_of_rows(np.repeat(slots, np.diff(values.offsets.to_numpy())), numbers)
         *contents, fired = items.flatten()

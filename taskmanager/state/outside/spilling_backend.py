@@ -32,7 +32,7 @@ from snapline.taskmanager.state.cell_encoding import check_encodable, encode_row
 from snapline.taskmanager.state.frozen_timers import TIMERS_TYPE
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from snapline.taskmanager.state.index.key_index import Column
-from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.index.slots import Slots, distinct
 from snapline.taskmanager.state.keyed_backend import (
     FIRST_SWEEP_KEYS,
     KeyedStateBackend,
@@ -377,7 +377,10 @@ class SpillingKeyedStateBackend(KeyedStateBackend):
         if empty.any():
             rows = pa.array(np.flatnonzero(~empty))
             keys, columns = [key.take(rows) for key in keys], [(field, column.take(rows)) for field, column in columns]
-        self._note_due(columns, self._cold.put(numbers[~empty], keys, columns))
+        numbers = self._cold.put(numbers[~empty], keys, columns)
+        if len(distinct(numbers)) != len(numbers):
+            raise ValueError("a key has two rows")
+        self._note_due(columns, numbers)
 
     # -- housekeeping -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -333,6 +334,30 @@ def test_a_snapshot_of_other_windows_is_refused() -> None:
     )
     with pytest.raises(StateError, match="the snapshot holds windows of 10 ms with offset 0 ms"):
         Harness(create_window_operator(spec(20))).start(restored_state([written]))
+
+
+@pytest.mark.parametrize("key_columns", [("k",), ("k", "v"), ("k", "g", "v")])
+def test_a_snapshot_of_another_key_is_refused_before_the_first_row(key_columns: tuple[str, ...]) -> None:
+    """Also where no schema is declared: the state would be found under no key, and results would bear its old name."""
+    written = Harness(create_window_operator(spec())).start()
+    written.process(rows_to_batch([{"k": "a", "g": 0, "t": 1, "v": 1}]))
+    other = replace(spec(), key_columns=key_columns)
+
+    with pytest.raises(
+        StateError, match=f"written for the key k, g, .* now keyed by {', '.join(key_columns)}: restore"
+    ):
+        Harness(create_window_operator(other)).start(restored_state([written.snapshot()]))
+
+
+def test_a_window_that_begins_where_none_does_is_refused() -> None:
+    """Its rows would never come out: the file says the windows of the job, and holds others."""
+    forger: Any = create_window_operator(spec(10, offset=5))
+    operator: Any = create_window_operator(spec(10))
+    forger._state_name = operator._state_name
+    forged = Harness(forger).start().process(rows_to_batch([{"k": "a", "g": 0, "t": 7, "v": 1}])).snapshot()
+
+    with pytest.raises(StateError, match="has rows of a window from 5 ms on, where none of its windows begins"):
+        Harness(operator).start(restored_state([forged]))
 
 
 def test_windows_that_were_kept_for_late_rows_go_when_none_are_allowed_any_more() -> None:
