@@ -419,7 +419,19 @@ class RunningAggregateDescriptor(StateDescriptor):
 
 
 def descriptor_of(column: pa.Field) -> StateDescriptor:
-    """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known."""
+    """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known, and for
+    a type that no state of the kind and serializer is stored as."""
+    found = _described(column)
+    if found.storage_type != column.type:
+        raise StateError(
+            f"state {column.name!r} is written as {column.type}, where a {found.kind.value} state"
+            f"{f' with the serializer {found.serializer!r}' if found.serializer else ''} is stored as {found.storage_type}: "
+            "the snapshot is damaged, or not one of ours, so restore an older one"
+        )
+    return found
+
+
+def _described(column: pa.Field) -> StateDescriptor:
     metadata = column.metadata or {}
     serializer = metadata.get(SERIALIZER_METADATA, b"").decode()
     written = metadata.get(KIND_METADATA, b"").decode()
