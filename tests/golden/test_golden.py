@@ -24,8 +24,8 @@ Its end waits for a gate."""
 PATIENCE = 400
 """Seconds; on a busy machine that is more than the usual."""
 SOME_LATE = 50
-"""Rows that come at this pace are late for their windows: of each ten, one is, if a watermark went before it. A third of
-them, because rows on a busy machine come in large batches, and few watermarks go between them."""
+"""Rows that come at this pace are late for their windows: of each ten, one is, if a watermark went before it. A third
+of them, because rows on a busy machine come in large batches, and few watermarks go between them."""
 BACKENDS = {
     "hashmap": {},
     "rocksdb": {
