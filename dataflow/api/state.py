@@ -419,8 +419,8 @@ class RunningAggregateDescriptor(StateDescriptor):
 
 
 def descriptor_of(column: pa.Field) -> StateDescriptor:
-    """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known, and for
-    a type that no state of the kind and serializer is stored as."""
+    """The inverse of `to_field`, without the functions, which are code; StateError for a kind that is not known, and
+    for a type that no state of the kind and serializer is stored as."""
     found = _described(column)
     if found.storage_type != column.type:
         raise StateError(
