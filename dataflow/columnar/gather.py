@@ -67,31 +67,19 @@ def _gather_bounds(starts: Any, ends: Any, rows: Any, begins: Any, offsets: Any)
         offsets[position + 1] = total
 
 
-@kernel(VOID(RO_I64s, RO_I32s, I64s, I64s))
-def _gather_spans(spans: Any, rows: Any, begins: Any, offsets: Any) -> None:
+@kernel(I64(RO_I64s, I64, RO_I32s, I64s, I64s), I64(RO_I32s, I64, RO_I32s, I64s, I32s))
+def _gather_strings(bounds: Any, step: int, rows: Any, begins: Any, offsets: Any) -> int:
+    """Of strings that lie from bounds[step * row] to the bound behind it. Returns the bytes of all of them; the offsets
+    mean nothing when these are more than they can say."""
     total, count = 0, rows.shape[0]
     offsets[0] = 0
     for position in range(count):
         if position + _AHEAD < count:
-            prefetch(spans, 2 * np.int64(rows[position + _AHEAD]))
-        begin = 2 * np.int64(rows[position])
-        begins[position] = spans[begin]
-        total += spans[begin + 1] - spans[begin]
+            prefetch(bounds, step * np.int64(rows[position + _AHEAD]))
+        bound = step * np.int64(rows[position])
+        begins[position] = bounds[bound]
+        total += bounds[bound + 1] - bounds[bound]
         offsets[position + 1] = total
-
-
-@kernel(I64(RO_I32s, RO_I32s, I64s, I32s))
-def _gather_text_bounds(bounds: Any, rows: Any, begins: Any, offsets: Any) -> int:
-    """Returns the bytes of all texts, whose offsets mean nothing when these are more than they can say."""
-    total, count = 0, rows.shape[0]
-    offsets[0] = 0
-    for position in range(count):
-        if position + _AHEAD < count:
-            prefetch(bounds, np.int64(rows[position + _AHEAD]))
-        row = rows[position]
-        begins[position] = bounds[row]
-        total += bounds[row + 1] - bounds[row]
-        offsets[position + 1] = np.int32(total)
     return total
 
 
@@ -136,7 +124,7 @@ def gather_spans(
     """Offsets and bytes of the strings data[spans[2 * row]:spans[2 * row + 1]], one per entry of rows, which may lie
     anywhere in `data`."""
     begins, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-    _gather_spans(spans, rows, begins, offsets)
+    _gather_strings(spans, 2, rows, begins, offsets)
     return offsets, _gathered_bytes(begins, data, offsets)
 
 
@@ -163,7 +151,7 @@ def gather_array(array: pa.Array, rows: np.ndarray[Any, np.dtype[np.int32]]) -> 
             _, bounds, data = array.buffers()
             begins, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int32)
             of_array = np.frombuffer(bounds, np.int32, len(array) + 1, 4 * array.offset)
-            size = _gather_text_bounds(of_array, rows, begins, offsets)
+            size = _gather_strings(of_array, 1, rows, begins, offsets)
             if size <= _MOST_BYTES:
                 source = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
                 target = empty_array(size, np.uint8)
