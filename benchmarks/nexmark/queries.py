@@ -7,7 +7,7 @@ winning bids: a function of two inputs keeps the best bid of each auction, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ WINNERS = pa.schema(
     ]
 )
 _EARLY = pa.struct([("price", pa.int64()), ("time", pa.int64())])
+_CLOSED = pa.struct([("expires", pa.int64()), ("auction", pa.int64()), ("price", pa.int64())])
+_AVERAGES = pa.schema([("seller", pa.int64()), ("average", pa.float64()), ("n", pa.int64())])
 _NO_BID, _NEVER = -1, -(2**62)
 
 
@@ -159,24 +161,54 @@ def q5(streams: Streams) -> sl.DataStream:
     return ends.process_batches(_hottest, uid="q5", name="q5")
 
 
-class LastPrices(sl.KeyedProcessFunction):
-    """The average of a seller's last ten final prices."""
+class LastPrices(sl.KeyedBatchProcessFunction):
+    """The average of a seller's last ten final prices, after each that closes."""
 
-    def open(self, context: sl.RuntimeContext) -> None:
-        """State per seller: [expires, auction, price] of the last ten."""
-        self.last = context.get_state(sl.ValueStateDescriptor("last", serializer="json"))
+    last = sl.ValueStateDescriptor("last", pa.list_(_CLOSED))
 
-    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterable[sl.Row]:
-        """Emit the winner of an auction that has closed."""
-        closed = [row["expires"].isoformat(), row["auction"], row["price"]]
-        last = sorted([*(self.last.value() or []), closed])[-LAST_PRICES:]
-        self.last.update(last)
-        yield {"seller": row["seller"], "average": sum(price for _, _, price in last) / len(last), "n": len(last)}
+    def process_batch(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> pa.RecordBatch:
+        """Put what has closed, in its order, between what had closed before. `starts` and `ends`: where in this order
+        the rows of a row's seller are."""
+        before = state.get(self.last)
+        counts = pc.list_value_length(before).fill_null(0).to_numpy()
+        columns = [before.flatten().field(name).to_numpy() for name in ("expires", "auction", "price")]
+        closed = [
+            _milliseconds(batch.column("expires")),
+            *(batch.column(name).to_numpy() for name in ("auction", "price")),
+        ]
+        expires, auctions, prices = (np.concatenate(pair) for pair in zip(columns, closed, strict=True))
+        owners = np.concatenate([np.repeat(np.arange(len(keys)), counts), keys.rows])
+        order = np.lexsort((auctions, expires, owners))
+        expires, auctions, prices, owners = (values[order] for values in (expires, auctions, prices, owners))
+        ends = np.cumsum(np.bincount(owners, minlength=len(keys)))
+        starts = np.concatenate([[0], ends[:-1]])
+
+        known = order < len(columns[0])
+        rows = np.flatnonzero(~known)
+        later, later_price = (
+            _sums(values)[ends[owners[rows]]] - _sums(values)[rows] for values in (known, known * prices)
+        )
+        first = np.maximum(starts[owners[rows]], rows + 1 - (LAST_PRICES - later))
+        n = rows + 1 - first + later
+        totals = _sums(prices)[rows + 1] - _sums(prices)[first] + later_price
+
+        kept = np.minimum(ends - starts, LAST_PRICES)
+        stays = np.arange(len(order)) >= (ends - kept)[owners]
+        rest = [pa.array(values[stays]) for values in (expires, auctions, prices)]
+        offsets = pa.array(_sums(kept).astype(np.int32))
+        state.put(self.last, pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(rest, fields=list(_CLOSED))))
+        sellers = keys.columns.column(0).take(pa.array(owners[rows]))
+        return pa.RecordBatch.from_arrays([sellers, pa.array(totals / n), pa.array(n)], schema=_AVERAGES)
+
+
+def _sums(values: Any) -> Any:
+    """The sum of all values before each position, and of all."""
+    return np.concatenate([[0], np.cumsum(values)])
 
 
 def q6(streams: Streams) -> sl.DataStream:
     """Average final price of each seller's last ten auctions."""
-    return winning_bids(streams).key_by("seller").process(LastPrices(), uid="q6", name="q6")
+    return winning_bids(streams).key_by("seller").process_batches(LastPrices(), uid="q6", name="q6", schema=_AVERAGES)
 
 
 def q7(streams: Streams) -> sl.DataStream:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import defaultdict
 from contextlib import nullcontext
+from operator import itemgetter
+from random import Random
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import benchmarks.nexmark.__main__ as program
 from benchmarks.nexmark.generator import Nexmark, Streams
-from benchmarks.nexmark.queries import LAST_PRICES, QUERIES, SESSION_GAP_MS, SLIDE_MS, WINDOW_MS, side_input
+from benchmarks.nexmark.queries import (
+    LAST_PRICES,
+    QUERIES,
+    SESSION_GAP_MS,
+    SLIDE_MS,
+    WINDOW_MS,
+    WINNERS,
+    LastPrices,
+    side_input,
+)
 from snapline import StreamExecutionEnvironment
 from snapline.dataflow.elements import AlignmentType
 from tests.unit.taskmanager.task.local_job import LocalJob, Outside, StagingSink
@@ -183,3 +196,50 @@ def test_figures_are_of_an_event_and_not_of_an_epoch(monkeypatch: pytest.MonkeyP
         master="", warm_up=0, seconds=0,
     )  # fmt: skip
     assert {"events_per_s": 100, "cpu_us_per_event": 1} == program.run_query("q0", options)
+
+
+class OneState:
+    """The state of a function with one value for each key."""
+
+    def __init__(self, held: dict[int, Any], keys: list[int]) -> None:
+        self.held, self.keys = held, keys
+
+    def get(self, descriptor: Any) -> pa.Array:
+        return pa.array([self.held.get(key) for key in self.keys], descriptor.value_type)
+
+    def put(self, descriptor: Any, values: pa.Array) -> None:
+        self.held.update(zip(self.keys, values.to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_prices_of_batches_are_those_of_rows(seed: int) -> None:
+    """What closed earlier may come later: each average is of the last ten that are known by then."""
+    random = Random(seed)
+    held: dict[int, Any] = {}
+    known: dict[int, list[Any]] = defaultdict(list)
+    for first in range(0, 600, 60):
+        rows = [
+            {"seller": random.randrange(5), "expires": max(0, number - random.choice((0, 0, 90))), "auction": number}
+            for number in range(first, first + 60)
+        ]
+        rows = [row | {"price": row["auction"] * 7 % 100} for row in rows]
+        expected = []
+        for row in sorted(rows, key=itemgetter("seller", "expires", "auction")):
+            last = known[row["seller"]]
+            last[:] = sorted([*last, (row["expires"], row["auction"], row["price"])])[-LAST_PRICES:]
+            expected.append((row["seller"], sum(price for _, _, price in last) / len(last), len(last)))
+        sellers = sorted({row["seller"] for row in rows})
+        keys = KeysOfBatch(sellers, np.array([sellers.index(row["seller"]) for row in rows], np.int32))
+        batch = pa.RecordBatch.from_pylist(rows, schema=WINNERS)
+        found = LastPrices().process_batch(keys, batch, OneState(held, sellers))  # type: ignore[arg-type]
+        assert [tuple(row.values()) for row in found.to_pylist()] == expected
+
+
+class KeysOfBatch:
+    """Sellers, and which of them each row has."""
+
+    def __init__(self, sellers: list[int], rows: Any) -> None:
+        self.columns, self.rows = pa.record_batch({"seller": pa.array(sellers)}), rows
+
+    def __len__(self) -> int:
+        return self.columns.num_rows
