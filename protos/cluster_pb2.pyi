@@ -518,7 +518,7 @@ class InputGateDescriptor(_message.Message):
     def __init__(self, edge_id: _Optional[str] = ..., input_index: _Optional[int] = ..., partitioning: _Optional[_Union[_job_pb2.Partitioning, str]] = ..., channels: _Optional[_Iterable[_Union[ShuffleDescriptor, _Mapping]]] = ..., key_columns: _Optional[_Iterable[str]] = ..., producer_name: _Optional[str] = ..., row_wise: _Optional[bool] = ...) -> None: ...
 
 class ResultPartitionDescriptor(_message.Message):
-    __slots__ = ("edge_id", "source_operator", "side_output_tag", "partitioning", "subpartitions", "target_parallelism", "key_columns", "target_max_parallelism", "combiner", "row_wise")
+    __slots__ = ("edge_id", "source_operator", "side_output_tag", "partitioning", "subpartitions", "target_parallelism", "key_columns", "target_max_parallelism", "combiner", "row_wise", "columns")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_OPERATOR_FIELD_NUMBER: _ClassVar[int]
     SIDE_OUTPUT_TAG_FIELD_NUMBER: _ClassVar[int]
@@ -529,6 +529,7 @@ class ResultPartitionDescriptor(_message.Message):
     TARGET_MAX_PARALLELISM_FIELD_NUMBER: _ClassVar[int]
     COMBINER_FIELD_NUMBER: _ClassVar[int]
     ROW_WISE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     source_operator: str
     side_output_tag: str
@@ -539,7 +540,8 @@ class ResultPartitionDescriptor(_message.Message):
     target_max_parallelism: int
     combiner: bytes
     row_wise: bool
-    def __init__(self, edge_id: _Optional[str] = ..., source_operator: _Optional[str] = ..., side_output_tag: _Optional[str] = ..., partitioning: _Optional[_Union[_job_pb2.Partitioning, str]] = ..., subpartitions: _Optional[int] = ..., target_parallelism: _Optional[int] = ..., key_columns: _Optional[_Iterable[str]] = ..., target_max_parallelism: _Optional[int] = ..., combiner: _Optional[bytes] = ..., row_wise: _Optional[bool] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, edge_id: _Optional[str] = ..., source_operator: _Optional[str] = ..., side_output_tag: _Optional[str] = ..., partitioning: _Optional[_Union[_job_pb2.Partitioning, str]] = ..., subpartitions: _Optional[int] = ..., target_parallelism: _Optional[int] = ..., key_columns: _Optional[_Iterable[str]] = ..., target_max_parallelism: _Optional[int] = ..., combiner: _Optional[bytes] = ..., row_wise: _Optional[bool] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OperatorDescriptor(_message.Message):
     __slots__ = ("operator_id", "uid", "name", "payload", "chained_input", "chained_side_output_tag", "chained_input_index")

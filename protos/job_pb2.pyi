@@ -136,7 +136,7 @@ class JobVertex(_message.Message):
     def __init__(self, vertex_id: _Optional[str] = ..., name: _Optional[str] = ..., parallelism: _Optional[int] = ..., max_parallelism: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[OperatorNode, _Mapping]]] = ..., slot_sharing_group: _Optional[str] = ..., max_parallelism_explicit: _Optional[bool] = ..., submitted_parallelism: _Optional[int] = ..., is_external: _Optional[bool] = ...) -> None: ...
 
 class JobEdge(_message.Message):
-    __slots__ = ("edge_id", "source", "source_operator", "target", "target_input", "partitioning", "key_columns", "side_output_tag", "combiner", "row_wise")
+    __slots__ = ("edge_id", "source", "source_operator", "target", "target_input", "partitioning", "key_columns", "side_output_tag", "combiner", "row_wise", "columns")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class JobEdge(_message.Message):
     SIDE_OUTPUT_TAG_FIELD_NUMBER: _ClassVar[int]
     COMBINER_FIELD_NUMBER: _ClassVar[int]
     ROW_WISE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     source: str
     source_operator: str
@@ -157,7 +158,8 @@ class JobEdge(_message.Message):
     side_output_tag: str
     combiner: bytes
     row_wise: bool
-    def __init__(self, edge_id: _Optional[str] = ..., source: _Optional[str] = ..., source_operator: _Optional[str] = ..., target: _Optional[str] = ..., target_input: _Optional[int] = ..., partitioning: _Optional[_Union[Partitioning, str]] = ..., key_columns: _Optional[_Iterable[str]] = ..., side_output_tag: _Optional[str] = ..., combiner: _Optional[bytes] = ..., row_wise: _Optional[bool] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, edge_id: _Optional[str] = ..., source: _Optional[str] = ..., source_operator: _Optional[str] = ..., target: _Optional[str] = ..., target_input: _Optional[int] = ..., partitioning: _Optional[_Union[Partitioning, str]] = ..., key_columns: _Optional[_Iterable[str]] = ..., side_output_tag: _Optional[str] = ..., combiner: _Optional[bytes] = ..., row_wise: _Optional[bool] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SavepointRestoreSettings(_message.Message):
     __slots__ = ("path", "allow_non_restored_state", "claim")

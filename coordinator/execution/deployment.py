@@ -165,6 +165,7 @@ class TaskDeploymentDescriptorFactory:
             target_max_parallelism=target.max_parallelism,
             combiner=edge.combiner,
             row_wise=edge.row_wise,
+            columns=edge.columns,
         )
 
 

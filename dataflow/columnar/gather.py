@@ -69,8 +69,8 @@ def _gather_bounds(starts: Any, ends: Any, rows: Any, begins: Any, offsets: Any)
 
 @kernel(I64(RO_I64s, I64, RO_I32s, I64s, I64s), I64(RO_I32s, I64, RO_I32s, I64s, I32s))
 def _gather_strings(bounds: Any, step: int, rows: Any, begins: Any, offsets: Any) -> int:
-    """Of strings that lie from bounds[step * row] to the bound behind it. Returns the bytes of all of them; the offsets
-    mean nothing when these are more than they can say."""
+    """Strings lie from bounds[step * row] to the bound behind it. Returns the bytes of all of them; the offsets mean
+    nothing when these are more than they can say."""
     total, count = 0, rows.shape[0]
     offsets[0] = 0
     for position in range(count):

@@ -91,6 +91,8 @@ class JobEdge:
     """Pickled CombinerSpec: which rows need not be sent. Empty: all are."""
     row_wise: bool = False
     """Whether the target takes what comes in one row at a time, so that larger batches do not make it faster."""
+    columns: tuple[str, ...] = ()
+    """What the target reads, if it is known: the other columns are not sent. Empty: all are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
-from snapline.dataflow.api.batch_aggregates import AnyAggregate
+from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate
 from snapline.dataflow.api.connector_api import Sink, Source, SourceSplit
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import (
@@ -390,3 +390,22 @@ def works_row_by_row(chain: Iterable[object]) -> bool:
         if not isinstance(spec, _PASSES_BATCHES_ON):
             return False
     return False
+
+
+def columns_read(spec: object) -> tuple[str, ...]:
+    """The columns of its input that an aggregate reads. Empty: all, because the operator is none, or hands whole rows
+    on that are late."""
+    if isinstance(spec, RunningAggregateSpec):
+        others = spec.passthrough
+    elif isinstance(spec, WindowAggregateSpec) and not spec.late_output_tag:
+        others = (spec.event_time_column,)
+    else:
+        return ()
+    aggregated = [column for aggregate in spec.aggregates for column in _columns_of(aggregate)]
+    return tuple(dict.fromkeys(column for column in (*spec.key_columns, *others, *aggregated) if column))
+
+
+def _columns_of(aggregate: AnyAggregate) -> tuple[str, ...]:
+    if isinstance(aggregate, OwnAggregate):
+        return aggregate.columns
+    return (aggregate.column, aggregate.by) if isinstance(aggregate, HeldAggregate) else (aggregate.column,)

@@ -39,6 +39,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkWriterSpec,
     SourceSpec,
     WindowProcessSpec,
+    columns_read,
     works_row_by_row,
 )
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -115,6 +116,7 @@ def translate(
                     side_output_tag=edge.side_output_tag,
                     combiner=_combiner(item, partitioning, pickle),
                     row_wise=works_row_by_row(resolved[i].node.spec for i in chains[target_head]),
+                    columns=columns_read(item.node.spec) if partitioning is Partitioning.HASH else (),
                 )
             )
     job_graph = JobGraph(

@@ -540,6 +540,8 @@ class ResultPartitionDescriptor:
     """What combines rows before they are sent, as a JobEdge says it."""
     row_wise: bool = False
     """Whether the consumer works row by row, as a JobEdge says it."""
+    columns: tuple[str, ...] = ()
+    """What the consumer reads, as a JobEdge says it."""
 
 
 @dataclass(frozen=True, slots=True)

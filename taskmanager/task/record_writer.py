@@ -4,9 +4,9 @@ Decides partitioning (forward, hash, rebalance, rescale, broadcast) and adaptive
 leaves at once; small ones are gathered up to `execution.batch.target-rows` and leave together, at the latest after
 `execution.buffer-timeout`, and earlier when the task has nothing else to do; too large ones are cut. A watermark waits
 with the rows before it, and a later one replaces it: a watermark may come late, never early. Barriers and end events
-push out what waits. What the other end would drop is not sent (`combiner`). It does not know time beyond what
-`flush_due` is told, nor who reads. Mirrors Flink's RecordWriter, ChannelSelectorRecordWriter and OutputFlusher; for a
-batch at a time, and without a flusher thread.
+push out what waits. Rows that the other end would drop are not sent (`combiner`), nor are columns that it does not
+read. It does not know time beyond what `flush_due` is told, nor who reads. Mirrors Flink's RecordWriter,
+ChannelSelectorRecordWriter and OutputFlusher; for a batch at a time, and without a flusher thread.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class RecordWriter:
             len(subpartitions) == descriptor.subpartitions, "an edge has as many subpartitions as its descriptor says"
         )
         self._combiner = combiner
+        self._columns = list(descriptor.columns)
         self.descriptor = descriptor
         self.subpartitions = tuple(subpartitions)
         self.records_out = 0
@@ -130,12 +131,22 @@ class RecordWriter:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Send the batch, or let it wait for more."""
+        if self._columns and batch.num_columns > len(self._columns):
+            batch = self._only_read(batch)
         if self._combiner is not None:
             batch = self._combiner.without_beaten(batch)
         rows = batch.num_rows
         if rows:
             self.records_out += rows
             self._emit(batch)
+
+    def _only_read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that the consumer reads. A batch that lacks one leaves as it is, so that the consumer says what
+        it has."""
+        try:
+            return batch.select(self._columns)
+        except KeyError:
+            return batch
 
     def _emit_to_lane(self, batch: pa.RecordBatch) -> None:
         self._offer(self._lanes[0], batch)

@@ -124,6 +124,14 @@ def test_both_ends_know_which_consumers_work_row_by_row() -> None:
     assert [tasks[f"{name} (1/1)"].input_gates[0].row_wise for name in ("rows", "batches")] == [True, False]
 
 
+def test_a_producer_knows_which_columns_are_read() -> None:
+    """An edge says so."""
+    edges = [replace(edge("a", "sums", Partitioning.HASH), columns=("k", "v"))]
+    tasks = deploy(job("sums", [vertex("a", 1, source=True), vertex("sums", 1)], edges))
+
+    assert tasks["a (1/1)"].result_partitions[0].columns == ("k", "v")
+
+
 def test_a_descriptor_carries_slot_state_and_settings() -> None:
     """Everything that the TaskManager needs beside data."""
     state = TaskStateSnapshot(is_task_finished=True)

@@ -16,6 +16,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import operator_id_of
 from snapline.dataflow.partitioning import Partitioning
+from snapline.dataflow.wire.codec import decode_job_graph, encode_job_graph
 from snapline.environment import StreamExecutionEnvironment
 from snapline.stream import DataStream
 
@@ -87,6 +88,28 @@ def test_an_edge_says_whether_its_consumer_works_row_by_row():
     assert {heads[edge.target]: edge.row_wise for edge in graph.edges} == {
         "sums": False, "both": True, "both-in-batches": False, "whole": True, "batches": False, "each": True, "all": False,
     }  # fmt: skip
+
+
+def test_an_edge_to_an_aggregate_sends_what_it_reads():
+    """Keys, event time, what is aggregated and what is passed on, each once. Who hands late rows on, or whole rows to a
+    function, is sent all of them."""
+    env = environment(parallelism__default=2)
+    wide = CollectionSource.of_rows([{"k": 1, "v": 10, "t": 1000, "w": 3, "note": "not read"}])
+    keyed = env.from_source(wide, WatermarkStrategy.for_monotonous_timestamps("t"), uid="wide").key_by("k")
+    keyed.running_aggregate(uid="sums", passthrough=["t", "k"], total=sl.sum("v"), n=sl.count())
+    windows = keyed.window(sl.TumblingEventTimeWindows(1_000))
+    windows.aggregate(uid="windows", latest=sl.last("v", by="w"), same=sl.sum("v"))
+    windows.aggregate(uid="counts", n=sl.count())
+    windows.side_output_late_data("late").aggregate(uid="with-late", n=sl.count())
+    windows.max_by("v", uid="dearest")
+
+    graph = env.translate("job").job_graph
+
+    heads = {vertex.vertex_id: vertex.operators[0].uid for vertex in graph.vertices}
+    assert {heads[edge.target]: edge.columns for edge in graph.edges} == {
+        "sums": ("k", "t", "v"), "windows": ("k", "t", "v", "w"), "counts": ("k", "t"), "with-late": (), "dearest": (),
+    }  # fmt: skip
+    assert decode_job_graph(encode_job_graph(graph)) == graph
 
 
 def test_a_job_carries_no_secret_of_its_client():

@@ -32,12 +32,13 @@ class Edge:
         max_queued: int = 1000,
         debloat_target_ms: int | None = None,
         row_wise: bool = False,
+        columns: tuple[str, ...] = (),
     ) -> None:
         exchange = LocalExchange(max_queued_batches=max_queued)
         self.parts = exchange.create_result_partition("p", "e", subpartitions)
         self.views = [part.create_view() for part in self.parts]
         descriptor = ResultPartitionDescriptor(
-            "e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128, row_wise=row_wise
+            "e", OperatorID("o"), "", how, subpartitions, subpartitions, ("k",), 128, row_wise=row_wise, columns=columns
         )
         self.writer = RecordWriter(
             descriptor,
@@ -167,6 +168,22 @@ def test_a_missing_key_column_is_named() -> None:
     edge = Edge(Partitioning.HASH, 2)
     with pytest.raises(KeyError, match="no key column 'k'"):
         edge.writer.emit(pa.record_batch({"x": [1]}))
+
+
+@pytest.mark.parametrize("subpartitions", [1, 2])
+def test_columns_that_nobody_reads_are_not_sent(subpartitions: int) -> None:
+    """The others keep their order. A batch without one of them is sent whole: its reader says what is missing."""
+    edge = Edge(Partitioning.HASH, subpartitions, columns=("k", "v"))
+    whole = pa.record_batch({"v": [1, 2], "note": ["a", "b"], "k": [3, 4], "t": [5, 6]})
+
+    edge.writer.emit(whole)
+    edge.writer.emit(whole.drop_columns(["v"]))
+    edge.writer.flush()
+
+    arrived = [polled.element for view in edge.views for polled in iter(view.poll, None)]
+    assert {tuple(batch.schema.names) for batch in arrived} == {("k", "v"), ("note", "k", "t")}
+    pairs = [(row["k"], row["v"]) for batch in arrived for row in batch.to_pylist() if "v" in row]
+    assert sorted(pairs) == [(3, 1), (4, 2)]
 
 
 def test_small_batches_are_split_together() -> None:
