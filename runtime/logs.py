@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Logger: TypeAlias = "FilteringBoundLogger"
 
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters but for the tab and the end of a line, and halves of characters, which nobody can print."""
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for the tab and the end of a line, what turns the direction of a line or ends it, and halves
+of characters, which nobody can print."""
 
 REDACTED = "*********(redacted)"
 TASK_FAILED = "task failed"
@@ -142,7 +143,8 @@ def _exception(error: BaseException | None) -> dict[str, Any]:
 
 
 def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
-    return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+    return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def harmless(text: str) -> str:
@@ -151,7 +153,7 @@ def harmless(text: str) -> str:
     >>> harmless("red:\x1b[31m")
     'red:\\x1b[31m'
     """
-    return _STEERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _STEERS.sub(lambda found: f"\\{'x' if ord(found[0]) < 256 else 'u'}{ord(found[0]):02x}", text)
 
 
 def _render_line(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:

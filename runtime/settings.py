@@ -37,10 +37,13 @@ class Setting:
     origin: str
 
 
-def from_toml(path: Path) -> dict[str, Setting]:
-    """Settings of a TOML file; tables and dotted keys are the same. Raises ConfigurationError naming the file."""
+def from_toml(path: Path, *, found_here: bool = False) -> dict[str, Setting]:
+    """Settings of a TOML file; tables and dotted keys are the same. Raises ConfigurationError naming the file.
+    `found_here`: it merely lies in the working directory, and nobody has named it."""
     try:
         with path.open("rb") as file:
+            if found_here:
+                _check_owner(path, os.fstat(file.fileno()))
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
@@ -100,17 +103,16 @@ def default_layers(environment: Mapping[str, str]) -> dict[str, Setting]:
     """Return the settings of the file and of the environment, merged."""
     named = environment.get(CONFIG_FILE_VARIABLE, "")
     path = Path(named) if named else Path(CONFIG_FILE)
-    if not named and path.exists():
-        _check_owner(path)
-    layers = from_toml(path) if named or path.exists() else {}
+    layers = from_toml(path, found_here=not named) if named or path.is_file() else {}
     return {**layers, **from_environment(environment)}
 
 
-def _check_owner(path: Path) -> None:
+def _check_owner(path: Path, found: os.stat_result) -> None:
     """A file that merely lies in the working directory is believed when nobody else can have put it there: it could
-    name a coordinator that gets the token. Raises ConfigurationError."""
-    found = path.stat()
-    if found.st_uid in (os.geteuid(), 0) and not found.st_mode & stat.S_IWOTH:
+    name a coordinator that gets the token. `found`: of the open file, because a name may be given to another one
+    meanwhile. Raises ConfigurationError."""
+    others = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+    if found.st_uid in (os.geteuid(), 0) and not found.st_mode & others:
         return
     raise ConfigurationError(
         f"{path.absolute()} is not read: user id {found.st_uid} owns it, others may write to it, or both, and it could send "

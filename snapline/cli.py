@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 from google.protobuf.message import Message
-from rich.table import Table
 
 import snapline
 from snapline import diagnosis_commands
@@ -33,7 +32,7 @@ from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.external_commands import submit_external
 from snapline.pack_command import pack
-from snapline.printing import console, echo
+from snapline.printing import echo, print_table
 from snapline.process_table import PROCESS_COLUMNS, process_row, words_of_process
 from snapline.protos import checkpoint_pb2, job_pb2
 from snapline.protos import client_pb2 as pb
@@ -92,12 +91,7 @@ class Target:
             dicts = [message_as_dict(m) for m in messages]
             echo(json.dumps(dicts, indent=2))
             return
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in columns:
-            table.add_column(column)
-        for message in messages:
-            table.add_row(*row(message))
-        console().print(table)
+        print_table(columns, map(row, messages))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -246,7 +240,7 @@ def plan(
     if output == "json":
         echo(json.dumps(answer.as_dict(), indent=2))
     else:
-        print_plan(answer, console())
+        print_plan(answer)
     if not answer.would_start:
         sys.exit(1)
 

@@ -6,10 +6,9 @@ import json
 import os
 
 import click
-from rich.table import Table
 
 from snapline.dataflow.config import OPTIONS, is_secret
-from snapline.printing import console, echo
+from snapline.printing import echo, print_table
 from snapline.runtime.settings import default_layers, resolve
 
 
@@ -34,9 +33,4 @@ def config(output: str) -> None:
     if output == "json":
         echo(json.dumps(rows, indent=2))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("KEY", "VALUE", "FROM", "WHAT IT DOES"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row["key"], row["value"], row["origin"], row["description"])
-    console().print(table)
+    print_table(("KEY", "VALUE", "FROM", "WHAT IT DOES"), (list(row.values()) for row in rows))

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
-
 from snapline.plan import DROPPED, JobPlan, OperatorPlan
+from snapline.printing import echo, print_table
 
 
-def print_plan(plan: JobPlan, console: Console) -> None:
+def print_plan(plan: JobPlan) -> None:
     """Everything that the plan says."""
     kind = plan.snapshot_type.lower().replace("_", " ")
-    console.print(
-        f"{kind} {plan.checkpoint_id} of {plan.snapshot_job_name!r}, in {plan.snapshot}", highlight=False, markup=False
-    )
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("UID", "OPERATOR", "STATE", "PARALLELISM", "MAX", "SIZE", "HOLDS"):
-        table.add_column(column)
-    for operator in plan.operators:
-        table.add_row(*_row(operator))
-    console.print(table)
+    echo(f"{kind} {plan.checkpoint_id} of {plan.snapshot_job_name!r}, in {plan.snapshot}")
+    print_table(("UID", "OPERATOR", "STATE", "PARALLELISM", "MAX", "SIZE", "HOLDS"), map(_row, plan.operators))
     for operator in plan.operators:
         if operator.problem:
-            console.print(f"{operator.uid}: {operator.problem}", highlight=False, markup=False)
+            echo(f"{operator.uid}: {operator.problem}")
     if plan.would_start:
         dropped = sum(operator.verdict == DROPPED for operator in plan.operators)
         loss = f"; the state of {dropped} operators is dropped" if dropped else ""
-        console.print(f"{plan.job_name!r} would start from it{loss}", highlight=False, markup=False)
+        echo(f"{plan.job_name!r} would start from it{loss}")
     else:
-        console.print(f"{plan.job_name!r} would not start from it: {plan.refusal}", highlight=False, markup=False)
+        echo(f"{plan.job_name!r} would not start from it: {plan.refusal}")
 
 
 def _row(operator: OperatorPlan) -> list[str]:

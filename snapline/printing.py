@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import click
 
 from snapline.runtime.logs import harmless
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -22,8 +19,15 @@ WIDE = 400
 """Columns where nobody looks: a table in a file or a pipe is not cut off."""
 
 
-def console() -> Console:
-    """Standard output for tables, as wide as the terminal if it is one."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table as wide as the terminal if there is one. Cells are shown as they are: nothing in them is markup."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(Text(harmless(column)))
+    for row in rows:
+        table.add_row(*(Text(harmless(cell)) for cell in row))
+    Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from snapline.printing import echo
+from snapline.printing import echo, print_table
 
 
 @click.command("resumable")
@@ -31,11 +28,11 @@ def show_resumable(directory: str, output: str) -> None:
     if output == "json":
         echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    table = Table("partition", "rows", "rows out", "rows/s", "remaining", "attempt", "state", "as of")
+    shown = []
     for each in found:
         remaining = "" if each.remaining_s is None else f"{each.remaining_s:,.0f} s"
         state = "finished" if each.is_finished else "running"
         numbers = (str(each.partition), f"{each.rows:,}", f"{each.rows_out:,}", f"{each.rows_per_second:,.0f}")
         as_of = datetime.fromtimestamp(each.updated_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(*numbers, remaining, str(each.attempt), state, as_of)
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+        shown.append((*numbers, remaining, str(each.attempt), state, as_of))
+    print_table(("PARTITION", "ROWS", "ROWS OUT", "ROWS/S", "REMAINING", "ATTEMPT", "STATE", "AS OF"), shown)

@@ -6,25 +6,20 @@ Decides what is shown and in which format; what is read is `snapline.state`'s bu
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from snapline.printing import echo
-from snapline.runtime.logs import harmless
+from snapline.printing import echo, print_table
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
 
     from snapline.state_reader import KeyedTable, ListStates
 
-_WIDE = 400
 _SHOWN_ROWS = 50
 FIRED = "fired"
 """The field of a window's state that says up to when it has fired."""
@@ -51,22 +46,19 @@ def list_states(snapshot: str, output: str) -> None:
         return
     metadata = reader.snapshot.metadata
     echo(f"{metadata.snapshot_type.value} {metadata.checkpoint_id} of {metadata.job_name!r}")
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("UID", "KEY", "KEYS", "SIZE", "STATE", "KIND", "TYPE"):
-        shown.add_column(title)
+    shown: list[Sequence[str]] = []
     for table in tables:
         key = ", ".join(f"{field.name} {field.type}" for field in table.key_schema)
         first = [table.uid, key, f"{table.rows_at_most:,}", f"{table.size_bytes:,} B"]
         for number, column in enumerate(table.columns):
             kind = column.kind.replace("_", " ") + (f" ({column.serializer})" if column.serializer else "")
-            row = [*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type)]
-            shown.add_row(*map(harmless, row))
+            shown.append([*(first if number == 0 else [""] * 4), column.name, kind, str(column.data_type)])
     for lists in reader.lists():
         for number, (name, elements) in enumerate(lists.elements.items()):
             size = f"{sum(map(len, elements)):,} B"
             first = [lists.uid if number == 0 else "", "-", f"{len(elements):,}", size]
-            shown.add_row(*map(harmless, first), harmless(name), f"list ({lists.modes[name]})", "binary")
-    _console().print(shown, markup=False)
+            shown.append([*first, name, f"list ({lists.modes[name]})", "binary"])
+    print_table(("UID", "KEY", "KEYS", "SIZE", "STATE", "KIND", "TYPE"), shown)
 
 
 @state.command()
@@ -116,12 +108,7 @@ def _deliver(
     if output == "json":
         echo(json.dumps(shown, indent=2, default=_jsonable))
     else:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in schema.names:
-            table.add_column(harmless(name))
-        for row in shown:
-            table.add_row(*(_spelled(row[name]) for name in schema.names))
-        _console().print(table, markup=False)
+        print_table(schema.names, ([_spelled(row[name]) for name in schema.names] for row in shown))
     if limit is None and len(rows_read) > shown_at_most:
         echo(f"... there are more than {shown_at_most} rows: --limit N, or --to FILE.parquet", err=True)
 
@@ -231,13 +218,9 @@ def _spelled(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
-        return harmless(value.decode(errors="backslashreplace"))
-    return harmless(str(value))
+        return value.decode(errors="backslashreplace")
+    return str(value)
 
 
 def _jsonable(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-def _console() -> Console:
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)

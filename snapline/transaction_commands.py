@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from snapline.dataflow.wire.statuses import decode_job_status
-from snapline.printing import echo
-from snapline.runtime.logs import harmless
+from snapline.printing import echo, print_table
 
 if TYPE_CHECKING:
     from snapline.cli import Target
     from snapline.open_transactions import OpenTransaction
-
-WIDE = 400
 
 
 def list_transactions(target: Target, what: str) -> None:
@@ -39,15 +33,12 @@ def list_transactions(target: Target, what: str) -> None:
     if not found:
         echo(f"{path} holds nothing that is pre-committed")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"):
-        table.add_column(title)
+    shown = []
     for each in found:
         rows = "" if each.rows is None else f"{each.rows:,}"
         count = str(len(each.committables))
-        shown = (each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what)
-        table.add_row(*map(harmless, shown))
-    Console(file=sys.stdout, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE).print(table, markup=False)
+        shown.append((each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what))
+    print_table(("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"), shown)
 
 
 def end_by_hand(

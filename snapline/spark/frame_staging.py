@@ -6,6 +6,9 @@ temporary one where everything runs on this machine.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +55,15 @@ def staging_base(configuration: Configuration, spark: SparkSession, what: str) -
             f"{what}: its rows lie in files between Spark and the job: set {CHECKPOINTS_DIRECTORY.key} to a directory or URL "
             "that this program, the executors and the coordinator reach"
         )
-    return tempfile.gettempdir()
+    return _own_directory()
+
+
+@functools.cache
+def _own_directory() -> str:
+    """A directory that no other user of the machine can look into, until this program ends."""
+    directory = tempfile.mkdtemp(prefix="snapline-rows-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _runs_here(spark: SparkSession) -> bool:

@@ -142,9 +142,9 @@ class LocalDirectories:
         self._let_go()
 
     def _take(self, root: Path, name: str) -> None:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in (root, root.parent):  # who may exchange directories there could make up state
-            if directory.stat().st_uid not in (os.getuid(), 0):
+        for directory in (root.parent, root):  # who may exchange directories, or a link, there could make up state
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not {directory.stat().st_uid, directory.lstat().st_uid} <= {os.getuid(), 0}:
                 raise PermissionError(f"{directory} belongs to another user; set taskmanager.state.local.root-dirs")
         with _locked(root / LOCK):
             own = root / name

@@ -117,6 +117,14 @@ def test_what_libraries_log_goes_the_same_way():
         root.setLevel(level)
 
 
+def test_lines_of_json_steer_no_terminal():
+    """Control characters above ASCII, ends of lines and turns of direction are spelled out, too: people look at logs."""
+    out = io.StringIO()
+    make_logger("page", stream=out).warning("refused \x9b2J\u2028\u202e")
+    assert out.getvalue().isascii()
+    assert [line["msg"] for line in lines(out)] == ["refused \x9b2J\u2028\u202e"]
+
+
 def test_what_others_say_steers_no_terminal_and_makes_no_line():
     """The path of a request that the page breaks at is in the log of a coordinator that runs in a terminal."""
     out = Terminal()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,3 +121,34 @@ def test_program_refuses_unknown_settings():
 
     with pytest.raises(ConfigurationError, match=r"did you mean 'heartbeat.timeout'"):
         environment.configure("heartbeat.timeuot", "1 s")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others of another group are others; with a group of its own a user may let it write."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "snapline.toml"
+    file.write_text('jobmanager.rpc.address = "evil:1"')
+    file.chmod(0o664)
+    assert default_layers({})["jobmanager.rpc.address"].value == "evil:1"
+    os.chown(file, os.geteuid(), 12345)
+    with pytest.raises(ConfigurationError, match="others may write to it"):
+        default_layers({})
+
+
+def test_it_is_the_file_that_is_read_whose_owner_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name may be that of another file a moment later."""
+    monkeypatch.chdir(tmp_path)
+    mine, other = tmp_path / "snapline.toml", tmp_path / "other"
+    mine.write_text("parallelism.default = 1")
+    other.write_text('jobmanager.rpc.address = "evil:1"')
+    other.chmod(0o666)
+    looks = Path.open
+
+    def exchanged(path: Path, *arguments: Any) -> Any:
+        other.replace(mine)
+        return looks(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", exchanged)
+    with pytest.raises(ConfigurationError, match="others may write to it"):
+        default_layers({})

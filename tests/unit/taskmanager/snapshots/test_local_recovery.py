@@ -374,6 +374,20 @@ def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
         LocalDirectories([str(mine)], ResourceID("a"))
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives links away")
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    """He would point it at a directory of his own later; and what is made on the way there is nobody else's to read."""
+    (tmp_path / "victims").mkdir()
+    link = tmp_path / "snapline-0"
+    link.symlink_to(tmp_path / "victims")
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="snapline-0 belongs to another user"):
+        LocalDirectories([str(link / "localState")], ResourceID("a"))
+
+    LocalDirectories([str(tmp_path / "new" / "localState")], ResourceID("a")).close(keep=False)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_part_that_the_copy_does_not_have(tmp_path: Path) -> None:
     """A file of this name with other content is no copy."""
     disk = LocalDirectories([str(tmp_path)], ResourceID("a"))
