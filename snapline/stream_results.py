@@ -136,4 +136,5 @@ class StreamResults:
 
         with self.execute_and_collect("show", limit=rows + 1, local=local) as collected:
             table = collected.to_arrow()
-        sys.stdout.write(as_text(table.slice(0, rows), more=table.num_rows > rows) + "\n")
+        shown = table.slice(0, rows) if table.num_rows > rows else table  # one without columns has as many as asked for
+        sys.stdout.write(as_text(shown, more=table.num_rows > rows) + "\n")

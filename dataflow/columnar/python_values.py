@@ -20,6 +20,9 @@ _NUMPY_TYPES = frozenset(
 )  # fmt: skip
 
 
+_WHOLE = {int, bool, type(None)}
+
+
 def column_values(column: pa.Array) -> list[Any]:
     """A column as Python values. By way of numpy where that gives the same values, for it is faster: 30 times for
     timestamps, several times for numbers before pyarrow 20. Raises ValueError for nanoseconds that only pandas' values
@@ -37,6 +40,16 @@ def column_values(column: pa.Array) -> list[Any]:
             f"a {data_type} has nanoseconds, which Python's own times cannot hold: install pandas, or cast the column to "
             "microseconds"
         ) from error
+
+
+def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a float that is
+    no whole number in a column of integers, of which pyarrow would keep the whole part."""
+    if pa.types.is_integer(data_type) and not set(map(type, values)) <= _WHOLE:
+        found = pa.array(values, from_pandas=False)
+        if pa.types.is_floating(found.type):
+            return found.cast(data_type)
+    return pa.array(values, data_type, from_pandas=False)
 
 
 def _is_plain_time(data_type: pa.DataType) -> bool:

@@ -29,6 +29,7 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import VALUE_FIELD
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.python_values import array_of
 from snapline.taskmanager.state.aggregate_column import AggregateColumn, Numbers
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
@@ -92,7 +93,7 @@ class PythonValues:
             dumps = serializer_named(self._serializer).dumps
             return pa.array([None if value is None else self._dump(dumps, value) for value in objects], self._type)
         try:
-            return pa.array(objects, self._type)
+            return array_of(objects, self._type)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as refusal:
             culprit = next((value for value in objects if not self._fits(value)), None)
             raise StateError(
@@ -101,7 +102,7 @@ class PythonValues:
 
     def _fits(self, value: Any) -> bool:
         try:
-            pa.array([value], self._type)
+            array_of([value], self._type)
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             return False
         return True

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.columnar.python_values import column_values, row_maker
+from snapline.dataflow.columnar.python_values import array_of, column_values, row_maker
 from snapline.runtime.cores.machine import check
 
 
@@ -68,13 +68,29 @@ class RowBatcher:
         try:
             values = [row[name] for row in rows]
         except KeyError:
+            self._refuse_misspelled(rows, name)
             values = [row.get(name) for row in rows]
         except (TypeError, IndexError):
             raise self._not_rows(rows) from None
         try:
-            return pa.array(values, field.type, from_pandas=False)
+            return array_of(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
             raise self._misfit(values, field) from None
+
+    def _refuse_misspelled(self, rows: Sequence[Row], name: str) -> None:
+        """A row may leave a column out, or have more than there are; one that does both has a wrong name in it."""
+        known = check(self._schema, "there is no schema").names
+        for index, row in enumerate(rows):
+            unknown = next((key for key in row if key not in known), None) if name not in row else None
+            if unknown is not None:
+                raise TypeError(
+                    f"output row {index} has {unknown!r}, which is no column ({self._origin}), and no {name!r}: "
+                    f"the columns are {', '.join(map(repr, known))}"
+                )
+
+    @property
+    def _origin(self) -> str:
+        return "declared in schema=" if self._declared else "inferred from earlier rows; declare schema="
 
     def _infer(self, rows: Sequence[Row]) -> None:
         """Take names from the first row ever, and types from the first values that are not null."""
@@ -101,15 +117,14 @@ class RowBatcher:
 
     def _misfit(self, values: Sequence[Any], field: pa.Field) -> TypeError:
         """Find the first value that does not fit, and say so."""
-        origin = "declared in schema=" if self._declared else "inferred from earlier rows; declare schema="
         for index, value in enumerate(values):
             try:
-                pa.array([value], field.type, from_pandas=False)
+                array_of([value], field.type)
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
                 return TypeError(
-                    f"output row {index}: {value!r} in column {field.name!r} is no {field.type} ({origin})"
+                    f"output row {index}: {value!r} in column {field.name!r} is no {field.type} ({self._origin})"
                 )
-        return TypeError(f"the values of column {field.name!r} do not fit {field.type} ({origin})")
+        return TypeError(f"the values of column {field.name!r} do not fit {field.type} ({self._origin})")
 
     @staticmethod
     def _not_rows(rows: Sequence[Any]) -> TypeError:

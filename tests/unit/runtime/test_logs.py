@@ -118,7 +118,7 @@ def test_what_libraries_log_goes_the_same_way():
 
 
 def test_lines_of_json_steer_no_terminal():
-    """Control characters above ASCII, ends of lines and turns of direction are spelled out, too: people look at logs."""
+    """Control characters above ASCII, ends of lines and turns of direction are spelled out: people look at logs."""
     out = io.StringIO()
     make_logger("page", stream=out).warning("refused \x9b2J\u2028\u202e")
     assert out.getvalue().isascii()

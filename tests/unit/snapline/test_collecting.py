@@ -117,6 +117,8 @@ def test_show_prints_a_table(tmp_path, capsys):
     table = "x      name\nint64  string\n1      one\n"
     cut = f"null   {'a' * 29}...\n2 rows\n"
     assert capsys.readouterr().out == table + cut + table + "...\n"
+    stream.flat_map(lambda row: []).show(3, local=True)
+    assert capsys.readouterr().out.endswith("0 rows\n")
 
 
 def test_a_job_is_a_value(tmp_path):

@@ -311,6 +311,8 @@ def test_wrong_values_name_state_and_value() -> None:
 
     with pytest.raises(StateError, match="state 'v' holds int64, which 'x' \\(str\\) is not"):
         use(backend, lambda: value.update("x"))
+    with pytest.raises(StateError, match=r"state 'v' holds int64, which 1\.5 \(float\) is not"):
+        use(backend, lambda: value.update(1.5))
     with pytest.raises(StateError, match="state 'j': serializer 'json' cannot write <object"):
         use(backend, lambda: document.update(object()))
     with pytest.raises(StateError, match="map state 'm': a key cannot be None"):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -127,3 +128,30 @@ def test_what_is_no_row_is_shown(schema: pa.Schema | None) -> None:
     """A function that returns a value instead of a dict, or a dict instead of a list of dicts."""
     with pytest.raises(TypeError, match="'a' is no row"):
         RowBatcher(schema).batch_of(["a", "b"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("schema", [pa.schema([("x", pa.int64())]), None])
+def test_a_part_of_a_number_is_not_cut_off(schema: pa.Schema | None) -> None:
+    """A float in a column of integers is what Arrow keeps the whole part of; one that is whole is an integer."""
+    batcher = RowBatcher(schema)
+
+    assert rows_of(batcher.batch_of([{"x": 1}, {"x": None}])) == [{"x": 1}, {"x": None}]
+    assert rows_of(batcher.batch_of([{"x": 2.0}, {"x": None}, {"x": np.int32(3)}])) == [{"x": 2}, {"x": None}, {"x": 3}]
+    with pytest.raises(TypeError, match=r"output row 1: 1\.5 in column 'x' is no int64"):
+        batcher.batch_of([{"x": 2}, {"x": 1.5}])
+    with pytest.raises(TypeError, match=r"output row 0: .*0\.5.* in column 'x' is no int64"):
+        batcher.batch_of([{"x": np.float64(0.5)}])
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_misspelled_column_is_told(declared: bool) -> None:
+    """It was null in all rows. A row may have too few columns, or too many."""
+    batcher = RowBatcher(pa.schema([("shop", pa.string()), ("total", pa.int64())]) if declared else None)
+    batcher.batch_of([{"shop": "a", "total": 1}])
+
+    assert rows_of(batcher.batch_of([{"shop": "a"}])) == [{"shop": "a", "total": None}]
+    assert rows_of(batcher.batch_of([{"shop": "a", "total": 2, "more": 3}])) == [{"shop": "a", "total": 2}]
+    with pytest.raises(
+        TypeError, match=r"output row 1 has 'totl', which is no column .*, and no 'total': the columns are"
+    ):
+        batcher.batch_of([{"shop": "a", "total": 1}, {"shop": "a", "totl": 1}])
