@@ -43,8 +43,8 @@ def column_values(column: pa.Array) -> list[Any]:
 
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a float that is
-    no whole number in a column of integers, of which pyarrow would keep the whole part."""
+    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a float that
+    is no whole number in a column of integers, of which pyarrow would keep the whole part."""
     if pa.types.is_integer(data_type) and not set(map(type, values)) <= _WHOLE:
         found = pa.array(values, from_pandas=False)
         if pa.types.is_floating(found.type):

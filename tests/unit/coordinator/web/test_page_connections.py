@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("starlette")
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
 from snapline.coordinator.web import page_app, page_connections, request_bodies
 from snapline.coordinator.web.page_server import PageServer
