@@ -7,6 +7,7 @@ back. Frames of less than a thousandth of the time are left out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -22,8 +23,9 @@ def flame_graph(title: str, stacks: Mapping[tuple[str, ...], int]) -> str:
         for frame in frames:
             node = node["below"].setdefault(frame, {"name": frame, "count": 0, "below": {}})
             node["count"] += count
-    data = json.dumps(_pruned(root, root["count"] * LEAST_SHARE)).replace("</", "<\\/")
-    return _PAGE.replace("__TITLE__", escape(title)).replace("__DATA__", data)
+    data = json.dumps(_pruned(root, root["count"] * LEAST_SHARE)).replace("<", "\\u003c")
+    texts = {"__TITLE__": escape(title), "__DATA__": data}
+    return re.sub("__TITLE__|__DATA__", lambda mark: texts[mark[0]], _PAGE)  # once, for a text may contain a mark
 
 
 def _pruned(node: dict[str, Any], least: float) -> dict[str, Any]:
