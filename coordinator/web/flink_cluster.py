@@ -5,6 +5,8 @@ Metrics have Flink's names, and values are texts, as Flink gives them. Without `
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
@@ -19,27 +21,30 @@ Figures = Mapping[str, float | str]
 REFRESH_INTERVAL_MS = 3_000
 AGGREGATIONS = ("min", "max", "avg", "sum")
 SUBTASK_FIGURES = {
-    "numRecordsIn": "records_in",
-    "numRecordsOut": "records_out",
-    "numBytesIn": "bytes_in",
-    "numBytesOut": "bytes_out",
-    "numRecordsInPerSecond": "records_in_per_second",
-    "numRecordsOutPerSecond": "records_out_per_second",
-    "busyTimeMsPerSecond": "busy_ms_per_second",
-    "backPressuredTimeMsPerSecond": "backpressured_ms_per_second",
-    "idleTimeMsPerSecond": "idle_ms_per_second",
-    "accumulateBusyTimeMs": "busy_ms",
-    "accumulateBackPressuredTimeMs": "backpressured_ms",
-    "accumulateIdleTimeMs": "idle_ms",
-    "currentInputWatermark": "watermark_ms",
-    "buffers.inputQueueLength": "input_queue.batches",
-    "buffers.inputQueueSize": "input_queue.size_bytes",
-    "buffers.inPoolUsage": "input_queue.usage",
-    "buffers.inputCredits": "input_queue.credits",
-    "buffers.outputQueueLength": "output_queue.batches",
-    "buffers.outputQueueSize": "output_queue.size_bytes",
-    "buffers.outPoolUsage": "output_queue.usage",
-    "buffers.outputCredits": "output_queue.credits",
+    name: attrgetter(field)
+    for name, field in {
+        "numRecordsIn": "records_in",
+        "numRecordsOut": "records_out",
+        "numBytesIn": "bytes_in",
+        "numBytesOut": "bytes_out",
+        "numRecordsInPerSecond": "records_in_per_second",
+        "numRecordsOutPerSecond": "records_out_per_second",
+        "busyTimeMsPerSecond": "busy_ms_per_second",
+        "backPressuredTimeMsPerSecond": "backpressured_ms_per_second",
+        "idleTimeMsPerSecond": "idle_ms_per_second",
+        "accumulateBusyTimeMs": "busy_ms",
+        "accumulateBackPressuredTimeMs": "backpressured_ms",
+        "accumulateIdleTimeMs": "idle_ms",
+        "currentInputWatermark": "watermark_ms",
+        "buffers.inputQueueLength": "input_queue.batches",
+        "buffers.inputQueueSize": "input_queue.size_bytes",
+        "buffers.inPoolUsage": "input_queue.usage",
+        "buffers.inputCredits": "input_queue.credits",
+        "buffers.outputQueueLength": "output_queue.batches",
+        "buffers.outputQueueSize": "output_queue.size_bytes",
+        "buffers.outPoolUsage": "output_queue.usage",
+        "buffers.outputCredits": "output_queue.credits",
+    }.items()
 }
 NO_RESOURCES: Json = {
     "cpuCores": 0.0,
@@ -208,7 +213,7 @@ def job_figures(details: pb.JobDetails, checkpoints: pb.ListCheckpointsResponse,
 
 def subtask_figures(subtask: pb.SubtaskDetails) -> Figures:
     """The figures of one subtask, by Flink's names."""
-    return {name: attrgetter(field)(subtask) for name, field in SUBTASK_FIGURES.items()}
+    return {name: figure_of(subtask) for name, figure_of in SUBTASK_FIGURES.items()}
 
 
 def vertex_figures(vertex: pb.VertexDetails) -> Figures:
@@ -263,18 +268,28 @@ def aggregated(members: Iterable[Figures], get: str | None, agg: str | None) -> 
     return found
 
 
-def numbers_of(text: str | None) -> set[int] | None:
-    """The subtasks in `0,2-5`; None: all. Raises BadParameter."""
+def chosen_subtasks(vertex: pb.VertexDetails, text: str | None) -> list[pb.SubtaskDetails]:
+    """The subtasks of the vertex that are in `0,2-5`; None: all. Raises BadParameter."""
     if text is None:
-        return None
-    found: set[int] = set()
-    for part in _listed(text):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise BadParameter(f"subtasks = {part!r}: give numbers and ranges, such as 0,2-5")
-        found.update(range(int(first), min(int(last), 100_000) + 1) if dash else (int(first),))
+        return list(vertex.subtasks)
+    ranges = sorted(map(_range_of, _listed(text)))
+    begins = [first for first, _ in ranges]
+    ends = list(itertools.accumulate((last for _, last in ranges), max))  # the furthest of all that begin so far
+    found = []
+    for subtask in vertex.subtasks:
+        begun = bisect.bisect_right(begins, subtask.subtask_index)
+        if begun and subtask.subtask_index <= ends[begun - 1]:
+            found.append(subtask)
     return found
 
 
+def _range_of(part: str) -> tuple[int, int]:
+    first, dash, last = part.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        raise BadParameter(f"subtasks = {part!r}: give numbers and ranges, such as 0,2-5")
+    return int(first), int(last if dash else first)
+
+
 def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """The parts between commas, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

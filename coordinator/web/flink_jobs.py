@@ -178,9 +178,11 @@ def subtask_times(vertex: pb.VertexDetails, now_ms: int) -> Json:
 
 def vertex_task_managers(vertex: pb.VertexDetails, now_ms: int) -> Json:
     """`/jobs/:jobid/vertices/:vertexid/taskmanagers`: the subtasks by the TaskManager that runs them."""
+    by_id: dict[str, list[pb.SubtaskDetails]] = {}
+    for subtask in vertex.subtasks:
+        by_id.setdefault(subtask.resource_id, []).append(subtask)
     found = []
-    for resource_id in sorted({subtask.resource_id for subtask in vertex.subtasks}):
-        here = [subtask for subtask in vertex.subtasks if subtask.resource_id == resource_id]
+    for resource_id, here in sorted(by_id.items()):
         states = Counter(_state(subtask) for subtask in here)
         start, end = _span(here)
         found.append(

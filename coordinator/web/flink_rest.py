@@ -20,6 +20,7 @@ from starlette.routing import Route
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_jobs
 from snapline.coordinator.web.flink_cluster import BadParameter, Figures
+from snapline.coordinator.web.large_answers import LargeAnswers
 from snapline.coordinator.web.request_bodies import BodyRefused, flag_in, read_json, text_in
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.version import VERSION
@@ -28,7 +29,7 @@ OPENAPI = Path(__file__).parent / "openapi.json"
 JOBS_PER_PAGE = 1_000
 FLINKS_ID = re.compile(r"[0-9a-f]{32}")
 
-Answer = dict[str, Any] | list[Any]
+Answer = dict[str, Any] | list[Any] | JSONResponse
 Handler = Callable[[Request], Awaitable[Answer]]
 Refusal = tuple[int, str]
 """Status code and line of a request that is not answered."""
@@ -46,12 +47,18 @@ class FlinkRest:
     """The routes of Flink's API."""
 
     def __init__(
-        self, coordinator: CoordinatorStub, settings: Mapping[str, str], refusal: Callable[[Request], Refusal | None]
+        self,
+        coordinator: CoordinatorStub,
+        settings: Mapping[str, str],
+        refusal: Callable[[Request], Refusal | None],
+        large: LargeAnswers,
     ) -> None:
-        """`settings`: those of this process, for `/jobmanager/config`. `refusal`: why a request is not answered."""
+        """`settings`: those of this process, for `/jobmanager/config`. `refusal`: why a request is not answered.
+        `large`: makes what is large beside the loop."""
         self._coordinator = coordinator
         self._settings = settings
         self._refusal = refusal
+        self._large = large
         job, vertex = "/jobs/{jobid}", "/jobs/{jobid}/vertices/{vertexid}"
         checkpoint = job + "/checkpoints/details/{checkpointid}"
         get: dict[str, Handler] = {
@@ -111,7 +118,8 @@ class FlinkRest:
             if refused is not None:
                 return _errors(*refused)
             try:
-                return JSONResponse(await handler(request), status)
+                answer = await handler(request)
+                return answer if isinstance(answer, JSONResponse) else JSONResponse(answer, status)
             except FlinkError as error:
                 return _errors(error.status, str(error))
             except CoordinatorAnswer as error:
@@ -163,13 +171,15 @@ class FlinkRest:
 
     def _of_job(self, translate: Callable[[pb.JobDetails, int], Answer]) -> Handler:
         async def handle(request: Request) -> Answer:
-            return translate(await self._details(request), _now_ms())
+            details = await self._details(request)
+            return await self._large.make(details, lambda: JSONResponse(translate(details, _now_ms())))
 
         return handle
 
     def _of_vertex(self, translate: Callable[[pb.VertexDetails, int], Answer]) -> Handler:
         async def handle(request: Request) -> Answer:
-            return translate(await self._vertex(request), _now_ms())
+            vertex = await self._vertex(request)
+            return await self._large.make(vertex, lambda: JSONResponse(translate(vertex, _now_ms())))
 
         return handle
 
@@ -247,14 +257,19 @@ class FlinkRest:
         return _aggregated(request, [await self._figures(request, job_id) for job_id in chosen])
 
     async def _vertex_metrics(self, request: Request) -> Answer:
-        figures = flink_cluster.vertex_figures(await self._vertex(request))
-        return flink_cluster.chosen(figures, request.query_params.get("get"))
+        vertex, get = await self._vertex(request), request.query_params.get("get")
+        return await self._large.make(
+            vertex, lambda: JSONResponse(flink_cluster.chosen(flink_cluster.vertex_figures(vertex), get))
+        )
 
     async def _subtask_metrics(self, request: Request) -> Answer:
-        wanted = flink_cluster.numbers_of(request.query_params.get("subtasks"))
-        subtasks = (await self._vertex(request)).subtasks
-        chosen = [each for each in subtasks if wanted is None or each.subtask_index in wanted]
-        return _aggregated(request, [flink_cluster.subtask_figures(each) for each in chosen])
+        vertex = await self._vertex(request)
+
+        def make() -> JSONResponse:
+            chosen = flink_cluster.chosen_subtasks(vertex, request.query_params.get("subtasks"))
+            return JSONResponse(_aggregated(request, [flink_cluster.subtask_figures(each) for each in chosen]))
+
+        return await self._large.make(vertex, make)
 
     async def _subtask(self, request: Request) -> Answer:
         wanted = int(request.path_params["subtaskindex"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
+from snapline.coordinator.web.large_answers import LargeAnswers
 from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, UNSEEN_PERIOD_SECONDS, RecentFigures
 from snapline.coordinator.web.request_bodies import BodyRefused, number_in, read_json, text_in
 from snapline.dataflow.config import is_secret
@@ -38,8 +40,6 @@ from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
 LONG_CALL_SECONDS = 600.0
-LARGE_ANSWER_BYTES = 1 << 16
-"""An answer of more becomes JSON on a thread, one such answer at a time: on the loop it would keep all others."""
 LOG_LINES = 200
 """Last lines of each TaskManager, unless the page asks for more."""
 PAGE_HEADERS = {
@@ -83,7 +83,7 @@ class PageApp:
         self._coordinator = coordinator
         self._security = security
         self._hosts = hosts
-        self._large = asyncio.Semaphore(1)
+        self._large = LargeAnswers()
         self._figures = RecentFigures()
         self._looked = asyncio.Event()
         read = [
@@ -110,7 +110,8 @@ class PageApp:
         ]
         routes = [Route(path, self._guarded(handler)) for path, handler in read]
         routes += [Route(path, self._guarded(handler, changes=True), methods=["POST"]) for path, handler in change]
-        routes += FlinkRest(coordinator, settings, lambda request: self._refusal(request, changes=False)).routes
+        refusal = functools.partial(self._refusal, changes=False)
+        routes += FlinkRest(coordinator, settings, refusal, self._large).routes
         self.application = Starlette(
             routes=[*routes, Route("/", self._index), Mount("/static", StaticFiles(directory=STATIC))],
             middleware=[Middleware(_WithHeaders)],
@@ -149,10 +150,7 @@ class PageApp:
 
     async def _as_dict(self, answer: Message) -> dict[str, Any]:
         """Return what of it becomes JSON."""
-        if answer.ByteSize() <= LARGE_ANSWER_BYTES:
-            return message_as_dict(answer)
-        async with self._large:
-            return await asyncio.to_thread(message_as_dict, answer)
+        return await self._large.make(answer, lambda: message_as_dict(answer))
 
     def _refusal(self, request: Request, *, changes: bool) -> Refusal | None:
         """Why the request is not answered; None: it is."""
