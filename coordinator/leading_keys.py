@@ -1,7 +1,7 @@
 """Which values of a key most rows have that come to a vertex: from a sample of them, when somebody asks.
 
-Decides what to tap and how long, and counts what has come. The sample comes from TaskManagers, so it
-is validated as all Arrow is that comes in. Loads Arrow, and what computes key groups, which nobody needs who does not
+Decides what to tap and how long, and counts what has come. The sample comes from TaskManagers, so it is bounded and
+validated before anybody computes with it. Loads Arrow, and what computes key groups, which nobody needs who does not
 ask.
 """
 
@@ -13,12 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.row_samples import read_sample
+from snapline.dataflow.columnar.validated import DAMAGE
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos import client_pb2 as pb
 
 ROWS_FOR_KEYS = 5_000
 """So many rows of each subtask are looked at for the keys that lead."""
 BYTES_FOR_KEYS = 1 << 20
+MAX_TAPPED_BYTES = 1 << 26
+"""The rows of a tap have no more in memory, all subtasks together and each value counted as often as it stands there:
+32 times of what an answer may have, for dictionaries."""
 KEYS_SHOWN = 3
 ROUNDS = 5
 """Looks, of a second each, until rows have come."""
@@ -39,6 +44,10 @@ def tap_of_keys(details: pb.JobDetails, vertex_id: str) -> pb.TapOperatorRequest
     )
 
 
+class UnreadableRows(SnaplineError):
+    """What a TaskManager has sent as the rows of a tap is damaged, or becomes too much in memory."""
+
+
 class UncountableKeys(SnaplineError):
     """Arrow cannot group by keys of this type, or what a TaskManager has sent is damaged."""
 
@@ -49,9 +58,9 @@ def count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.Tapped
     rows as it pleased: they count for all that it gets. Raises UncountableKeys."""
     try:
         return _count_keys(details, vertex_id, parts)
-    except (pa.ArrowException, OSError) as error:
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UncountableKeys(f"the keys of the rows that were looked at cannot be counted: {line}") from error
+    except (pa.ArrowException, OSError, UnreadableRows) as error:
+        why = f"the keys of the rows that were looked at cannot be counted: {_line_of(error)}"
+        raise UncountableKeys(why) from error
 
 
 def _count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.TappedRows]) -> list[str]:
@@ -61,7 +70,7 @@ def _count_keys(details: pb.JobDetails, vertex_id: str, parts: Sequence[pb.Tappe
     weights: Counter[tuple[Any, ...]] = Counter()
     groups: dict[tuple[Any, ...], int] = {}
     for part in parts:
-        table = table_of([part], ROWS_FOR_KEYS)
+        table = table_of([part], ROWS_FOR_KEYS, MAX_TAPPED_BYTES // len(parts))
         if not table.num_rows or not columns or not set(columns) <= set(table.column_names):
             continue
         weight = rates.get(part.subtask_index, 1) / table.num_rows
@@ -98,15 +107,20 @@ def _key_columns(details: pb.JobDetails, vertex_id: str) -> list[str]:
     return next((list(edge.key_columns) for edge in details.edges if edge.target == vertex_id and edge.key_columns), [])
 
 
-def table_of(parts: Sequence[pb.TappedRows], rows: int) -> pa.Table:
-    """The rows of all subtasks as one table, no more than were asked for."""
+def table_of(parts: Sequence[pb.TappedRows], rows: int, most_bytes: int = MAX_TAPPED_BYTES) -> pa.Table:
+    """The rows of all subtasks as one table, no more than were asked for. `most_bytes`: what they have in memory at
+    most, when no value is shared. Raises UnreadableRows."""
     batches: list[pa.RecordBatch] = []
     for part in parts:
-        with pa.ipc.open_stream(part.rows) as reader:
-            for batch in reader:
-                batch.validate(full=True)
-                batches.append(batch)
+        try:
+            batches += read_sample(part.rows, rows, most_bytes // len(parts))
+        except DAMAGE as error:
+            raise UnreadableRows(f"rows of subtask {part.subtask_index} cannot be read: {_line_of(error)}") from error
     schemas = [batch.schema for batch in batches]
     if not batches or any(schema != schemas[0] for schema in schemas):
         batches = batches[:1]
     return pa.Table.from_batches(batches).slice(0, rows) if batches else pa.table({})
+
+
+def _line_of(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
