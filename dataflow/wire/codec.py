@@ -10,6 +10,7 @@ are put together at first use (`wire_reflection`), those of checkpoints and stat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -52,6 +53,9 @@ __all__ = [
 ]
 
 ValueT = TypeVar("ValueT")
+
+_JOB_ID = re.compile(r"(?!\.\.?\Z)[0-9A-Za-z_.-]{1,64}")
+"""What may stand in paths, logs and terminals. Ids that are drawn are 32 hexadecimal digits."""
 
 CONTROL_MESSAGES: dict[str, type] = {
     "trigger_checkpoint": m.TriggerCheckpoint,
@@ -218,7 +222,13 @@ def encode_job_graph(value: JobGraph) -> job_pb2.JobGraph:
 
 
 def decode_job_graph(message: job_pb2.JobGraph) -> JobGraph:
-    """A job as it was submitted. Raises WireError; says nothing about whether the job makes sense."""
+    """A job as it was submitted. Raises WireError, also for an id that cannot be a name of a file; says nothing about
+    whether the job makes sense."""
+    if not _JOB_ID.fullmatch(message.job_id):
+        shown = message.job_id[:80]
+        raise WireError(
+            f"{shown!r} is no id of a job: it has up to 64 letters, digits, '-', '_' and '.', drawn as 32 hexadecimal digits"
+        )
     try:
         return decode(JobGraph, message)
     except (ValueError, TypeError, KeyError) as error:

@@ -149,7 +149,7 @@ def test_only_a_checkpoint_message_is_for_many_tasks():
 
 
 @settings(max_examples=60, deadline=None)
-@given(values(JobGraph))
+@given(values(JobGraph).map(lambda graph: dataclasses.replace(graph, job_id=JOB)))
 def test_a_job_graph_survives_the_wire(graph):
     """What a client submits is what the coordinator gets."""
     data = wire.encode_job_graph(graph).SerializeToString()
@@ -233,6 +233,23 @@ def test_a_job_of_five_million_subtasks_is_refused_where_it_is_decoded(field):
 
     with pytest.raises(wire.WireError, match=f"JobVertex.{field} has to lie between 1 and 32768, not 5000000"):
         wire.decode_job_graph(message)
+
+
+@pytest.mark.parametrize(
+    "job_id", ["", ".", "..", "../../evil", "/etc/evil", "a\x1b[2Jb", "a\nb", "a\n", "a,b", "con:1", "x" * 65, "\u00e9"]
+)
+def test_an_id_that_is_no_name_of_a_file_is_refused_where_it_is_decoded(job_id):
+    """Its escapes reached terminals, and its slashes paths."""
+    with pytest.raises(wire.WireError, match="is no id of a job: it has up to 64 letters") as raised:
+        wire.decode_job_graph(job_pb2.JobGraph(job_id=job_id))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("job_id", ["0123456789abcdef" * 2, "job-1_a.b", "x" * 64, "..."])
+def test_an_id_of_letters_and_digits_is_one_of_a_job(job_id):
+    """What is drawn, and what a program calls its own."""
+    message = job_pb2.JobGraph(job_id=job_id, savepoint_restore={})
+    assert job_id == wire.decode_job_graph(message).job_id
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
