@@ -189,6 +189,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             job_graph = decode_job_graph(encode_job_graph(job_graph))  # with the bounds of what clients send
         except (SnaplineError, WireError) as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except RecursionError:
+            text = "the job is nested more deeply than can be: write it with fewer levels"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         return await self._submit(job_graph, context)
 
     async def _submit(self, job_graph: JobGraph, context: Any) -> pb.SubmitJobResponse:

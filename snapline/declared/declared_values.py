@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -45,7 +46,13 @@ METHODS = frozenset(
 )
 """Methods of an expression that a declaration may call, with what else it takes in order."""
 OF_VALUES = frozenset({"is_in", "when", "coalesce", "concat_str"})
-_TOKEN = re.compile(r"\s*(timestamp\[[^\]]*\]|\w+(?:\[\w+\])?|[(),:<>])")
+LONGEST_TYPE = 8192
+"""Characters of the text of a type."""
+DEEPEST_TYPE = 50
+"""Types within one another."""
+LONGEST_SHOWN = 80
+"""Characters of such a text that an error repeats."""
+_TOKEN = re.compile(r"(timestamp\[[^\]]*\]|\w+(?:\[\w+\])?|[(),:<>])")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
 
 
@@ -85,7 +92,8 @@ def decode_schema(fields: Sequence[pb.DeclaredField]) -> pa.Schema:
     """The columns. Raises JobDefinitionError for a type that is none, or a name that comes twice."""
     names = [field.name for field in fields]
     if len(set(names)) != len(names) or "" in names:
-        raise JobDefinitionError(f"columns have names, and no two of them the same one: {', '.join(map(repr, names))}")
+        shown = _cut(", ".join(map(repr, names)))
+        raise JobDefinitionError(f"columns have names, and no two of them the same one: {shown}")
     return pa.schema([(field.name, decode_type(field.type)) for field in fields])
 
 
@@ -96,11 +104,19 @@ def decode_type(text: str) -> pa.DataType:
     >>> decode_type("struct<at: timestamp[us, UTC], tags: list<string>, price: decimal128(10, 2)>").field("at").type
     TimestampType(timestamp[us, tz=UTC])
     """
-    tokens = _TOKEN.findall(text)
+    if len(text) > LONGEST_TYPE:
+        raise JobDefinitionError(
+            f"{_cut(text)!r} is no type: it has {len(text)} characters, and at most {LONGEST_TYPE} can be"
+        )
+    tokens = deque(_TOKEN.findall(text))
     if "".join(tokens).replace(" ", "") != text.replace(" ", ""):
         raise _no_type(text)
     try:
-        found = _take_type(tokens)
+        found = _take_type(tokens, DEEPEST_TYPE)
+    except _TooDeep:
+        raise JobDefinitionError(
+            f"{_cut(text)!r} is no type: it is nested more than {DEEPEST_TYPE} deep, and no deeper can be"
+        ) from None
     except (AttributeError, IndexError, ValueError, pa.ArrowException) as error:
         raise _no_type(text) from error
     if tokens:
@@ -108,15 +124,22 @@ def decode_type(text: str) -> pa.DataType:
     return found
 
 
-def _take_type(tokens: list[str]) -> pa.DataType:
-    """The type that the tokens begin with, which are taken away."""
-    name = tokens.pop(0)
+class _TooDeep(Exception):
+    """A type has more levels than can be."""
+
+
+def _take_type(tokens: deque[str], levels: int) -> pa.DataType:
+    """The type that the tokens begin with, which are taken away; it may have so many levels."""
+    if not levels:
+        raise _TooDeep
+    name = tokens.popleft()
     match name:
         case "list" | "large_list":
             _take("<", tokens)
             if tokens[1] == ":":
-                del tokens[:2]
-            inner = _take_type(tokens)
+                tokens.popleft()
+                tokens.popleft()
+            inner = _take_type(tokens, levels - 1)
             _take(">", tokens)
             return pa.list_(inner) if name == "list" else pa.large_list(inner)
         case "struct":
@@ -124,24 +147,24 @@ def _take_type(tokens: list[str]) -> pa.DataType:
             before = "<"
             while not fields or tokens[0] != ">":
                 _take(before, tokens)
-                field = tokens.pop(0)
+                field = tokens.popleft()
                 _take(":", tokens)
-                fields.append((field, _take_type(tokens)))
+                fields.append((field, _take_type(tokens, levels - 1)))
                 before = ","
             _take(">", tokens)
             return pa.struct(fields)
         case "map":
             _take("<", tokens)
-            key = _take_type(tokens)
+            key = _take_type(tokens, levels - 1)
             _take(",", tokens)
-            value = _take_type(tokens)
+            value = _take_type(tokens, levels - 1)
             _take(">", tokens)
             return pa.map_(key, value)
         case "decimal128" | "decimal256":
             _take("(", tokens)
-            precision = int(tokens.pop(0))
+            precision = int(tokens.popleft())
             _take(",", tokens)
-            scale = int(tokens.pop(0))
+            scale = int(tokens.popleft())
             _take(")", tokens)
             return pa.decimal128(precision, scale) if name == "decimal128" else pa.decimal256(precision, scale)
     if name.startswith("timestamp["):
@@ -150,16 +173,21 @@ def _take_type(tokens: list[str]) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def _take(expected: str, tokens: list[str]) -> None:
-    if tokens.pop(0) != expected:
+def _take(expected: str, tokens: deque[str]) -> None:
+    if tokens.popleft() != expected:
         raise ValueError(expected)
 
 
 def _no_type(text: str) -> JobDefinitionError:
     return JobDefinitionError(
-        f"{text!r} is no type; types are spelled int64, double, string, bool, timestamp[us], timestamp[us, UTC], decimal128(10, 2), "
+        f"{_cut(text)!r} is no type; types are spelled int64, double, string, bool, timestamp[us], timestamp[us, UTC], decimal128(10, 2), "
         "list<int64>, struct<a: int64, b: string>"
     )
+
+
+def _cut(text: str) -> str:
+    """What an error repeats of a text, of which whoever wrote it decides how long it is."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------

@@ -135,3 +135,42 @@ def test_what_is_no_expression_is_said(line: str, declared: dict) -> None:
         decode_expression(expression(declared))
 
     assert line == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (f"'{'z' * 80}...' is no type: it has 8193 characters, and at most 8192 can be", "z" * 8193),
+        (f"'{'list<' * 16}...' is no type: it is nested more than 50 deep, and no deeper can be",
+         "list<" * 500 + "int8" + ">" * 500),
+        (f"'{'list<' * 16}...' is no type: it is nested more than 50 deep, and no deeper can be",
+         "list<" * 50 + "int8" + ">" * 50),
+        (f"'{'z' * 80}...' is no type; types are spelled", "z" * 8192),
+        (f"'{' ' * 80}...' is no type; types are spelled", " " * 8192),
+    ],
+    ids=["long", "deep", "a-level-too-deep", "unknown", "empty"],
+)  # fmt: skip
+def test_a_type_has_a_length_and_levels(line: str, text: str) -> None:
+    """What nobody means was a traceback of 238 KB a request, or repeated as it was, in the coordinator's log."""
+    with pytest.raises(JobDefinitionError) as raised:
+        decode_type(text)
+
+    assert str(raised.value).startswith(line)
+    assert len(str(raised.value)) < 300
+
+
+def test_types_within_the_bounds_are_read() -> None:
+    """As many levels and fields as there may be."""
+    deep = decode_type("list<" * 49 + "int8" + ">" * 49)
+    wide = decode_type("struct<" + ",".join(f"a{number}:int8" for number in range(700)) + ">")
+
+    assert 49 == str(deep).count("list<")
+    assert 700 == wide.num_fields
+
+
+def test_names_of_columns_are_repeated_in_part() -> None:
+    """A megabyte of them was a line of the coordinator's log."""
+    with pytest.raises(JobDefinitionError) as raised:
+        decode_schema([DeclaredField(name="x" * 1000, type="int8")] * 2)
+
+    assert len(str(raised.value)) < 200
