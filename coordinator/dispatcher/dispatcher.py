@@ -235,12 +235,15 @@ class Dispatcher:
 
     def _pickled(self, graph: JobGraph) -> str:
         """Why the job's pickles are not run here; empty: it has none, or they may be."""
-        found = [uid for vertex in graph.vertices for uid in vertex.pickled_operators]
-        if self._takes_pickles or not (found or graph.master_hooks):
+        if self._takes_pickles:
             return ""
-        what = f"operator {found[0]!r} is a pickle" if found else "a master hook is a pickle"
+        found = [f"operator {uid!r}" for vertex in graph.vertices for uid in vertex.pickled_operators]
+        found += [f"the combiner of edge {edge.edge_id!r}" for edge in graph.edges if edge.combiner]
+        found += ["a master hook"] if graph.master_hooks else []
+        if not found:
+            return ""
         return (
-            f"job {graph.name!r} is not run here: {what}, and security.pickled-jobs.allowed is false; declare the job "
+            f"job {graph.name!r} is not run here: {found[0]} is a pickle, and security.pickled-jobs.allowed is false; declare the job "
             "(SubmitDeclaredJob, `snapline submit`), or allow pickles in the coordinator's settings"
         )
 

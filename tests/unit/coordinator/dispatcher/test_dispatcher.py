@@ -38,7 +38,7 @@ from snapline.coordinator.jobmaster.operations import (
     TakeSavepoint,
 )
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
+from snapline.dataflow.graph.jobgraph import DECLARED, JobGraph, SavepointRestoreSettings
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 from tests.simulation.jobs import job, keyed_job
@@ -218,6 +218,22 @@ def test_pickled_jobs_are_refused_where_they_are_not_allowed() -> None:
     assert [] == effects
     assert [(JobStatus.FAILED, why)] == [(job.status, job.failure.summary) for job in core.jobs() if job.failure]
     assert why.replace("'pickled'", "'another'") == refusal(core, keyed_job("another"))
+
+
+def test_a_pickle_beside_declared_operators_is_one() -> None:
+    """What keeps rows back before an edge is unpickled by TaskManagers as operators are."""
+    graph = keyed_job("declared")
+    vertices = [
+        replace(vertex, operators=tuple(replace(each, payload=DECLARED) for each in vertex.operators))
+        for vertex in graph.vertices
+    ]
+    declared = replace(graph, vertices=tuple(vertices))
+    combined = replace(declared, edges=(replace(graph.edges[0], combiner=b"a pickle"), *graph.edges[1:]))
+
+    core = Dispatcher(10, takes_pickles=False)
+    core.handle(DispatcherStarted(()), 0)
+    assert f"the combiner of edge {graph.edges[0].edge_id!r} is a pickle" in refusal(core, combined)
+    assert [StoreJobGraph(declared)] == core.handle(SubmitJob(R, declared), 1)
 
 
 def test_without_leadership_nothing_is_taken() -> None:
