@@ -82,6 +82,7 @@ from snapline.dataflow.config import (
 )
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.graph.declared_payload import LoadingRules
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
@@ -390,7 +391,8 @@ class ClusterEntrypoint:
         add_gateways(server, self._streams, self._logger)
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
-        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger), server)
+        rules = LoadingRules.from_configuration(self._config.configuration)
+        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger, rules), server)
         limit = self._config.configuration.get_option(EXTERNAL_STATE_MAX_BYTES)
         external = ExternalGateway(self._streams, self._registry, self._leaders, view.is_accepted, limit, self._logger)
         external_pb2_grpc.add_ExternalTasksServicer_to_server(external, server)

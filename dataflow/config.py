@@ -662,8 +662,14 @@ SECURITY_TOKEN_FILE = _string(
 SECURITY_PICKLED_JOBS = _bool(
     "security.pickled-jobs.allowed",
     "true",
-    "Whether a coordinator takes jobs whose operators are pickles, as programs in Python submit them: who submits one runs code of "
-    "his choice on TaskManagers. With `false` it takes declared jobs and external tasks only.",
+    "Whether coordinators take, and TaskManagers run, jobs whose operators are pickles, as programs in Python submit them: who submits "
+    "one runs code of his choice on TaskManagers. With `false` on all of them there are declared jobs and external tasks only.",
+)
+SECURITY_DECLARED_MODULES = _string(
+    "security.declared-modules",
+    "",
+    "Modules, separated by commas, of which and below which declared jobs may name functions and classes (`module:name`) where "
+    "`security.pickled-jobs.allowed` is false; empty: none, but the connectors of Snapline, which are named without a module.",
 )
 SECURITY_ADOPT_UNSIGNED = _bool(
     "security.storage.adopt-unsigned",

@@ -25,6 +25,7 @@ from snapline.dataflow.config import (
     TASKMANAGER_RELAYS,
     TASKMANAGER_TURNS,
 )
+from snapline.dataflow.graph.declared_payload import LoadingRules
 from snapline.dataflow.ids import JobID, ResourceID
 from snapline.dataflow.wire.messages import Fenced, HeartbeatResponse, TaskManagerInfo
 from snapline.runtime.actor import ActorCrashed, EventBatcher, MachineActor, Performer, tell_if_alive
@@ -168,6 +169,7 @@ class TaskManager:
             events.add,
             logger,
             self._exchange.programs.offer,
+            LoadingRules.from_configuration(configuration),
         )
         self._has_processor_share = configuration.get_option(TASKMANAGER_PROCESSOR_SHARE)
         self._processors = ProcessorShare(

@@ -39,7 +39,7 @@ from snapline.coordinator.rpc.savepoint_operations import BadTriggerId, Savepoin
 from snapline.coordinator.snapshot_state import TooManyReaders
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame
-from snapline.dataflow.graph.declared_payload import translate_declared
+from snapline.dataflow.graph.declared_payload import ALL_ALLOWED, LoadingRules, translate_declared
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
@@ -57,6 +57,8 @@ STACKS_MS, STACKS_INTERVAL_MS = 300, 20
 HEAP_MS = 2_000
 """How long lies between two looks at the containers of a TaskManager whose memory grows."""
 WATCH_INTERVAL_SECONDS = 0.2
+MAX_REFUSAL = 4000
+"""Characters of the line that says why a request is refused, because it repeats what a client has sent."""
 """How often a watcher looks when nobody tells it that something changed."""
 
 
@@ -162,8 +164,10 @@ class Cluster(Protocol):
 class ClientService(client_pb2_grpc.ClientServiceServicer):
     """One call after the other; each is a coroutine on the server's loop."""
 
-    def __init__(self, cluster: Cluster, logger: Logger) -> None:
+    def __init__(self, cluster: Cluster, logger: Logger, rules: LoadingRules = ALL_ALLOWED) -> None:
+        """`rules`: of what declared jobs may name."""
         self._cluster = cluster
+        self._rules = rules
         self._audit = AuditLog(logger)
         self._savepoints = SavepointOperations()
         self._drains: Counter[str] = Counter()
@@ -176,6 +180,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             job_graph = decode_job_graph(request.job_graph)
         except WireError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if declared := job_graph.declared_operators:
+            text = f"operator {declared[0]!r} is declared, and nobody has looked at the declaration: submit it with SubmitDeclaredJob"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         return await self._submit(job_graph, context)
 
     async def SubmitDeclaredJob(  # noqa: N802
@@ -185,7 +192,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if job.job_id and await self._cluster.knows(JobID(job.job_id)):
             return pb.SubmitJobResponse(job_id=job.job_id)
         try:
-            job_graph = await asyncio.to_thread(translate_declared, job)
+            job_graph = await asyncio.to_thread(translate_declared, job, self._rules)
             job_graph = decode_job_graph(encode_job_graph(job_graph))  # with the bounds of what clients send
         except (SnaplineError, WireError) as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -521,7 +528,8 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
 
 
 async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
-    await context.abort(code, text)
+    shown = text if len(text) <= MAX_REFUSAL else f"{text[:MAX_REFUSAL]}..."
+    await context.abort(code, shown)
     raise RuntimeError("abort returned")
 
 

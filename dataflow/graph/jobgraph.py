@@ -135,6 +135,12 @@ class JobGraph:
         """Uids of all operators, in the order of the vertices and their chains."""
         return tuple(operator.uid for vertex in self.vertices for operator in vertex.operators)
 
+    @property
+    def declared_operators(self) -> tuple[str, ...]:
+        """Uids of the operators whose payload is a declaration."""
+        found = (operator for vertex in self.vertices for operator in vertex.operators)
+        return tuple(each.uid for each in found if each.payload.startswith(DECLARED))
+
     def without_secrets(self) -> JobGraph:
         """The same job without credentials in its configuration: it is stored, listed and shown to tasks, and none of
         them needs any."""

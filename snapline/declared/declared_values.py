@@ -47,11 +47,11 @@ METHODS = frozenset(
 """Methods of an expression that a declaration may call, with what else it takes in order."""
 OF_VALUES = frozenset({"is_in", "when", "coalesce", "concat_str"})
 LONGEST_TYPE = 8192
-"""Characters of the text of a type."""
+"""How many characters the text of a type has at most."""
 DEEPEST_TYPE = 50
-"""Types within one another."""
+"""How many types stand within one another at most."""
 LONGEST_SHOWN = 80
-"""Characters of such a text that an error repeats."""
+"""How many characters of such a text an error repeats."""
 _TOKEN = re.compile(r"(timestamp\[[^\]]*\]|\w+(?:\[\w+\])?|[(),:<>])")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
 

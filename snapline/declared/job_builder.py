@@ -16,7 +16,7 @@ import snapline as sl
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import Configuration, check_key
 from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError
-from snapline.dataflow.graph.declared_payload import encode_payload
+from snapline.dataflow.graph.declared_payload import LoadingRules, encode_payload
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, add_fed_source
@@ -43,11 +43,11 @@ CALLED = ("map_batches", "map", "flat_map", "filter_rows")
 KEYED_METHODS = ("process", "process_batches")
 
 
-def translate_declared(job: pb.DeclaredJob) -> JobGraph:
+def translate_declared(job: pb.DeclaredJob, rules: LoadingRules) -> JobGraph:
     """The graph of the job, as the coordinator runs it; no module of a user is loaded. Raises JobDefinitionError with
-    one line for whatever cannot be."""
+    one line for whatever cannot be, or may not be named."""
     _check_size(job)
-    environment = _build(job, PartMaker(loads_modules=False))
+    environment = _build(job, PartMaker(rules, loads_modules=False))
     positions = {id(node.spec): node.node_id for node in environment.graph.nodes}
     restore = job.savepoint_restore
     return translate(
@@ -60,9 +60,9 @@ def translate_declared(job: pb.DeclaredJob) -> JobGraph:
     ).job_graph
 
 
-def build_spec(job: pb.DeclaredJob, node_id: int) -> OperatorSpec:
-    """The specification of one operator, in a task; modules that the job names are loaded."""
-    return _build(job, PartMaker(loads_modules=True)).graph.nodes[node_id].spec
+def build_spec(job: pb.DeclaredJob, node_id: int, rules: LoadingRules) -> OperatorSpec:
+    """The specification of one operator, in a task; modules that the job names are loaded, as far as they may be."""
+    return _build(job, PartMaker(rules, loads_modules=True)).graph.nodes[node_id].spec
 
 
 def _check_size(job: pb.DeclaredJob) -> None:

@@ -2,7 +2,9 @@
 
 Decides what a name means: a public class of `snapline.connectors`, or `module:name` of a module that the TaskManagers
 have. Modules of a user are loaded in tasks only; the coordinator, which has to know the graph and nothing else, gets
-objects that stand for them.
+objects that stand for them. Whoever writes a declaration may be somebody who may run no code of his choice: nothing is
+called that is no class of the expected kind, and where pickles are not taken no module is imported but those that the
+settings of the process name.
 """
 
 from __future__ import annotations
@@ -29,32 +31,44 @@ from snapline.dataflow.api.connector_api import (
 )
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.process_function import ProcessFunction
+from snapline.dataflow.config import SECURITY_DECLARED_MODULES, SECURITY_PICKLED_JOBS
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.declared_payload import LoadingRules
 from snapline.declared.declared_values import decode_options
 from snapline.protos import declared_pb2 as pb
 
+CONNECTORS = snapline.connectors.__all__
+FUNCTIONS = (ProcessFunction, KeyedProcessFunction, KeyedBatchProcessFunction)
+LOADING_SETTINGS = frozenset(
+    {"plugin.library.paths", "sasl.kerberos.kinit.cmd", "ssl.engine.location", "ssl.providers"}
+)
+"""Settings of librdkafka that load a library or run a command."""
+LOADING_ENDS = ("-impl", ".impl")
+"""Ends of those properties of pyiceberg that name a class which is imported."""
+
 
 class PartMaker:
-    """Makes the objects that a declaration names. `loads_modules`: whether modules of a user may be imported, as in a
-    task; else what they hold is stood for by objects that do nothing."""
+    """Makes the objects that a declaration names. `rules`: of what it may name here. `loads_modules`: whether modules
+    of a user may be imported, as in a task; else what they hold is stood for by objects that do nothing."""
 
-    def __init__(self, *, loads_modules: bool) -> None:
+    def __init__(self, rules: LoadingRules, *, loads_modules: bool) -> None:
+        self._rules = rules
         self._loads_modules = loads_modules
 
     def make_source(self, source: pb.DeclaredSource, columns: pa.Schema) -> Source:
         """The source, whose splits are found by its own task. Raises JobDefinitionError for a name that is no
         source."""
         name = source.connector.name
-        if _is_of_user(name) and not self._loads_modules:
+        if self._is_elsewhere(name):
             return SourceInTasks(None, columns, name)
-        return SourceInTasks(_must_be(Source, self._make(source.connector), name), columns, name)
+        return SourceInTasks(self._make(source.connector, Source), columns, name)
 
     def make_sink(self, connector: pb.DeclaredConnector) -> Sink:
         """The sink. Raises JobDefinitionError for a name that is none, and for a sink of a user's that commits
         together: what its graph looks like only its module says."""
-        if _is_of_user(connector.name) and not self._loads_modules:
+        if self._is_elsewhere(connector.name):
             return SinkElsewhere()
-        sink = _must_be(Sink, self._make(connector), connector.name)
+        sink: Sink = self._make(connector, Sink)
         if _is_of_user(connector.name) and sink.commits_together:
             raise JobDefinitionError(
                 f"{connector.name!r} commits what all subtasks wrote together, which sinks of a module cannot do in a declared job"
@@ -62,32 +76,79 @@ class PartMaker:
         return sink
 
     def make_function(self, function: pb.DeclaredFunction, *, is_called: bool) -> Any:
-        """The function, or the object whose methods are called; `is_called`: it is called itself."""
+        """The function, or the object whose methods are called; `is_called`: it is called itself, with rows."""
+        name = function.name
         if not self._loads_modules:
+            self._check_module(name)
             return _nothing if is_called else FunctionElsewhere()
-        found = _load(function.name)
+        found = self._load(name)
         arguments = decode_options(function.arguments, self._make)
         if isinstance(found, type):
-            return _made(function.name, found, arguments)
-        if not callable(found):
-            raise JobDefinitionError(f"{function.name!r} is no function and no class")
+            if not (_has_calls(found) if is_called else issubclass(found, FUNCTIONS)):
+                raise JobDefinitionError(f"{name!r} is no class of functions")
+            return _made(name, found, arguments)
+        if not (callable(found) if is_called else isinstance(found, FUNCTIONS)):
+            raise JobDefinitionError(f"{name!r} is no function and no class of functions")
+        if arguments and not is_called:
+            raise JobDefinitionError(f"{name!r} is made already, and takes no arguments")
         return functools.partial(found, **arguments) if arguments else found
 
-    def _make(self, connector: pb.DeclaredConnector) -> object:
+    def _make(self, connector: pb.DeclaredConnector, kind: type = object) -> Any:
+        """An object of the kind. Raises JobDefinitionError before anything is called that is no class of it."""
         name = connector.name
         if _is_of_user(name):
             if not self._loads_modules:
                 raise JobDefinitionError(f"{name!r}: a class of a module stands for a source or a sink only")
-            made_from = _load(name)
-        elif name in snapline.connectors.__all__:
+            made_from = self._load(name)
+        elif name in CONNECTORS:
             made_from = getattr(snapline.connectors, name)
         else:
-            near = get_close_matches(name, snapline.connectors.__all__, 1)
+            near = get_close_matches(name, CONNECTORS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise JobDefinitionError(
                 f"{name!r} is no name of snapline.connectors{hint}; a class of your own is said as 'module:Class'"
             )
-        return _made(name, made_from, decode_options(connector.options, self._make))
+        if not (isinstance(made_from, type) and issubclass(made_from, kind)):
+            raise JobDefinitionError(f"{name!r} is no {'class' if kind is object else kind.__name__.lower()}")
+        options = decode_options(connector.options, self._make)
+        if not self._rules.takes_pickles:
+            _check_settings(name, options)
+        return _made(name, made_from, options)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether an object stands for what the name means, which is loaded in tasks only. Raises JobDefinitionError
+        for a name that is not loaded there either."""
+        if not _is_of_user(name) or self._loads_modules:
+            return False
+        self._check_module(name)
+        return True
+
+    def _load(self, name: str) -> Any:
+        """What a module has under a name. Raises JobDefinitionError that says which of the two is missing, or may not
+        be named."""
+        module_name, attribute = self._check_module(name)
+        try:
+            found = getattr(import_module(module_name), attribute)
+        except ModuleNotFoundError as error:
+            raise JobDefinitionError(
+                f"{name!r}: the TaskManager has no module {error.name!r}: install it there, or start them with --py-files"
+            ) from error
+        except AttributeError as error:
+            raise JobDefinitionError(f"{name!r}: module {module_name!r} has no {attribute!r}") from error
+        home = str(getattr(found, "__module__", ""))
+        if not self._rules.allows(home):  # a module that may be named has imported it from one that may not
+            raise _not_allowed(name, home)
+        return found
+
+    def _check_module(self, name: str) -> tuple[str, str]:
+        """The module that a name means, and what is meant in it. Raises JobDefinitionError for what is no such name,
+        and for a module that may not be named here."""
+        module_name, _, attribute = name.partition(":")
+        if not module_name or not attribute:
+            raise JobDefinitionError(f"{name!r} is no name of a function or class: say 'module:name'")
+        if not self._rules.allows(module_name):
+            raise _not_allowed(name, module_name)
+        return module_name, attribute
 
 
 class SourceInTasks(Source):
@@ -172,19 +233,30 @@ def _is_of_user(name: str) -> bool:
     return ":" in name
 
 
-def _load(name: str) -> Any:
-    """What a module has under a name. Raises JobDefinitionError that says which of the two is missing."""
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise JobDefinitionError(f"{name!r} is no name of a function or class: say 'module:name'")
-    try:
-        return getattr(import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        raise JobDefinitionError(
-            f"{name!r}: the TaskManager has no module {error.name!r}: install it there, or start them with --py-files"
-        ) from error
-    except AttributeError as error:
-        raise JobDefinitionError(f"{name!r}: module {module_name!r} has no {attribute!r}") from error
+def _has_calls(kind: type) -> bool:
+    """Whether objects of a class can be called."""
+    return any("__call__" in vars(each) for each in kind.__mro__)
+
+
+def _not_allowed(name: str, module: str) -> JobDefinitionError:
+    return JobDefinitionError(
+        f"{name!r}: declared jobs may not name what is in module {module!r} here; put it into {SECURITY_DECLARED_MODULES.key} of coordinators "
+        "and TaskManagers, if it may be"
+    )
+
+
+def _check_settings(name: str, value: object) -> None:
+    """Raise JobDefinitionError for a setting by which code is loaded or run, however deep it stands."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key in LOADING_SETTINGS or key == "impl" or str(key).endswith(LOADING_ENDS):
+                raise JobDefinitionError(
+                    f"{name}: {key} loads or runs code, which a declared job may not where {SECURITY_PICKLED_JOBS.key} is false"
+                )
+            _check_settings(name, each)
+    elif isinstance(value, list):
+        for each in value:
+            _check_settings(name, each)
 
 
 def _made(name: str, made_from: Callable[..., object], options: Mapping[str, object]) -> object:
@@ -192,9 +264,3 @@ def _made(name: str, made_from: Callable[..., object], options: Mapping[str, obj
         return made_from(**options)
     except TypeError as error:
         raise JobDefinitionError(f"{name}: {error}") from error
-
-
-def _must_be(kind: type, value: object, name: str) -> Any:
-    if not isinstance(value, kind):
-        raise JobDefinitionError(f"{name!r} is no {kind.__name__.lower()}")
-    return value

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from snapline.dataflow.config import LOCAL_RECOVERY
 from snapline.dataflow.failures import SerializedFailure
+from snapline.dataflow.graph.declared_payload import ALL_ALLOWED, LoadingRules
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID
 from snapline.dataflow.wire.messages import (
     ExecutionState,
@@ -78,9 +79,10 @@ class RunningTasks:
         tell_executor: Callable[[Any], None],
         logger: Logger,
         offer_place: OfferPlace = offer_no_place,
+        rules: LoadingRules = ALL_ALLOWED,
     ) -> None:
         """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have
-        it. `make_runner`: for the task of this name."""
+        it. `make_runner`: for the task of this name. `rules`: of what jobs bring or name."""
         self._exchange = exchange
         self._uploader = uploader
         self._storages = storages
@@ -91,6 +93,7 @@ class RunningTasks:
         self._tell = tell_executor
         self._logger = logger
         self._offer_place = offer_place
+        self._rules = rules
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskRunner] = {}
         self._cancelled: set[ExecutionAttemptID] = set()
@@ -117,6 +120,7 @@ class RunningTasks:
                 self._logger,
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
                 self._offer_place,
+                self._rules,
             )
             task = StreamTask(descriptor, environment)
         except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from snapline.dataflow.config import FILE_THRESHOLD
 from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.graph.declared_payload import ALL_ALLOWED, LoadingRules
 from snapline.dataflow.snapshot.handles import StreamStateHandle
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
@@ -54,11 +55,14 @@ class TaskEnvironment:
         logger: Logger,
         local: JobLocalRecovery | None = None,
         offer_place: OfferPlace = offer_no_place,
+        rules: LoadingRules = ALL_ALLOWED,
     ) -> None:
-        """`on_terminal_state` is called before the TaskExecutor learns that the task has ended."""
+        """`on_terminal_state` is called before the TaskExecutor learns that the task has ended. `rules`: of what the
+        job brings or names."""
         self._descriptor = descriptor
         self._exchange = exchange
         self.offer_place = offer_place
+        self._rules = rules
         threshold = descriptor.configuration.get(FILE_THRESHOLD.key)
         self._snapshot_sink = uploader.for_task(
             descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)
@@ -97,7 +101,7 @@ class TaskEnvironment:
 
     def unpickle(self, payload: bytes) -> Any:
         """One task after the other."""
-        return unpickle_alone(payload)
+        return unpickle_alone(payload, self._rules)
 
     def create_push_source_runner(self) -> PushSourceRunner:
         """A thread beside the task."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from snapline.dataflow.graph.declared_payload import load_payload
+from snapline.dataflow.graph.declared_payload import ALL_ALLOWED, LoadingRules, load_payload
 
 UNPICKLING = threading.Lock()
 
 
-def unpickle_alone(payload: bytes) -> Any:
-    """What was pickled, or declared. Raises whatever its modules raise when they are imported."""
+def unpickle_alone(payload: bytes, rules: LoadingRules = ALL_ALLOWED) -> Any:
+    """What was pickled, or declared. Raises whatever its modules raise when they are imported, and JobDefinitionError
+    for what the rules do not allow."""
     with UNPICKLING:
-        return load_payload(payload)
+        return load_payload(payload, rules)

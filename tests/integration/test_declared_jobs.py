@@ -11,14 +11,16 @@ from itertools import accumulate
 import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
+from google.protobuf.json_format import ParseDict
 
 import snapline as sl
 from examples.external_rows import KEYS as EXTERNAL_KEYS
 from examples.external_rows import NUMBERS, TOTALS, Files, Numbers, Totals
 from snapline.cli import cli
-from snapline.client import RequestRefused
+from snapline.client import JobFailed, RequestRefused
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.external import participate
+from snapline.protos.declared_pb2 import DeclaredJob
 from tests.services.cluster import LocalCluster
 from tests.services.node import NODE_IS_MISSING, node_program
 
@@ -69,9 +71,11 @@ def numbers_of(output):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with LocalCluster(
-        tmp_path_factory.mktemp("cluster"), (2, 2, 2), {"security.pickled-jobs.allowed": "false"}
-    ) as cluster:
+    settings = {
+        "security.pickled-jobs.allowed": "false",
+        "security.declared-modules": "tests.integration.declared_function",
+    }
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), (2, 2, 2), settings) as cluster:
         yield cluster
 
 
@@ -159,12 +163,30 @@ def test_programs_outside_are_all_of_a_declared_job(cluster, tmp_path):
 
 def test_a_job_that_is_asked_for_twice_is_submitted_once(cluster, tmp_path):
     """A client whose answer was lost asks again with the id that it drew."""
-    from google.protobuf.json_format import ParseDict
-
-    from snapline.protos.declared_pb2 import DeclaredJob
-
     job = ParseDict({**numbered_rows(tmp_path / "out", 1e6), "jobId": "ab" * 16}, DeclaredJob())
 
     assert ["ab" * 16] * 2 == [cluster.client.submit_declared(job) for _ in range(2)]
     cluster.client.wait("ab" * 16)
     assert ROWS == sum(map(len, numbers_of(tmp_path / "out").values()))
+
+
+def test_task_managers_go_by_their_own_settings(tmp_path):
+    """Where the coordinator takes anything, a TaskManager that may not runs no pickle, and no function of a module."""
+    with LocalCluster(tmp_path / "cluster", ()) as cluster:
+        cluster.settings["security.pickled-jobs.allowed"] = "false"
+        cluster.start_task_manager(4)
+        env = cluster.environment()
+        env.from_source(sl.GeneratorSource(rows=1), uid="rows").sink_to(DiscardingSink(), uid="out")
+        pickled = cluster.submit(env, "pickled")
+        told = numbered_rows(tmp_path / "out")
+        told["operators"][0]["source"]["connector"] = {
+            "name": "subprocess:getoutput",
+            "options": {"cmd": {"stringValue": f"touch {tmp_path / 'mark'}"}},
+        }
+        named = cluster.client.submit_declared(ParseDict(told, DeclaredJob()))
+        with pytest.raises(JobFailed, match="a pickle is not read here, because security"):
+            cluster.client.wait(pickled)
+        with pytest.raises(JobFailed, match="declared jobs may not name what is in module 'subprocess' here"):
+            cluster.client.wait(named)
+
+    assert not (tmp_path / "mark").exists()
