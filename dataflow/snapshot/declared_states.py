@@ -31,11 +31,19 @@ _MOST_STEPS = 50
 
 
 def declared_states(function: object) -> tuple[StateDescriptor, ...]:
-    """The descriptors of a function object, each name once, in no order that means anything."""
-    found: dict[str, StateDescriptor] = {}
+    """The descriptors of a function object, each name once, in no order that means anything. Names that are declared in
+    two ways are left out: only the function knows which it takes, in whatever task."""
+    found: dict[str, StateDescriptor | None] = {}
     for descriptor in _descriptors(function):
-        found.setdefault(descriptor.name, descriptor)
-    return tuple(found.values())
+        known = found.setdefault(descriptor.name, descriptor)
+        if known is not None and not known.to_field().equals(descriptor.to_field(), check_metadata=True):
+            found[descriptor.name] = None
+    return tuple(descriptor for descriptor in found.values() if descriptor is not None)
+
+
+def declared_names(function: object) -> frozenset[str]:
+    """The names of all states that a function object declares."""
+    return frozenset(descriptor.name for descriptor in _descriptors(function))
 
 
 def declared_schema(states: Sequence[StateDescriptor], keys: Sequence[pa.Field]) -> pa.Schema:

@@ -106,6 +106,8 @@ class KeyedStateBackend:
         self.drop_columns = False
         """Whether columns that a snapshot has and a descriptor has not may go."""
         self._asked_for: set[str] = set()
+        self.restored_states: set[str] = set()
+        """The states of the snapshot, by name."""
         self._removed: set[str] = set()
         self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
         """How files of a snapshot declare a state otherwise than the newest one, by name, type and serializer."""
@@ -193,6 +195,11 @@ class KeyedStateBackend:
         return name in self._states
 
     @property
+    def asked_for(self) -> frozenset[str]:
+        """The states that were asked for so far, by name."""
+        return frozenset(self._asked_for)
+
+    @property
     def state_names(self) -> list[str]:
         """The states that were asked for, or came with a snapshot, by name."""
         return list(self._states)
@@ -203,6 +210,7 @@ class KeyedStateBackend:
         check(state.descriptor.name not in self._states, f"state {state.descriptor.name!r} exists already")
         state.grow(self._capacity)
         self._states[state.descriptor.name] = state
+        self._asked_for.add(state.descriptor.name)
 
     def due_outside_ms(self, name: str) -> int:
         """When the first key that is not in memory is due, by what the adopted state of this name says."""
@@ -349,6 +357,7 @@ class KeyedStateBackend:
             self._check_timers(header)
             for descriptor in header.state_descriptors:
                 written.setdefault(descriptor.name, []).append(descriptor)
+        self.restored_states.update(written)
         for name, descriptors in written.items():
             self._expect(name, descriptors)
 

@@ -9,7 +9,7 @@ AbstractStreamOperator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -38,6 +38,9 @@ WATERMARK_STATE = "operator-watermark"
 
 class KeyedOperator(StreamOperator):
     """Base of the operators over keyed state."""
+
+    asks_later = False
+    """Whether states are asked for by a function, and not by the operator when it is restored."""
 
     def __init__(self, key_columns: Sequence[str]) -> None:
         self.key_columns = tuple(key_columns)
@@ -78,6 +81,19 @@ class KeyedOperator(StreamOperator):
                 self.backend_created(backend, header, None)
             backend.restore(restored.keyed)
             self.backend_restored(backend)
+            if not self.asks_later:
+                self.refuse_foreign(backend.asked_for)
+
+    def refuse_foreign(self, own: Collection[str]) -> None:
+        """Raise StateError where the snapshot has states for this operator of which none is its `own`: it was written
+        by another one, and its rows would never come out."""
+        found = set() if self.backend is None else self.backend.restored_states
+        if found and found.isdisjoint(own):
+            held, asked = (", ".join(map(repr, sorted(names))) for names in (found, own))
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: the snapshot holds {held} for it, and it asks for {asked or 'none of them'}, so "
+                "that it would begin without state: keep the operator and the names of its states, or give it another uid"
+            )
 
     def _create(self, key_schema: pa.Schema) -> KeyedStateBackend:
         backend = self.backend = self.make_backend(key_schema)

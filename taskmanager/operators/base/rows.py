@@ -129,7 +129,8 @@ class RowBatcher:
     @staticmethod
     def _not_rows(rows: Sequence[Any]) -> TypeError:
         culprit = next((row for row in rows if not isinstance(row, dict)), None)
+        alone = "; if it is a column's name, the function returned one row alone: put it into a list, or use map"
         return TypeError(
-            f"{culprit!r} is no row: map returns a dict of column name to value; flat_map, process_element and on_timer an "
+            f"{culprit!r} is no row{alone if isinstance(culprit, str) else ''}: map returns a dict of column name to value; flat_map, process_element and on_timer an "
             "iterable of such dicts, or None"
         )

@@ -71,7 +71,7 @@ class MapBatchesOperator(FunctionOperator):
         elif isinstance(result, pa.Table):
             for part in result.to_batches():
                 self.output.emit_batch(conform(part, self._schema))
-        elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
+        elif isinstance(result, Iterable) and not (isinstance(result, (str, bytes, dict)) or _is_frame(result)):
             for part in result:
                 if not isinstance(part, (pa.RecordBatch, pa.Table, SideOutput)):
                     raise _no_batch(part)
@@ -82,9 +82,19 @@ class MapBatchesOperator(FunctionOperator):
             raise _no_batch(result)
 
 
+def _is_frame(result: Any) -> bool:
+    """Whether this is a frame of pandas or polars, or a column, whose elements are no batches."""
+    return isinstance(result, (pa.Array, pa.ChunkedArray)) or hasattr(result, "columns")
+
+
 def _no_batch(result: Any) -> TypeError:
+    kind = f"{type(result).__module__.partition('.')[0]}.{type(result).__name__}"
+    way_out = {
+        "pandas.DataFrame": "; pa.RecordBatch.from_pandas(frame, preserve_index=False) is one",
+        "polars.DataFrame": "; frame.to_arrow() is a table, which will do",
+    }.get(kind, "")
     return TypeError(
-        f"a map_batches function must return a pyarrow.RecordBatch, an iterable of them, or None, not {type(result).__name__}"
+        f"a map_batches function must return a pyarrow.RecordBatch, an iterable of them, or None, not {kind.removeprefix('builtins.')}{way_out}"
     )
 
 

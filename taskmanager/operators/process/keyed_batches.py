@@ -26,7 +26,7 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.snapshot.declared_states import declared_states
+from snapline.dataflow.snapshot.declared_states import declared_names, declared_states
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
@@ -133,6 +133,8 @@ class _State:
 class KeyedBatchesOperator(IncrementalKeyedOperator):
     """One function, one or two inputs."""
 
+    asks_later = True
+
     def __init__(
         self,
         inputs: Sequence[tuple[tuple[str, ...], str]],
@@ -168,6 +170,8 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         for descriptor in declared_states(self._function):
             if backend.has_state(descriptor.name):
                 state.of(descriptor)
+        if names := declared_names(self._function):
+            self.refuse_foreign(names)
 
     def open(self) -> None:
         opener = getattr(self._function, "open", None)

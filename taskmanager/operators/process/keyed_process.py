@@ -163,6 +163,8 @@ class KeyedProcessContext:
 class KeyedProcessOperator(IncrementalKeyedOperator):
     """Runs the function for every row and every timer that is due."""
 
+    asks_later = True
+
     def __init__(self, spec: KeyedProcessSpec) -> None:
         super().__init__(spec.key_columns)
         self.function: KeyedProcessFunction = spec.function
@@ -208,6 +210,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         opener = getattr(self.function, "open", None)
         if callable(opener):
             opener(self.runtime_context(backend))
+        if backend.asked_for:
+            self.refuse_foreign(backend.asked_for)
 
     def runtime_context(self, backend: KeyedStateBackend) -> KeyedRuntimeContext:
         """What the function's `open` gets."""

@@ -19,7 +19,7 @@ from snapline.dataflow.api.state import (
     descriptor_of,
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
-from snapline.dataflow.snapshot.declared_states import declared_schema, declared_states
+from snapline.dataflow.snapshot.declared_states import declared_names, declared_schema, declared_states
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, column_role
 
 IN_GLOBALS = ValueStateDescriptor("in globals", pa.int64())
@@ -77,6 +77,30 @@ def test_descriptors_are_found_where_users_write_them() -> None:
     )
     assert states["with a migration"].migrate is not None
     assert RUN == ["init"]
+
+
+class OneOfTwo(KeyedProcessFunction):
+    """Takes one state or another, under one name."""
+
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
+
+    def open(self, context) -> None:
+        """The second descriptor is that of most programs."""
+        self.other = context.get_state(ValueStateDescriptor("other", pa.int64()))
+        if self.exact:
+            self.seen = context.get_list_state(ListStateDescriptor("seen", pa.string()))
+        else:
+            self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, row, context):
+        """Nothing."""
+
+
+def test_a_name_that_is_declared_in_two_ways_is_not_said_in_one() -> None:
+    """The program could not be restored from its own savepoint, for a branch that never runs."""
+    assert [state.name for state in declared_states(OneOfTwo(exact=False))] == ["other"]
+    assert declared_names(OneOfTwo(exact=False)) == {"other", "seen"}
 
 
 def test_closures_and_functions_without_source() -> None:

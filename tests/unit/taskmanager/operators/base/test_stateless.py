@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -56,6 +57,28 @@ def test_anything_else_is_refused(result: Any) -> None:
     """With what it was."""
     with pytest.raises(TypeError, match=r"must return a pyarrow\.RecordBatch, an iterable of them, or None, not "):
         run(MapBatchesSpec(lambda b: result)).process(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (pl.DataFrame({"k": [1]}), r"not polars\.DataFrame; frame\.to_arrow\(\) is a table"),
+        (pa.array([1]), r"not pyarrow\.Int64Array$"),
+        (1.5, "not float$"),
+    ],
+)
+def test_what_was_returned_is_named_and_not_its_elements(result: Any, told: str) -> None:
+    """A frame was told as text, because the names of its columns are."""
+    with pytest.raises(TypeError, match=told):
+        run(MapBatchesSpec(lambda b: result)).process(ROWS)
+
+
+def test_one_row_where_rows_are_expected_is_told() -> None:
+    """The names of its columns were taken for rows."""
+    with pytest.raises(
+        TypeError, match="'x' is no row; if it is a column's name, the function returned one row alone: put it"
+    ):
+        run(FlatMapRowsSpec(lambda row: {"x": 1}, None)).process(ROWS)
 
 
 def test_a_declared_schema_picks_and_casts() -> None:

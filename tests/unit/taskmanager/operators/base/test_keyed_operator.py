@@ -1,0 +1,95 @@
+"""Keyed operators that are restored from what another one has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.dataflow.api.state import StateError
+from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
+from snapline.taskmanager.operators.factory import create_operator
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+from tests.unit.taskmanager.operators.windows.test_windows_outside_memory import SCHEMA, SPECS
+
+ROWS = pa.RecordBatch.from_pylist([{"k": n % 3, "t": n, "v": n} for n in range(6)], SCHEMA)
+COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+
+
+class Counts(sl.KeyedProcessFunction):
+    """Numbers the rows of each key."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.n = context.get_state(sl.ValueStateDescriptor(self.name, pa.int64()))
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
+        self.n.update((self.n.value() or 0) + 1)
+        yield {"k": row["k"], "n": self.n.value()}
+
+
+class LastValues(sl.KeyedBatchProcessFunction):
+    """Keeps a value of each key."""
+
+    last = sl.ValueStateDescriptor("last", pa.int64())
+
+    def process_batch(self, keys: sl.BatchKeys, batch: pa.RecordBatch, state: sl.BatchState) -> None:
+        """Keep the first of each key in the batch."""
+        state.put(self.last, pa.array(range(len(keys))))
+
+
+class Nothing(sl.KeyedProcessFunction):
+    """Has no state."""
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
+        yield {"k": row["k"], "n": 0}
+
+
+KINDS: dict[str, Any] = {
+    **{name: SPECS[name] for name in ("tumbling", "sessions", "counted", "rows", "interval join")},
+    "running": RunningAggregateSpec(("k",), (sl.Aggregate("total", "sum", "v"),), (), SCHEMA),
+    "process": KeyedProcessSpec(("k",), Counts("n"), COUNTS, "t"),
+    "renamed": KeyedProcessSpec(("k",), Counts("rows"), COUNTS, "t"),
+    "batches": KeyedBatchProcessSpec(("k",), LastValues(), COUNTS, "t"),
+}
+
+
+def operator(name: str) -> Any:
+    return create_operator(KINDS[name], lambda: pytest.fail("not a source"))
+
+
+def written(name: str) -> Any:
+    return restored_state([Harness(operator(name)).start().process(ROWS).snapshot()])
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [pair for pair in permutations(KINDS, 2) if pair not in {("tumbling", "rows"), ("rows", "tumbling")}],
+)
+def test_an_operator_that_has_none_of_the_states_of_a_snapshot_is_refused(before: str, now: str) -> None:
+    """It began without state, and rows of open windows never came out. Windows of one form have one name."""
+    with pytest.raises(StateError, match=r"so that it would begin without state|in the snapshot and not in the job"):
+        Harness(operator(now)).start(written(before))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_its_own_snapshot_is_taken(name: str) -> None:
+    """With all of its keys."""
+    harness = Harness(operator(name)).start(written(name))
+
+    assert len(harness.operator.backend) == 3
+
+
+def test_a_function_that_asks_for_no_state_is_started() -> None:
+    """What it asks for while rows come is not known yet; the states stay in the next snapshot."""
+    harness = Harness(
+        create_operator(KeyedProcessSpec(("k",), Nothing(), COUNTS, "t"), lambda: pytest.fail("no source"))
+    )
+
+    assert harness.start(written("process")).process(ROWS).operator.backend.state_names == ["n"]
