@@ -42,7 +42,12 @@ SETTINGS = {"high-availability.type": "embedded", "jobmanager.reconciliation.tim
 def waiting_job(name: str) -> JobGraph:
     """It never runs: there are no TaskManagers."""
     operator = OperatorNode(OperatorID("o" * 32), "source", "source", b"", is_source=True)
-    return JobGraph(JobID(f"{name:a<32}"), name, (JobVertex(JobVertexID("v" * 32), "source", 1, 128, (operator,)),), ())
+    return JobGraph(
+        JobID(f"{name.replace(' ', '-'):a<32}"),
+        name,
+        (JobVertex(JobVertexID("v" * 32), "source", 1, 128, (operator,)),),
+        (),
+    )
 
 
 class Coordinator:

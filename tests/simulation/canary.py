@@ -770,7 +770,7 @@ CANARIES: dict[str, Canary] = {
         "a process that runs no task acknowledges, declines and ends those of others",
         _believe_a_stranger,
         _with_busy_stranger,
-        seed=527,
+        seed=12,
     ),
     "believe every name": Canary(
         "a job deletes what a claimed snapshot names, whoever has written it",
