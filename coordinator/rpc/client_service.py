@@ -57,9 +57,9 @@ STACKS_MS, STACKS_INTERVAL_MS = 300, 20
 HEAP_MS = 2_000
 """How long lies between two looks at the containers of a TaskManager whose memory grows."""
 WATCH_INTERVAL_SECONDS = 0.2
+"""How often a watcher looks when nobody tells it that something changed."""
 MAX_REFUSAL = 4000
 """Characters of the line that says why a request is refused, because it repeats what a client has sent."""
-"""How often a watcher looks when nobody tells it that something changed."""
 
 
 class Cluster(Protocol):

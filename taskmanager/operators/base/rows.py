@@ -60,32 +60,34 @@ class RowBatcher:
             self._infer(rows)
         schema = self._schema
         schema = check(schema, "there is no schema")
-        arrays = [self._column(rows, field) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _column(self, rows: Sequence[Row], field: pa.Field) -> pa.Array:
-        name = field.name
         try:
-            values = [row[name] for row in rows]
+            columns = [[row[name] for row in rows] for name in schema.names]
         except KeyError:
-            self._refuse_misspelled(rows, name)
-            values = [row.get(name) for row in rows]
+            self._refuse_misspelled(rows, schema.names)
+            columns = [[row.get(name) for row in rows] for name in schema.names]
         except (TypeError, IndexError):
             raise self._not_rows(rows) from None
+        arrays = [self._column(values, field) for values, field in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
             return array_of(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
             raise self._misfit(values, field) from None
 
-    def _refuse_misspelled(self, rows: Sequence[Row], name: str) -> None:
+    def _refuse_misspelled(self, rows: Sequence[Row], names: Sequence[str]) -> None:
         """A row may leave a column out, or have more than there are; one that does both has a wrong name in it."""
-        known = check(self._schema, "there is no schema").names
+        known = frozenset(names)
         for index, row in enumerate(rows):
-            unknown = next((key for key in row if key not in known), None) if name not in row else None
-            if unknown is not None:
+            if not isinstance(row, dict):
+                raise self._not_rows(rows)
+            if not row.keys() <= known and not known <= row.keys():
+                unknown = next(key for key in row if key not in known)
+                missing = next(name for name in names if name not in row)
                 raise TypeError(
-                    f"output row {index} has {unknown!r}, which is no column ({self._origin}), and no {name!r}: "
-                    f"the columns are {', '.join(map(repr, known))}"
+                    f"output row {index} has {unknown!r}, which is no column ({self._origin}), and no {missing!r}: "
+                    f"the columns are {', '.join(map(repr, names))}"
                 )
 
     @property
