@@ -38,6 +38,7 @@ from snapline.coordinator.dispatcher.events import (
 )
 from snapline.coordinator.dispatcher.held_jobs import former_module, hold
 from snapline.coordinator.event_logs import RegistrationLog
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, LeadershipLost
 from snapline.coordinator.ha.job_archive import ArchivedJobs, JobArchive
@@ -84,7 +85,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.declared_payload import LoadingRules
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
+from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc, relay_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, Query, tell_if_alive
@@ -136,6 +137,7 @@ class ClusterEntrypoint:
         self.leadership_lost = ""
         configuration = config.configuration
         security = self._security = Security.from_configuration(configuration)
+        self._given = GivenSlots(lambda: uuid.uuid4().hex, lambda: security.slot_signer)
         check_secret(security)
         dialing = security.acting_as(Identity(Role.JOB_MASTER))
         self._clock = SystemClock()
@@ -223,6 +225,7 @@ class ClusterEntrypoint:
             registry=self._registry,
             archive=archive,
             start_marks=self._start_marks,
+            given=self._given,
             replies=self._replies,
             logger=self._logger,
             traces=self._traces,
@@ -336,7 +339,7 @@ class ClusterEntrypoint:
 
     def _start_resource_manager(self) -> pykka.ActorRef[Any]:
         settings = ResourceManagerSettings.from_configuration(VERSION, self._config.configuration)
-        core = ResourceManager(settings, self._session, lambda: AllocationID(uuid.uuid4().hex))
+        core = ResourceManager(settings, self._session, self._given.give)
         outbox = self._switchboard.outbox(self._tell_resource_manager)
         log = RegistrationLog(core, self._logger)
 
@@ -394,7 +397,9 @@ class ClusterEntrypoint:
         rules = LoadingRules.from_configuration(self._config.configuration)
         client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger, rules), server)
         limit = self._config.configuration.get_option(EXTERNAL_STATE_MAX_BYTES)
-        external = ExternalGateway(self._streams, self._registry, self._leaders, view.is_accepted, limit, self._logger)
+        external = ExternalGateway(
+            self._streams, self._registry, self._leaders, view.is_accepted, self._given, limit, self._logger
+        )
         external_pb2_grpc.add_ExternalTasksServicer_to_server(external, server)
         return list(SERVICES)
 

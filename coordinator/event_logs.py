@@ -10,9 +10,14 @@ from __future__ import annotations
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
 from snapline.runtime.logs import TASK_FAILED, Logger
+from snapline.runtime.rpc.sender_limits import RefusalLog
 
 JOB_FAILED = "job failed"
 JOB_STATUS = "job status"
+FORGED_OFFER = (
+    "it offers a slot that no coordinator has given to this job on it: either somebody forges offers, or the secret of that "
+    "time is no longer in security.auth.token"
+)
 FAILURES = frozenset({TASK_FAILED, JOB_FAILED, JOB_STATUS})
 """Messages that a driver whose console this log shares tells itself."""
 
@@ -25,6 +30,8 @@ class JobLog:
         self._master = master
         self._logger = logger
         self._last_failure = 0
+        self._last_forged = 0
+        self._refusals = RefusalLog(logger)
 
     def write(self) -> None:
         """Log what has happened since the last call."""
@@ -44,6 +51,10 @@ class JobLog:
             }
             details = {name: value for name, value in found.items() if value}
             self._logger.warning(TASK_FAILED if entry.task_name else JOB_FAILED, reason=failure.summary, **details)
+        forged = scheduler.pool.last_forged
+        if forged is not None and forged.number != self._last_forged:
+            self._last_forged = forged.number
+            self._refusals.write(forged.resource_id, FORGED_OFFER)
 
 
 class RegistrationLog:

@@ -12,10 +12,11 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from snapline.dataflow.config import SECURITY_ADOPT_UNSIGNED, SECURITY_STORAGE_SECRETS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.cores.credentials import derive_key, leaders_key
+from snapline.runtime.cores.credentials import derive_key, is_credential, leaders_key
 
 MARK = b"\x00snapline-signed-1\x00"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -41,6 +42,12 @@ class Signer:
         """Return the signer that every process of a cluster with these secrets, or credentials made from them, has;
         without any it signs nothing."""
         return cls(tuple(leaders_key(token) for token in tokens))
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def of_slots(cls, tokens: tuple[str, ...]) -> Signer:
+        """Return the signer of the slots that coordinators give away; only who has a secret itself has its key."""
+        return cls(tuple(derive_key(token, "slots") for token in tokens if not is_credential(token)))
 
     @classmethod
     def of_storage(cls, configuration: Configuration) -> Signer:

@@ -25,6 +25,7 @@ from snapline.coordinator.checkpoint.statistics.stats_persistence import Statist
 from snapline.coordinator.diagnosis.job_spans import JobSpans
 from snapline.coordinator.dispatcher.events import JobGraphChanged, JobMasterEnded, JobStatusReported
 from snapline.coordinator.event_logs import JOB_STATUS, JobLog
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.external.places import tasks_with_rows
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores
@@ -97,6 +98,7 @@ class JobServices:
     registry: JobRegistry
     archive: JobArchive
     start_marks: StartMarks
+    given: GivenSlots
     replies: PendingReplies
     logger: Logger
     traces: TraceReporter | None = None
@@ -227,6 +229,7 @@ class JobMasterRunner:
             lambda: uuid.uuid4().hex,
             services.clock.now_ms(),
             JobPast(stores.submitted_ms, checkpoints.stats.job_restarts, checkpoints.stats.operator_failures),
+            services.given,
         )
         checkpoint_io = CheckpointIo(
             job_id,

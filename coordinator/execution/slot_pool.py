@@ -4,13 +4,13 @@ Declarative: the job says how many slots it needs in all, TaskManagers offer wha
 and an offer is accepted while the pool has less than needed. A slot is FREE or RESERVED (something of the job is
 assigned to it). Free slots beyond the need go back after `slot.idle.timeout`. Knows neither tasks nor connections; who
 loses what when a TaskManager goes is in the answers. Mirrors Flink's DefaultDeclarativeSlotPool; slots of TaskManagers
-are all alike, so a requirement is a number. A program outside is a slot of its own kind, which only its external task
-can use, and which the ResourceManager never hears of.
+are all alike, so a requirement is a number. What no coordinator has given (`given_slots`) is never taken. A program
+outside is a slot of its own kind, which only its external task can use, and which the ResourceManager never hears of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import AllocationID, ResourceID
@@ -33,6 +33,16 @@ class AllocatedSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgedOffer:
+    """A TaskManager has offered what no coordinator has given to the job on it."""
+
+    number: int
+    """Rises by one with each."""
+    resource_id: ResourceID
+    allocation_id: AllocationID
+
+
+@dataclass(frozen=True, slots=True)
 class OffersAnswered:
     """Which offers the pool took."""
 
@@ -43,9 +53,11 @@ class OffersAnswered:
 class SlotPool:
     """The slots of one job."""
 
-    def __init__(self, idle_timeout_ms: int) -> None:
-        """An empty pool that needs nothing."""
+    def __init__(self, idle_timeout_ms: int, is_given: Callable[[ResourceID, SlotOffer], bool]) -> None:
+        """An empty pool that needs nothing. `is_given`: whether a coordinator has given what is offered."""
         self._idle_timeout_ms = idle_timeout_ms
+        self._is_given = is_given
+        self.last_forged: ForgedOffer | None = None
         self.required = 0
         """How many slots of TaskManagers the job needs."""
         self.programs_required: Mapping[str, int] = {}
@@ -150,13 +162,17 @@ class SlotPool:
 
     def offer_slots(self, resource_id: ResourceID, offers: Iterable[SlotOffer], now_ms: int) -> OffersAnswered:
         """Take what is needed. A slot that is here already is accepted again: the TaskManager may repeat itself. One
-        that was given back is not."""
+        that was given back is not, nor one that nobody has given."""
         accepted: list[AllocationID] = []
         rejected: list[AllocationID] = []
         for offer in offers:
             known = self._slots.get(offer.allocation_id)
             if known is not None:
                 (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
+            elif not self._is_given(resource_id, offer):
+                number = 1 if self.last_forged is None else self.last_forged.number + 1
+                self.last_forged = ForgedOffer(number, resource_id, offer.allocation_id)
+                rejected.append(offer.allocation_id)
             elif self._surplus(offer.external_task) < 0 and offer.allocation_id not in self._given_back:
                 slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number, offer.external_task)
                 self._slots[slot.allocation_id] = slot

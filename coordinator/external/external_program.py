@@ -12,6 +12,7 @@ It knows no clock: the JobMaster watches. It has no counterpart in Flink.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -165,7 +166,8 @@ class ProgramIdentity:
     """What the shell draws for a program."""
 
     resource_id: ResourceID
-    allocation_id: AllocationID
+    give: Callable[[JobID, ResourceID, str], AllocationID]
+    """Returns the id of the slot of a program for an external task of a job."""
     incarnation: str
     version: str
     """The version of this Snapline."""
@@ -182,6 +184,7 @@ class ExternalProgram:
         self._register = pb.Register()
         """What the program has said of itself."""
         self._job_id = JobID("")
+        self._allocation_id = AllocationID("")
         self._heartbeat = RegistrationSuccess(0, 0)
         self._heartbeats_asked = 0
         self._attempt: _Attempt | None = None
@@ -264,12 +267,14 @@ class ExternalProgram:
         match message:
             case RegistrationSuccess():
                 self._heartbeat = message
-                offer = SlotOffer(self._identity.allocation_id, 0, self._register.task)
+                named = self._register.task
+                self._allocation_id = self._identity.give(self._job_id, self.resource_id, named)
+                offer = SlotOffer(self._allocation_id, 0, named)
                 self._tell_job_master(OfferSlots(self._job_id, self.resource_id, (offer,)))
             case RegistrationRejected(reason):
                 self._reject(pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=reason, try_again=True))
             case SlotOffersAnswered(_, accepted, _) if self._phase is _Phase.REGISTERING:
-                self._offers_answered(self._identity.allocation_id in accepted)
+                self._offers_answered(self._allocation_id in accepted)
             case SubmitTasks(tasks):
                 for task in tasks:
                     self._run(task)

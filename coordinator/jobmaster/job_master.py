@@ -42,6 +42,7 @@ from snapline.coordinator.checkpoint.events import (
     TopologyChanged,
 )
 from snapline.coordinator.execution.deployment import RestoredTasks
+from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN, GivenSlots
 from snapline.coordinator.execution.restart_strategy import RestartStrategy
 from snapline.coordinator.jobmaster.client_operations import (
     AskForSnapshot,
@@ -169,9 +170,11 @@ class JobMaster:
         draw_id: Callable[[], str],
         now_ms: int,
         past: JobPast = NO_PAST,
+        given: GivenSlots = ANYTHING_IS_GIVEN,
     ) -> None:
         """`checkpoint_directory` is `<base>/<job>`; `draw_id` gives hexadecimal strings that never repeat.
-        `past` is what former leaders have left. Raises ValueError for a graph that cannot run."""
+        `past` is what former leaders have left; `given` knows which slots coordinators have given. Raises
+        ValueError for a graph that cannot run."""
         self.job_id = job_graph.job_id
         self.identity = identity
         self._settings = settings
@@ -190,6 +193,7 @@ class JobMaster:
             checkpoint_directory,
             now_ms,
             self.task_managers.host_of,
+            lambda resource_id, offer: given.is_given(self.job_id, resource_id, offer),
         )
         self.scheduler.go_on_from(past)
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-managers", settings.heartbeat)

@@ -59,7 +59,7 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SlotOffer, SubmitTasks, TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, InvariantViolation, StartTimer, check
 
 TASK_MANAGER_LOST = "TaskManagerLost"
@@ -159,6 +159,7 @@ class Scheduler:
         checkpoint_directory: str,
         now_ms: int,
         host_of: Callable[[ResourceID], str] = lambda _: "",
+        is_given: Callable[[ResourceID, SlotOffer], bool] = lambda *_: True,
     ) -> None:
         """Nothing is deployed and no slot required before `start`. Raises ValueError for a graph that cannot run."""
         self._settings = settings
@@ -167,7 +168,7 @@ class Scheduler:
         self._exchange_address_of = exchange_address_of
         self._host_of = host_of
         self._checkpoint_directory = checkpoint_directory
-        self.pool = SlotPool(settings.slot_idle_timeout_ms)
+        self.pool = SlotPool(settings.slot_idle_timeout_ms, is_given)
         self.root_failure: SerializedFailure | None = None
         self.restarts = 0
         self.operator_failures: Counter[str] = Counter()

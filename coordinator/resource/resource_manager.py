@@ -156,12 +156,15 @@ class ResourceManager:
     """The core, for one leadership."""
 
     def __init__(
-        self, settings: ResourceManagerSettings, session: LeaderSessionID, draw_allocation: Callable[[], AllocationID]
+        self,
+        settings: ResourceManagerSettings,
+        session: LeaderSessionID,
+        give: Callable[[JobID, ResourceID], AllocationID],
     ) -> None:
-        """`draw_allocation` gives ids that never repeat."""
+        """`give` returns the id of a new allocation for this job on this TaskManager, which never repeats."""
         self.session = session
         self._settings = settings
-        self._draw_allocation = draw_allocation
+        self._give = give
         self.slot_manager = SlotManager()
         self._connection_of_task_manager: dict[ResourceID, ConnectionID] = {}
         self._task_manager_on: dict[ConnectionID, ResourceID] = {}
@@ -259,7 +262,7 @@ class ResourceManager:
 
     def _settle(self) -> None:
         """Whatever happened: give away what is free, and say what is missing."""
-        for decision in self.slot_manager.allocate(self._draw_allocation, self._is_eligible):
+        for decision in self.slot_manager.allocate(self._give, self._is_eligible):
             registration = self._job_masters[decision.job_id].registration
             request = RequestSlot(
                 decision.slot_id.slot_number,

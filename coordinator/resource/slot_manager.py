@@ -254,9 +254,10 @@ class SlotManager:
         self._forget_if_done(job_id)
 
     def allocate(
-        self, draw_allocation: Callable[[], AllocationID], eligible: Callable[[JobID], bool]
+        self, give: Callable[[JobID, ResourceID], AllocationID], eligible: Callable[[JobID], bool]
     ) -> list[SlotAllocation]:
-        """Give free slots to jobs that need them and are `eligible` (their JobMaster is there)."""
+        """Give free slots to jobs that need them and are `eligible` (their JobMaster is there). `give`
+        returns the id of a new allocation."""
         wanting = [(job_id, missing) for job_id, needs in self._jobs.items() if (missing := self._missing(needs))]
         if not wanting or not self._free_slots:
             return []
@@ -275,7 +276,7 @@ class SlotManager:
                     break
                 _, order, task_manager = heapq.heappop(heap)
                 slot = next(slot for slot in task_manager.slots.values() if slot.state is SlotState.FREE)
-                allocation_id = draw_allocation()
+                allocation_id = give(job_id, slot.slot_id.resource_id)
                 self._set_taken(task_manager, slot, SlotState.PENDING, job_id, allocation_id)
                 task_manager.idle_since_ms = None
                 decisions.append(SlotAllocation(slot.slot_id, job_id, allocation_id))

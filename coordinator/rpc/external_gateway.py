@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.external.external_program import (
     EndProgram,
     ExternalProgram,
@@ -35,7 +36,7 @@ from snapline.coordinator.external.places import ProgramTurns
 from snapline.coordinator.job_registry import JobRegistry
 from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams, StreamRefused
 from snapline.coordinator.rpc.leaders import LeaderPublisher
-from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.messages import Fenced, ForTasks
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
@@ -68,6 +69,7 @@ class _ProgramStream(ServedStream):
         peer: str,
         wake: asyncio.Event,
         find: FindForProgram,
+        given: GivenSlots,
         max_state_bytes: int,
         logger: Logger,
     ) -> None:
@@ -83,7 +85,7 @@ class _ProgramStream(ServedStream):
         self.program = ExternalProgram(
             ProgramIdentity(
                 ResourceID(f"external-{uuid.uuid4().hex[:12]}"),
-                AllocationID(uuid.uuid4().hex),
+                given.give,
                 uuid.uuid4().hex,
                 VERSION,
                 max_state_bytes,
@@ -164,6 +166,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         registry: JobRegistry,
         leaders: LeaderPublisher,
         is_accepted: Callable[[str], Awaitable[bool]],
+        given: GivenSlots,
         max_state_bytes: int,
         logger: Logger,
     ) -> None:
@@ -172,6 +175,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         self._leaders = leaders
         self._is_accepted = is_accepted
         """Whether a job of this id or name is known that has not ended."""
+        self._given = given
         self._max_state_bytes = max_state_bytes
         self._turns = ProgramTurns()
         self._logger = logger
@@ -183,7 +187,9 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         identity = self._streams.security.identify(context.invocation_metadata() or ())
         logger = self._logger.bind(gateway="external", peer=context.peer(), who=str(identity))
         peer = context.peer()
-        stream = _ProgramStream(self._streams, identity, peer, wake, self._find, self._max_state_bytes, logger)
+        stream = _ProgramStream(
+            self._streams, identity, peer, wake, self._find, self._given, self._max_state_bytes, logger
+        )
         self._streams.add(stream)
         tasks: list[asyncio.Task[None]] = []
         reason = "the program is gone"

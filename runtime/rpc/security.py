@@ -110,6 +110,11 @@ class Security:
         return Signer.of_tokens(self.current().secrets)
 
     @property
+    def slot_signer(self) -> Signer:
+        """Return what the slots that coordinators give to jobs are signed with, as of now."""
+        return Signer.of_slots(self.current().secrets)
+
+    @property
     def exchange_secrets(self) -> tuple[str, ...]:
         """Return what TaskManagers show each other, as of now, and accept: the first is shown."""
         return tuple(exchange_secret(token) for token in self.current().secrets)

@@ -106,7 +106,7 @@ class Stream:
     """Why the stream is broken off; empty: it is not."""
     judge: ExternalProgram = field(
         default_factory=lambda: ExternalProgram(
-            ProgramIdentity(ResourceID("conformance"), SLOT, "", VERSION, MAX_STATE_BYTES)
+            ProgramIdentity(ResourceID("conformance"), lambda *_: SLOT, "", VERSION, MAX_STATE_BYTES)
         )
     )
 

@@ -18,6 +18,7 @@ from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoo
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from snapline.coordinator.checkpoint.events import StartCheckpointScheduler, StopCheckpointScheduler
 from snapline.coordinator.execution.execution_graph import check_job_graph
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.jobmaster.effects import (
@@ -46,7 +47,7 @@ from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import AllocationID, CheckpointID, LeaderSessionID
+from snapline.dataflow.ids import CheckpointID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.local.actors import LocalActor, LocalConnections
 from snapline.local.event_loop import EventLoop, LoopIo
@@ -91,7 +92,7 @@ class LocalCoordinator:
         manager_session = LeaderSessionID(uuid.uuid4().hex)
         self.resource_manager_session = manager_session
         settings = ResourceManagerSettings.from_configuration(VERSION, configuration)
-        manager = ResourceManager(settings, manager_session, lambda: AllocationID(uuid.uuid4().hex))
+        manager = ResourceManager(settings, manager_session, GivenSlots(lambda: uuid.uuid4().hex).give)
         self._manager = LocalActor("resource-manager", manager, loop)
         self._manager.performs(
             {

@@ -79,7 +79,7 @@ def _job_graph(data: bytes) -> object:
 
 def _program(data: bytes) -> object:
     """A conversation: messages of a program, each with its length before it, whose job is found at once."""
-    program = ExternalProgram(ProgramIdentity(ResourceID("p"), AllocationID("a"), "i", "0.1.0", 1 << 20))
+    program = ExternalProgram(ProgramIdentity(ResourceID("p"), lambda *_: AllocationID("a"), "i", "0.1.0", 1 << 20))
     effects: list[Any] = []
     while len(data) > 1:
         size, data = data[0], data[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,21 @@ import pytest
 
 import snapline as sl
 from snapline.client import ClusterClient, RequestRefused
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.wire.codec import decode_envelope, encode_envelope
+from snapline.dataflow.wire.messages import (
+    JobStatus,
+    OfferSlots,
+    RegisterTaskExecutorAtJobMaster,
+    SlotOffer,
+    SlotOffersAnswered,
+    TaskManagerInfo,
+)
 from snapline.protos import cluster_pb2, cluster_pb2_grpc, external_pb2, external_pb2_grpc
 from snapline.runtime.cores.credentials import MARK, Identity, Role, sign_credential
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.version import VERSION
 from tests.services.cluster import LocalCluster, wait_until
 from tests.simulation.jobs import keyed_job
 
@@ -154,6 +165,41 @@ def test_a_program_for_one_job_gets_no_ticket_of_another(cluster: LocalCluster) 
         job_id: external_pb2.REJECTION_REASON_AT_TASK_MANAGER,
         "another": (grpc.StatusCode.PERMISSION_DENIED, line),
     } == answers
+
+
+def test_a_slot_that_nobody_gave_brings_no_tasks(cluster: LocalCluster) -> None:
+    """A function offers one to the JobMaster of others, which lacks a third: it was sent their tasks, with the secrets
+    that stand in them."""
+    env = cluster.environment(parallelism=3)
+    env.from_collection([{"n": 1}]).rebalance().map(dict, uid="of others").print()
+    job_id = cluster.submit(env, "of others")
+    security = Security(sign_credential(secret(), Identity(Role.TASK_MANAGER, name="tm-9")))
+    info = TaskManagerInfo(ResourceID("tm-9"), "127.0.0.1:1", 1, VERSION, "h", 1)
+    allocation = AllocationID("made-up")
+    said: queue.Queue[Any] = queue.Queue()
+    try:
+        cluster.follow(job_id, lambda details: "2 available" in details.overview.status_detail)
+        with open_channel(cluster.address, security) as channel:
+            leaders = cluster_pb2_grpc.LeaderRetrievalStub(channel).Watch(
+                cluster_pb2.WatchLeadersRequest(), metadata=security.metadata
+            )
+            session = LeaderSessionID(next(iter(leaders)).job_masters[job_id].leader_session_id)
+            leaders.cancel()
+            said.put(RegisterTaskExecutorAtJobMaster(JobID(job_id), info))
+            said.put(OfferSlots(JobID(job_id), info.resource_id, (SlotOffer(allocation, 0),)))
+            stub = cluster_pb2_grpc.JobMasterGatewayStub(channel)
+            envelopes = (encode_envelope(session, [message]) for message in iter(said.get, None))
+            told: list[Any] = []
+            for envelope in stub.Connect(envelopes, metadata=security.metadata):
+                told += decode_envelope(envelope)[1]
+                if len(told) > 1:
+                    break
+            said.put(None)
+        assert told[1:] == [SlotOffersAnswered(JobID(job_id), (), (allocation,))]
+        log = (cluster.logs / "coordinator.log").read_text()
+        assert "it offers a slot that no coordinator has given to this job on it" in log
+    finally:
+        cluster.cancel(job_id)
 
 
 def idle_until(mark: Path) -> Any:

@@ -19,6 +19,7 @@ from snapline.coordinator.checkpoint.events import CheckpointStored
 from snapline.coordinator.checkpoint.in_flight import CheckpointsInFlight
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.coordinator.checkpoint.restore.restoration import Restoration
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import FixedDelayRestartStrategy
 from snapline.coordinator.ha.embedded import EmbeddedCheckpointIDCounter, LeadershipFence
 from snapline.coordinator.ha.zookeeper_high_availability import FencedNodes
@@ -166,6 +167,12 @@ def _believe_strangers() -> Iterator[None]:
 def _believe_a_stranger() -> Iterator[None]:
     """It answers everything that it hears, so that some of it comes before what is true."""
     with _believe_strangers(), patch.object(strangers, "ANSWERING", 1.0):
+        yield
+
+
+@contextmanager
+def _take_every_slot() -> Iterator[None]:
+    with patch.object(GivenSlots, "is_given", lambda *_: True):
         yield
 
 
@@ -777,6 +784,9 @@ CANARIES: dict[str, Canary] = {
         _believe_every_name,
         with_stranger,
         seed=242,
+    ),
+    "take every slot": Canary(
+        "a job is deployed on slots that no coordinator gave to it", _take_every_slot, with_stranger, seed=4
     ),
     "watermark too early": Canary("watermarks promise what does not hold", _watermark_too_early),
 }

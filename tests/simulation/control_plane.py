@@ -36,6 +36,7 @@ from snapline.coordinator.dispatcher.events import (
     OperateJob,
     SubmitJob,
 )
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.jobmaster.effects import (
     ForgetJobGraph,
@@ -108,6 +109,7 @@ from snapline.taskmanager.executor.events import (
     TaskSaid,
 )
 from snapline.taskmanager.executor.task_executor import TaskExecutor, TaskExecutorSettings
+from snapline.testing.simulated.coordinator_process import SIGNER
 from snapline.testing.simulated.network import Endpoint, SimulatedClock, SimulatedNetwork, SimulatedTimers
 from tests.simulation.checkpoint_world import Barriers, CheckpointStore
 
@@ -354,6 +356,7 @@ class JobMasterShell:
             f"/checkpoints/{graph.job_id}",
             cluster.draw,
             cluster.clock.now_ms,
+            given=cluster.given,
         )
         self._timers = SimulatedTimers(cluster.clock, lambda key: self.feed(TimerFired(key)))
         self.connections: dict[ConnectionID, None] = {}
@@ -458,6 +461,7 @@ class Cluster:
         self.once_registered: dict[ResourceID, None] = {}
         self.timers_left_behind: list[tuple[JobID, Hashable]] = []
         self.dispatcher = Dispatcher()
+        self.given = GivenSlots(lambda: f"alloc-{self.draw()}", lambda: SIGNER)
         self.resource_manager = self._new_resource_manager()
         self._resource_manager_timers = self._timers_of_resource_manager()
         self.to_dispatcher(DispatcherStarted())
@@ -664,7 +668,7 @@ class Cluster:
     def _new_resource_manager(self) -> ResourceManager:
         settings = ResourceManagerSettings(VERSION, self.settings.heartbeat, self.settings.task_manager_timeout_ms)
         session = LeaderSessionID(f"rm-{self.draw()}")
-        return ResourceManager(settings, session, lambda: AllocationID(f"alloc-{self.draw()}"))
+        return ResourceManager(settings, session, self.given.give)
 
     def _timers_of_resource_manager(self) -> SimulatedTimers:
         return SimulatedTimers(self.clock, lambda key: self.to_resource_manager(TimerFired(key)))

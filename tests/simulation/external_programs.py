@@ -22,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import snapline.coordinator.ha.embedded
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.external.external_program import (
     EndProgram,
     ExternalProgram,
@@ -36,7 +37,7 @@ from snapline.coordinator.external.external_program import (
     TellProgram,
 )
 from snapline.dataflow.graph.external_tasks import external_job
-from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.messages import Fenced, JobStatus
 from snapline.external import CheckpointDeclined, ExternalTask, TaskContext
 from snapline.external.conversation import Conversation
@@ -44,6 +45,7 @@ from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.connections import ConnectionID, Peer, PeerKind
 from snapline.runtime.version import VERSION
 from snapline.testing.simulated.cluster import SimulatedCluster
+from snapline.testing.simulated.coordinator_process import SIGNER
 from snapline.testing.simulated.disk import Disk
 from snapline.testing.simulated.world import Process, SimulatedTime, Violation, World
 from tests.simulation.seed_command import run_seeds
@@ -158,9 +160,8 @@ class Stream:
         self.session = LeaderSessionID("")
         number = self.world.number("stream")
         self.connection = ConnectionID(f"program-{number}")
-        identity = ProgramIdentity(
-            ResourceID(f"external-{number}"), AllocationID(f"place-{number}"), str(number), VERSION, MAX_STATE_BYTES
-        )
+        given = GivenSlots(lambda: f"place-{number}", lambda: SIGNER)
+        identity = ProgramIdentity(ResourceID(f"external-{number}"), given.give, str(number), VERSION, MAX_STATE_BYTES)
         self.core = ExternalProgram(identity)
         self._free_ms = {"in": 0, "out": 0}
 

@@ -3,10 +3,11 @@ with any field changed, for the tasks and resources of others, or as bytes that 
 
 The stranger hears everything. It dials the ResourceManager and the JobMasters as a TaskManager does, and what it says
 goes through the boundary of a real coordinator: the bytes are decoded with their bounds, and the role of its credential
-is looked at. What it may say for tasks that were deployed on itself it does not say, because it would be believed. A
-snapshot that the user's next job claims names files of others, which must still be there in the end. The other
-oracles are those of honest runs: no lie ends a coordinator, completes a checkpoint, deletes a file or changes what a
-job puts out. Only runs that ask for the fault `STRANGER` have one.
+is looked at. It offers slots of its own to each JobMaster, and tasks come to it only in such as a ResourceManager has
+given it: that is an oracle here. What it may say for these it does not say, because it would be believed. A
+snapshot that the user's next job claims names files of others, which must still be there in the end. The other oracles
+are those of honest runs: no lie ends a coordinator, completes a checkpoint, deletes a file or changes what a job puts
+out. Only runs that ask for the fault `STRANGER` have one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from snapline.coordinator.checkpoint.metadata import METADATA_FILE_NAME, build_metadata, parse_metadata
-from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle
 from snapline.dataflow.wire.codec import WireError, decode_envelope
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
-from snapline.dataflow.wire.messages import Fenced, RegisterTaskExecutorAtJobMaster
+from snapline.dataflow.wire.messages import (
+    Fenced,
+    OfferSlots,
+    RegisterTaskExecutorAtJobMaster,
+    RequestSlot,
+    SlotOffer,
+    SubmitTasks,
+)
 from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import (
     ConnectionID,
@@ -38,7 +46,7 @@ from snapline.runtime.cores.connections import (
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.message_permissions import refuse_message
 from snapline.runtime.storage.memory_storage import MemoryStorage
-from snapline.testing.simulated.world import Process, World
+from snapline.testing.simulated.world import Process, Violation, World
 from tests.simulation.electing_cluster import ElectingCluster
 
 STRANGER = "stranger"
@@ -48,6 +56,8 @@ PAUSE_MS_MAX = 20
 """Between two things that it says of itself, which may be several messages."""
 ANSWERING = 0.4
 """How often it says what it has just heard, changed, at once: perhaps it comes before what it heard."""
+OFFERING = 0.2
+"""How often it offers a slot to a JobMaster, of those times at which it speaks of itself."""
 CONNECTIONS = 6
 HEARD_MAX = 40
 """Messages of each kind, and values of each field, that it remembers."""
@@ -69,6 +79,8 @@ class Stranger:
         self._open: dict[ConnectionID, Peer] = {}
         self._own: set[Any] = set()
         """Attempts that were deployed on it."""
+        self._given: set[AllocationID] = set()
+        """The slots that a ResourceManager has asked it for."""
         self._active = False
         self.said = 0
         self.refused = 0
@@ -122,7 +134,9 @@ class Stranger:
             return
         if len(self._open) < CONNECTIONS:
             self._dial()
-        for connection in list(self._open):
+        for connection, peer in list(self._open.items()):
+            if peer.kind is PeerKind.JOB_MASTER and self._rng.random() < OFFERING:
+                self._offer(connection, peer.job_id)
             for _ in range(self._rng.choice((0, 0, 1, 1, 5))):
                 if self._heard and connection in self._open:
                     self._speak(connection, self._anything())
@@ -146,10 +160,29 @@ class Stranger:
                 if peer.kind is PeerKind.JOB_MASTER and first:
                     message = self._rng.choice(first)
                     self._speak(connection, replace(message, info=replace(message.info, resource_id=NAME)))
+                    self._offer(connection, message.job_id)
             case ConnectionLost(connection, _):
                 self._open.pop(connection, None)
             case MessageReceived(_, envelope):
                 self._own.update(_attempts(envelope.message))
+                self._asked(envelope.message)
+
+    def _offer(self, connection: ConnectionID, job_id: JobID) -> None:
+        """Offer slots that nobody has given it: invented ones, and those of others."""
+        number = self._process.world.number("invented slot")
+        known = [each for each in self._values["allocation_id"] if each not in self._given]
+        allocation_id = self._rng.choice([AllocationID(f"lie-{number}"), *known[-3:]])
+        self._speak(connection, OfferSlots(job_id, NAME, (SlotOffer(allocation_id, 0),)))
+
+    def _asked(self, message: Any) -> None:
+        match message:
+            case RequestSlot():
+                self._given.add(message.allocation_id)
+            case SubmitTasks(tasks):
+                for task in tasks:
+                    self._own.add(task.attempt_id)
+                    if task.allocation_id not in self._given:
+                        raise Violation(f"{task.attempt_id} was deployed on a stranger, in a slot that nobody gave it")
 
     def _anything(self) -> Any:
         message = self._rng.choice(self._heard[self._rng.choice(list(self._heard))])

@@ -34,6 +34,7 @@ from snapline.coordinator.dispatcher.events import (
     JobStatusReported,
     SubmitJob,
 )
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import restart_strategy_of
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.high_availability import HighAvailability, JobStores, LeadershipLost
@@ -63,7 +64,7 @@ from snapline.dataflow.api.master_hooks import create_hooks
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID
+from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import Fenced, ForTasks, JobStatus
 from snapline.runtime.cores.connections import (
     CloseConnection,
@@ -80,7 +81,7 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.leaders.leader_election import Leadership
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable
-from snapline.runtime.signing import UNSIGNED
+from snapline.runtime.signing import UNSIGNED, Signer
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.version import VERSION
 from snapline.testing.simulated.disk import Disk, ProcessStorage
@@ -90,6 +91,7 @@ from snapline.testing.simulated.world import Process, SilentLogger, SimulatedAct
 COORDINATOR_ADDRESS = "coordinator:6123"
 CHECKPOINTS = "/checkpoints"
 HIGH_AVAILABILITY = "/ha"
+SIGNER = Signer((b"key of the simulated cluster",))
 ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
 
 Observe = Callable[[str, Any, list[Any]], None]
@@ -226,6 +228,7 @@ class SimulatedCoordinator(Process):
         if on_leadership_lost is not None:
             self.io.may_block, self.io.on_leadership_lost = True, on_leadership_lost
         self.session = LeaderSessionID(f"rm-{self.draw()}")
+        self.given = GivenSlots(lambda: f"alloc-{self.draw()}", lambda: SIGNER)
         self.runners: dict[JobID, SimulatedJobMaster] = {}
         self.answers: dict[RequestID, Answer] = {}
         self._leaders: dict[JobID, LeaderAddress] = {}
@@ -235,7 +238,7 @@ class SimulatedCoordinator(Process):
             ResourceManager(
                 ResourceManagerSettings.from_configuration(VERSION, configuration),
                 self.session,
-                lambda: AllocationID(f"alloc-{self.draw()}"),
+                self.given.give,
             ),
             {
                 Send: lambda effect: cluster.send(self.name, effect.connection, effect.envelope),
@@ -527,6 +530,7 @@ class SimulatedJobMaster:
             directory,
             process.draw,
             process.now_ms,
+            given=process.given,
         )
         checkpoint_io = CheckpointIo(
             job_id,

@@ -13,6 +13,7 @@ from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobSe
 from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import CheckpointStored, Shutdown
 from snapline.coordinator.dispatcher.events import JobMasterEnded
+from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
 from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.ha.start_marks import StartMarks
@@ -64,6 +65,7 @@ class Running:
             registry=self.table,
             archive=JobArchive(self.high_availability.storage, 10, 0),
             start_marks=StartMarks(self.high_availability.storage),
+            given=ANYTHING_IS_GIVEN,
             replies=self.replies,
             logger=logger,
         )

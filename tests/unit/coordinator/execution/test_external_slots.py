@@ -30,7 +30,7 @@ BOTH = replace(FLEET, vertices=(*ROWS.vertices, *FLEET.vertices))
 
 def pool_of(graph):
     """A pool that needs what the job does."""
-    pool = SlotPool(100)
+    pool = SlotPool(100, lambda *_: True)
     pool.set_required(required_slots(graph), required_programs(graph))
     return pool
 

@@ -23,7 +23,7 @@ def offers(*numbers: int) -> list[SlotOffer]:
 
 
 def pool(required: int, *offered: int) -> SlotPool:
-    slots = SlotPool(idle_timeout_ms=100)
+    slots = SlotPool(idle_timeout_ms=100, is_given=lambda *_: True)
     slots.set_required(required)
     slots.offer_slots(TM, offers(*offered), 0)
     return slots

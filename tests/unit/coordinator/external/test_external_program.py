@@ -106,7 +106,7 @@ class Story:
     """A program and what it and its JobMaster were told."""
 
     def __init__(self):
-        identity = ProgramIdentity(ResourceID("external-1"), SLOT, "secret", "0.1.0", LIMIT)
+        identity = ProgramIdentity(ResourceID("external-1"), lambda *_: SLOT, "secret", "0.1.0", LIMIT)
         self.core = ExternalProgram(identity)
 
     def _take(self, event):

@@ -60,7 +60,7 @@ def draw_message(rng: random.Random) -> Any:
 
 def new_manager() -> ResourceManager:
     numbers = itertools.count(1)
-    return ResourceManager(ResourceManagerSettings("0.1.0"), SESSION, lambda: AllocationID(f"alloc-{next(numbers)}"))
+    return ResourceManager(ResourceManagerSettings("0.1.0"), SESSION, lambda *_: AllocationID(f"alloc-{next(numbers)}"))
 
 
 @pytest.mark.parametrize("block", range(4))

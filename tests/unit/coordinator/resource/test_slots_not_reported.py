@@ -19,6 +19,6 @@ def test_slots_that_a_job_says_it_has_count_until_their_task_manager_reports() -
         slots.register_task_manager(TaskManagerInfo(resource, f"{resource}:1", 1, "0.1.0", "host", 1), 0)
     slots.report_slot_status(SlotReport(B, (SlotStatus(0),)), 0)
 
-    assert slots.allocate(lambda: AllocationID("new"), lambda _: True) == []
+    assert slots.allocate(lambda *_: AllocationID("new"), lambda _: True) == []
     slots.report_slot_status(SlotReport(A, (SlotStatus(0),)), 0)
-    assert [decision.job_id for decision in slots.allocate(lambda: AllocationID("new"), lambda _: True)] == [JOB]
+    assert [decision.job_id for decision in slots.allocate(lambda *_: AllocationID("new"), lambda _: True)] == [JOB]

@@ -1,0 +1,55 @@
+"""GivenSlots: the ids of allocations, which prove that a coordinator of this cluster has given the slot.
+
+Decides what an allocation id is: something drawn, and a signature of it that is true for one job, on one TaskManager,
+for slots or for one external task. A ResourceManager signs what it gives, and a JobMaster takes no offer without that,
+so that nobody is sent a job's tasks whom no coordinator has chosen for them: not even who has a TaskManager's
+credential, as functions have. The key is derived from the cluster's secret, so that the next leader, and a JobMaster in
+another process, can look as well. A cluster without a secret signs nothing and believes each offer. Flink's
+AllocationID is drawn at random, and believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapline.dataflow.ids import AllocationID, JobID, ResourceID
+from snapline.dataflow.wire.messages import SlotOffer
+from snapline.runtime.signing import DIGEST_BYTES, UNSIGNED, Signer
+
+PROOF_DIGITS = 2 * DIGEST_BYTES
+"""Hexadecimal digits of the signature, at the end of the id."""
+
+
+class GivenSlots:
+    """Draws allocation ids, and tells those that were drawn for this cluster from others. Thread-safe if `draw` and
+    `signer` are."""
+
+    def __init__(self, draw: Callable[[], str], signer: Callable[[], Signer] = lambda: UNSIGNED) -> None:
+        """`draw` gives text that never repeats; `signer` has the keys of the moment."""
+        self._draw = draw
+        self._signer = signer
+
+    def give(self, job_id: JobID, resource_id: ResourceID, external_task: str = "") -> AllocationID:
+        """Return the id of a new allocation: for this job, on this TaskManager or program, for slots or for programs of
+        one external task."""
+        drawn = self._draw()
+        proof = self._signer().sign(_name(job_id, resource_id, external_task), drawn.encode())
+        return AllocationID(drawn + proof.hex())
+
+    def is_given(self, job_id: JobID, resource_id: ResourceID, offer: SlotOffer) -> bool:
+        """Whether a coordinator has given what this TaskManager or program offers to the job."""
+        drawn, digits = offer.allocation_id[:-PROOF_DIGITS], offer.allocation_id[-PROOF_DIGITS:]
+        try:
+            proof = bytes.fromhex(digits)
+        except ValueError:
+            proof = b""
+        name = _name(job_id, resource_id, offer.external_task)
+        return self._signer().is_signed(name, drawn.encode(), proof)
+
+
+ANYTHING_IS_GIVEN = GivenSlots(lambda: "")
+"""Believes each offer, for a JobMaster that nobody but its own TaskManagers can reach."""
+
+
+def _name(job_id: JobID, resource_id: ResourceID, external_task: str) -> str:
+    return f"slot:{len(job_id)}:{job_id}:{len(resource_id)}:{resource_id}:{external_task}"
