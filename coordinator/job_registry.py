@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pykka
 
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsSnapshot
-from snapline.coordinator.external.places import addresses_of
+from snapline.coordinator.external.places import PlaceOfAttempt, places_of
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID
@@ -164,39 +164,39 @@ class JobRegistry:
         except TimeoutError:
             return
 
-    def find_for_program(self, job: str, task: str) -> JobID | external_pb2.Rejected:
+    def find_for_program(self, job: str, task: str, own: str = "") -> JobID | external_pb2.Rejected:
         """The job with this id or name that a program outside can take part in as this task; or why there is none. Of
-        jobs of one name the newest one that has not ended is meant."""
+        jobs of one name the newest one that has not ended is meant. `own`: the only job that the program acts for, so
+        that it is told nothing of another; empty: any."""
         found = self._live.get(JobID(job)) or next(
             (each for each in reversed(list(self._live.values())) if each.name == job), None
         )
         if found is None:
             ended = [each.details.overview for each in list(self._ended.values())]
             for overview in reversed(ended):
-                if job in (overview.job_id, overview.name):
+                if job in (overview.job_id, overview.name) and own in ("", overview.job_id):
                     status = job_pb2.JobStatus.Name(overview.status).removeprefix("JOB_STATUS_")
                     detail = f"job {overview.name!r} ({overview.job_id}) is {status}"
                     return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_JOB_IS_OVER, detail=detail)
             detail = f"no job {job!r} runs here: submit it (snapline external submit), or look at snapline list"
             reason = external_pb2.REJECTION_REASON_UNKNOWN_JOB
             return external_pb2.Rejected(reason=reason, detail=detail, try_again=True)
-        if task not in found.external_tasks | found.tasks_with_rows:
+        if task not in found.external_tasks | found.tasks_with_rows and own in ("", found.master.job_id):
             names = sorted(found.external_tasks | found.tasks_with_rows)
             known = ", ".join(repr(name) for name in names) or "none"
             detail = f"job {found.name!r} has no external task {task!r}; it has {known}"
             return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_NO_PLACE, detail=detail)
         return found.master.job_id
 
-    async def addresses_for_program(self, job_id: JobID, task: str) -> Sequence[str] | None:
-        """Where the programs of an external task with rows go, as host:port; None: it has no rows, or the job is
-        gone."""
+    async def places_for_program(self, job_id: JobID, task: str) -> Sequence[PlaceOfAttempt] | None:
+        """Where the programs of an external task with rows go; None: it has no rows, or the job is gone."""
         job = self._live.get(job_id)
         if job is None or task not in job.tasks_with_rows:
             return None
 
-        def read(_: object) -> Sequence[str]:
+        def read(_: object) -> Sequence[PlaceOfAttempt]:
             managed = {each.info.resource_id: each.info.exchange_address for each in job.master.task_managers}
-            return addresses_of(job.master.scheduler.graph, task, managed)
+            return places_of(job.master.scheduler.graph, task, managed)
 
         try:
             return await read_actor(job.actor, read)

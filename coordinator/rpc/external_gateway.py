@@ -32,7 +32,7 @@ from snapline.coordinator.external.external_program import (
     TellJobMaster,
     TellProgram,
 )
-from snapline.coordinator.external.places import ProgramTurns
+from snapline.coordinator.external.places import PlaceOfAttempt, ProgramTurns
 from snapline.coordinator.job_registry import JobRegistry
 from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams, StreamRefused
 from snapline.coordinator.rpc.leaders import LeaderPublisher
@@ -220,7 +220,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
 
     async def _find(self, identity: Identity, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:
         """Where the job is led. Raises StreamRefused for one that the program's credential is not for."""
-        found = self._registry.find_for_program(job, task)
+        found = self._registry.find_for_program(job, task, identity.job)
         if (
             isinstance(found, pb.Rejected)
             and found.reason == pb.REJECTION_REASON_JOB_IS_OVER
@@ -230,7 +230,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
         job_id = found if isinstance(found, str) else JobID(job)
         if identity.job and not isinstance(found, pb.Rejected) and job_id != identity.job:
-            line = f"a {identity} may not take part in job {job_id}"
+            line = f"a {identity} may not take part in job {job!r}"
             raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
         leader = self._leaders.job_master(job_id)
         if isinstance(found, pb.Rejected):
@@ -243,21 +243,20 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         if leader is None:
             detail = f"job {job!r} is just beginning, or ending"
             return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
-        addresses = await self._registry.addresses_for_program(job_id, task)
-        return (job_id, leader.session) if addresses is None else self._send_on(job_id, task, addresses)
+        places = await self._registry.places_for_program(job_id, task)
+        return (job_id, leader.session) if places is None else self._send_on(job_id, task, places)
 
-    def _send_on(self, job_id: JobID, task: str, addresses: Sequence[str]) -> pb.Rejected:
+    def _send_on(self, job_id: JobID, task: str, places: Sequence[PlaceOfAttempt]) -> pb.Rejected:
         """To a TaskManager, where the rows are."""
-        address = self._turns.next_of(job_id, task, addresses)
-        if not address:
+        place = self._turns.next_of(job_id, task, places)
+        if place is None:
             detail = f"external task {task!r} of job {job_id} is on no TaskManager just now: try again"
             return pb.Rejected(reason=pb.REJECTION_REASON_NO_PLACE, detail=detail, try_again=True)
-        secrets = self._streams.security.exchange_secrets
         return pb.Rejected(
             reason=pb.REJECTION_REASON_AT_TASK_MANAGER,
-            detail=f"external task {task!r} has rows: take part by Arrow Flight at {address}, with the ticket",
-            address=address,
-            ticket=sign_ticket(secrets[0] if secrets else "", job_id, task),
+            detail=f"external task {task!r} has rows: take part by Arrow Flight at {place.address}, with the ticket",
+            address=place.address,
+            ticket=sign_ticket(place.allocation_id, job_id, task),
         )
 
     @staticmethod

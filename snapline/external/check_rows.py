@@ -32,6 +32,8 @@ from snapline.taskmanager.programs.program_place import (
 
 MAX_STATE_BYTES = 1 << 20
 KEY_GROUPS = range(128)
+ALLOCATION = "conformance"
+"""The slot that the task is in."""
 ROWS_PER_BATCH = 4
 SHAPES = {"source": pb.TASK_SHAPE_SOURCE, "operator": pb.TASK_SHAPE_OPERATOR, "sink": pb.TASK_SHAPE_SINK}
 
@@ -82,7 +84,7 @@ class RowsScript:
             reason=pb.REJECTION_REASON_AT_TASK_MANAGER,
             detail="the task has rows",
             address=self._exchange.address,
-            ticket=sign_ticket("", self._job_id, self._task),
+            ticket=sign_ticket(ALLOCATION, self._job_id, self._task),
         )
 
     def rules(self) -> Sequence[tuple[str, Callable[[], None]]]:
@@ -176,7 +178,7 @@ class RowsScript:
             input_schema=b"" if self._shape == "source" else empty,
         )
         self._core = JudgedPlace(run, MAX_STATE_BYTES, KEY_GROUPS)
-        self._place = self._exchange.programs.offer(run, KEY_GROUPS, self._changed.set, self._core)
+        self._place = self._exchange.programs.offer(ALLOCATION, run, KEY_GROUPS, self._changed.set, self._core)
 
     def _arrow(self, rows: int) -> bytes:
         out = pa.BufferOutputStream()

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from snapline.dataflow.config import LOCAL_RECOVERY
@@ -31,7 +32,7 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.taskmanager.actors.task_environment import TaskEnvironment
 from snapline.taskmanager.executor.events import TaskEnteredState
 from snapline.taskmanager.network.channels.exchange_contract import Exchange
-from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
+from snapline.taskmanager.programs.program_place import OfferPlaceIn, offer_no_place
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, LocalRecovery
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
@@ -78,7 +79,7 @@ class RunningTasks:
         clock: Clock,
         tell_executor: Callable[[Any], None],
         logger: Logger,
-        offer_place: OfferPlace = offer_no_place,
+        offer_place: OfferPlaceIn = lambda _, *told: offer_no_place(*told),
         rules: LoadingRules = ALL_ALLOWED,
     ) -> None:
         """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have
@@ -119,7 +120,7 @@ class RunningTasks:
                 lambda: self._ended(attempt_id),
                 self._logger,
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
-                self._offer_place,
+                partial(self._offer_place, descriptor.allocation_id),
                 self._rules,
             )
             task = StreamTask(descriptor, environment)

@@ -604,7 +604,7 @@ class TaskExecutor:
             return  # an attempt runs once, however often it is submitted
         slot = self.slots.find(descriptor.allocation_id)
         if slot is None or slot.job_id != job_id or slot.state is TaskSlotState.RELEASING:
-            summary = f"TaskManager {self.info.resource_id} has no slot {descriptor.allocation_id} of this job any more"
+            summary = f"TaskManager {self.info.resource_id} has no slot of this job for the task any more"
             failure = SerializedFailure(summary, Blame.EXTERNAL, error_type="TaskSubmissionException")
             self._tell_job_master(job_id, TaskStateChanged(job_id, attempt_id, ExecutionState.FAILED, failure))
             return

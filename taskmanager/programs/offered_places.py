@@ -17,7 +17,7 @@ from typing import Protocol
 from snapline.dataflow.config import EXTERNAL_STATE_MAX_BYTES, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Configuration
 from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
+from snapline.runtime.cores.credentials import is_ticket, named_in_ticket
 from snapline.taskmanager.programs.program_place import (
     ForTask,
     PlaceEffect,
@@ -26,6 +26,7 @@ from snapline.taskmanager.programs.program_place import (
     SayToProgram,
 )
 
+TICKET_OPENS_NOTHING = "the ticket opens no task that is here just now: register at the coordinator, which gives one"
 MAX_UNTAKEN = 16
 """So much of what a program says may wait for its task; then its stream is read no further."""
 MAX_UNTAKEN_BYTES = 64 << 20
@@ -70,8 +71,14 @@ class OfferedPlace:
     """The place that one attempt offers, between the threads of its task and of its program's stream."""
 
     def __init__(
-        self, core: ProgramPlace, wake_up: Callable[[], None], withdraw: Callable[[OfferedPlace], None]
+        self,
+        allocation_id: str,
+        core: ProgramPlace,
+        wake_up: Callable[[], None],
+        withdraw: Callable[[OfferedPlace], None],
     ) -> None:
+        self.allocation_id = allocation_id
+        """The id of the allocation that the attempt runs in, with which tickets for the place are signed."""
         self._core = core
         self._wake_up = wake_up
         self._withdraw = withdraw
@@ -212,10 +219,15 @@ class OfferedPlaces:
         self._places: dict[tuple[str, str], list[OfferedPlace]] = {}
 
     def offer(
-        self, run: pb.RunTask, key_groups: range, wake_up: Callable[[], None], core: ProgramPlace | None = None
+        self,
+        allocation_id: str,
+        run: pb.RunTask,
+        key_groups: range,
+        wake_up: Callable[[], None],
+        core: ProgramPlace | None = None,
     ) -> OfferedPlace:
-        """A new place, for the attempt and the task that `run` names; `core` decides there, if it is not to be the
-        usual one."""
+        """A new place, for the attempt and the task that `run` names, in the slot of this allocation; `core` decides
+        there, if it is not to be the usual one."""
         key = (run.job_id, run.task)
 
         def withdraw(place: OfferedPlace) -> None:
@@ -227,12 +239,18 @@ class OfferedPlaces:
                     self._places.pop(key, None)
 
         core = core or ProgramPlace(run, self.settings.max_state_bytes, key_groups)
-        place = OfferedPlace(core, wake_up, withdraw)
+        place = OfferedPlace(allocation_id, core, wake_up, withdraw)
         with self._lock:
             self._places.setdefault(key, []).append(place)
         return place
 
-    def find(self, register: pb.Register, secrets: Sequence[str]) -> list[OfferedPlace] | pb.Rejected:
+    def opened_by(self, ticket: str) -> list[OfferedPlace]:
+        """The places that a program with this ticket may try; empty: it is forged, or its task is not here just now."""
+        with self._lock:
+            places = list(self._places.get(named_in_ticket(ticket), []))
+        return [each for each in places if is_ticket(each.allocation_id, ticket)]
+
+    def find(self, register: pb.Register) -> list[OfferedPlace] | pb.Rejected:
         """The places that the program may try, or why there is none."""
         if register.protocol_version != PROTOCOL_VERSION:
             detail = (
@@ -240,16 +258,11 @@ class OfferedPlaces:
                 f"{PROTOCOL_VERSION}"
             )
             return pb.Rejected(reason=pb.REJECTION_REASON_OTHER_VERSION, detail=detail)
-        try:
-            job_id, task = read_ticket(secrets, register.ticket)
-        except CredentialRefused as refusal:
-            return pb.Rejected(reason=pb.REJECTION_REASON_NO_PLACE, detail=str(refusal))
-        with self._lock:
-            places = list(self._places.get((job_id, task), []))
-        return places or no_place(task, "no task here just now")
+        places = self.opened_by(register.ticket)
+        return places or pb.Rejected(reason=pb.REJECTION_REASON_NO_PLACE, detail=TICKET_OPENS_NOTHING, try_again=True)
 
 
-def no_place(task: str, has: str) -> pb.Rejected:
-    """Every place of the task is taken, or there is none here."""
-    detail = f"external task {task!r} has {has}: try again"
+def no_place(task: str) -> pb.Rejected:
+    """Every place of the task is taken."""
+    detail = f"external task {task!r} has all programs that it needs here: try again"
     return pb.Rejected(reason=pb.REJECTION_REASON_NO_PLACE, detail=detail, try_again=True)

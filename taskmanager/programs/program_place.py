@@ -146,6 +146,8 @@ class PlaceForProgram(Protocol):
         ...
 
 
+OfferPlaceIn = Callable[[str, pb.RunTask, range, Callable[[], None]], PlaceForProgram]
+"""The id of the allocation that the task runs in, and what OfferPlace takes."""
 OfferPlace = Callable[[pb.RunTask, range, Callable[[], None]], PlaceForProgram]
 """What a program is told, the key groups of its rows, and how its task is woken up."""
 

@@ -363,8 +363,8 @@ def test_a_program_waits_for_a_job_that_begins_though_another_of_its_name_has_en
     registry, asked = coordinator.entrypoint._registry, threading.Event()
     started, find = registry.started, registry.find_for_program
 
-    def find_and_tell(job, task):
-        found = find(job, task)
+    def find_and_tell(*asked_for):
+        found = find(*asked_for)
         asked.set()
         return found
 

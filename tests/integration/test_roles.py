@@ -140,30 +140,31 @@ def test_a_client_for_one_job_sees_and_ends_only_that_one(cluster: LocalCluster)
 
 
 def test_a_program_for_one_job_gets_no_ticket_of_another(cluster: LocalCluster) -> None:
-    """Nor hears where its tasks are: with a ticket a TaskManager lets it in as a source of that job."""
+    """Nor hears where its tasks are, or which it has: with a ticket a TaskManager lets it in as one of that job."""
     env = cluster.environment(parallelism=1)
     rows = env.from_external("numbers", pa.schema([("n", pa.int64())]), uid="numbers")
     rows.print()
     job_id = cluster.submit(env, "of others")
     try:
         cluster.follow(job_id, lambda details: any(each.resource_id for v in details.vertices for each in v.subtasks))
-        answers: dict[str, Any] = {}
-        for own in (job_id, "another"):
+        answers: dict[tuple[str, str], Any] = {}
+        for own, task in ((job_id, "numbers"), ("another", "numbers"), ("another", "no such task")):
             security = Security(sign_credential(secret(), Identity(Role.EXTERNAL, job=own)))
-            register = external_pb2.Register(protocol_version=1, job="of others", task="numbers")
+            register = external_pb2.Register(protocol_version=1, job="of others", task=task)
             with open_channel(cluster.address, security) as channel:
                 said = iter([external_pb2.FromProgram(register=register)])
                 stub = external_pb2_grpc.ExternalTasksStub(channel)
                 try:
-                    answers[own] = next(iter(stub.Participate(said, metadata=security.metadata))).rejected.reason
+                    answers[own, task] = next(iter(stub.Participate(said, metadata=security.metadata))).rejected.reason
                 except grpc.RpcError as error:
-                    answers[own] = (error.code(), error.details())
+                    answers[own, task] = (error.code(), error.details())
     finally:
         cluster.cancel(job_id)
-    line = f"a external for job another may not take part in job {job_id}"
+    refused = grpc.StatusCode.PERMISSION_DENIED, "a external for job another may not take part in job 'of others'"
     assert {
-        job_id: external_pb2.REJECTION_REASON_AT_TASK_MANAGER,
-        "another": (grpc.StatusCode.PERMISSION_DENIED, line),
+        (job_id, "numbers"): external_pb2.REJECTION_REASON_AT_TASK_MANAGER,
+        ("another", "numbers"): refused,
+        ("another", "no such task"): refused,
     } == answers
 
 

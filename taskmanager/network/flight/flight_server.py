@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.cores.credentials import CredentialRefused, read_ticket
 from snapline.runtime.cores.senders import host_of
 from snapline.runtime.logs import Logger, silent_logger
 from snapline.runtime.rpc.sender_limits import RefusalLog
@@ -35,7 +34,7 @@ from snapline.taskmanager.network.flight.outbound_stream import OpenServedChanne
 from snapline.taskmanager.network.flight.program_stream import COMMAND, ProgramStream
 from snapline.taskmanager.network.host.host_server import HostServer
 from snapline.taskmanager.network.host.socket_messages import SocketReader, SocketWriter
-from snapline.taskmanager.programs.offered_places import OfferedPlaces
+from snapline.taskmanager.programs.offered_places import TICKET_OPENS_NOTHING, OfferedPlaces
 
 TICKET = "Ticket "
 """How the header `authorization` of a program begins; its ticket follows."""
@@ -96,6 +95,10 @@ class ExchangeServer:
         if security.ca and security.source is not None:
             self._renewing = threading.Thread(target=self._renew, name="exchange-certificates", daemon=True)
             self._renewing.start()
+
+    def is_opened_by(self, ticket: str) -> bool:
+        """Whether a program with this ticket may try a place here. Called from any thread."""
+        return bool(self._programs.opened_by(ticket))
 
     def refused(self, who: str, reason: str) -> None:
         """Log that somebody was not let in. Called from any thread."""
@@ -176,11 +179,7 @@ class ExchangeServer:
                 self._changed.notify_all()
 
     def _stream_of_program(self, peer_port: int) -> ProgramStream:
-        return ProgramStream(
-            self._programs,
-            lambda: self._security.current().tokens,
-            lambda: reset_connections(self.port, peer_port) if peer_port else 0,
-        )
+        return ProgramStream(self._programs, lambda: reset_connections(self.port, peer_port) if peer_port else 0)
 
     def _reset(self, peer_port: str) -> None:
         if peer_port.isdecimal():
@@ -254,15 +253,12 @@ def _start_server(exchange: ExchangeServer, location: str, security: ExchangeSec
             given = next(iter(headers.get("authorization", ())), "")
             if isinstance(given, bytes):
                 given = given.decode(errors="replace")
-            current = security.current().tokens
             if given.startswith(TICKET):
-                try:
-                    read_ticket(current, given.removeprefix(TICKET))
-                except CredentialRefused as refusal:
-                    exchange.refused(_CALLER, str(refusal))
-                    raise flight.FlightUnauthenticatedError(str(refusal)) from None
+                if not exchange.is_opened_by(given.removeprefix(TICKET)):
+                    exchange.refused(_CALLER, TICKET_OPENS_NOTHING)
+                    raise flight.FlightUnavailableError(TICKET_OPENS_NOTHING)  # the program asks its coordinator again
                 return NoMiddleware(is_program=True)
-            accepted = [f"Bearer {token}".encode() for token in current]
+            accepted = [f"Bearer {token}".encode() for token in security.current().tokens]
             if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
                 exchange.refused(_CALLER, "wrong or missing token")
                 raise flight.FlightUnauthenticatedError("wrong or missing token: see security.auth.token")

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -36,11 +36,8 @@ END_SECONDS = 5.0
 class ProgramStream:
     """One stream, from its registration to its end (StreamOfProgram)."""
 
-    def __init__(
-        self, places: OfferedPlaces, secrets: Callable[[], Sequence[str]], end_connection: Callable[[], object]
-    ) -> None:
+    def __init__(self, places: OfferedPlaces, end_connection: Callable[[], object]) -> None:
         self._places = places
-        self._secrets = secrets
         self._end_connection = end_connection
         self._changed = threading.Condition()
         self._to_program: deque[pb.ToProgram] = deque()
@@ -118,14 +115,14 @@ class ProgramStream:
             heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
             max_state_bytes=settings.max_state_bytes,
         )
-        found = self._places.find(first.register, self._secrets())
+        found = self._places.find(first.register)
         if not isinstance(found, pb.Rejected):
             self.say(pb.ToProgram(registered=registered))
             for place in found:
                 if place.join(self):
                     return place
             self._to_program.clear()
-            found = no_place(first.register.task, "all programs that it needs here")
+            found = no_place(first.register.task)
         self.say(pb.ToProgram(rejected=found))
         self.end(found.detail)
         return None

@@ -311,7 +311,7 @@ def test_a_task_for_a_slot_that_is_gone_fails() -> None:
     assert isinstance(sent, Send)
     changed = sent.envelope.message
     assert changed.state is ExecutionState.FAILED and changed.failure.blame is Blame.EXTERNAL
-    assert "has no slot alloc-7 of this job any more" in changed.failure.summary
+    assert "has no slot of this job for the task any more" in changed.failure.summary
 
 
 def test_a_cancelled_task_is_watched_until_it_ends() -> None:

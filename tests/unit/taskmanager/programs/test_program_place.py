@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.credentials import CredentialRefused, read_ticket, sign_ticket
+from snapline.runtime.cores.credentials import sign_ticket
 from snapline.taskmanager.programs.offered_places import MAX_UNTAKEN, OfferedPlaces
 from snapline.taskmanager.programs.program_place import (
     MAX_UNPROCESSED,
@@ -23,6 +21,7 @@ from snapline.taskmanager.programs.program_place import (
 )
 
 LIMIT: Any = 200
+SLOT = "the id of an allocation"
 
 
 class Place:
@@ -167,30 +166,30 @@ def test_a_place_is_for_one_program_with_a_ticket():
     """Another version, no ticket, one that was changed, a task that is not here: refused in a line; a second program
     finds no place until the first has left."""
     places: Any = OfferedPlaces()
-    good = sign_ticket("", "j", "t")
-    assert "speaks version 9" in places.find(register(good, version=9), ()).detail
-    assert "none of this cluster's" in places.find(register(""), ()).detail
-    assert "none of this cluster's" in places.find(register(good), ("secret",)).detail
+    good = sign_ticket(SLOT, "j", "t")
+    assert "speaks version 9" in places.find(register(good, version=9)).detail
     assert (True, pb.REJECTION_REASON_NO_PLACE) == (
-        places.find(register(good), ()).try_again,
-        places.find(register(good), ()).reason,
+        places.find(register(good)).try_again,
+        places.find(register(good)).reason,
     )
-    place = places.offer(Place().run, range(0), lambda: None)
-    [found] = places.find(register(good), ())
+    place = places.offer(SLOT, Place().run, range(0), lambda: None)
+    for other in ("", "j:74:", "\ud7ff:zz:", sign_ticket("", "j", "t"), sign_ticket("another slot", "j", "t")):
+        assert "opens no task that is here" in places.find(register(other)).detail
+    [found] = places.find(register(good))
     first, second = Stream(), Stream()
     assert (place, True, False) == (found, found.join(first), found.join(second))
     place.left(first, "gone")
     assert found.join(second)
     place.close("the attempt is over")
     assert ("", "the attempt is over") == (first.ended, second.ended)
-    assert places.find(register(good), ()).try_again
+    assert places.find(register(good)).try_again
 
 
 def test_a_task_that_does_not_take_holds_the_stream_up_until_it_is_closed():
     """So much may wait; what is said beyond waits with the stream, and ends with the place."""
     from concurrent.futures import ThreadPoolExecutor
 
-    place: Any = OfferedPlaces().offer(Place(pb.TASK_SHAPE_SOURCE).run, range(0), lambda: None)
+    place: Any = OfferedPlaces().offer(SLOT, Place(pb.TASK_SHAPE_SOURCE).run, range(0), lambda: None)
     stream = Stream()
     place.join(stream)
     place.said(stream, pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")))
@@ -209,9 +208,11 @@ def test_a_task_that_does_not_take_holds_the_stream_up_until_it_is_closed():
     assert place.take() is None
 
 
-def test_a_ticket_is_for_one_task_of_one_job():
-    """It names both, any letters included, and proves them with the exchange's secret, old or new."""
-    assert ("j1", "größe: 1") == read_ticket(("new", "old"), sign_ticket("old", "j1", "größe: 1"))
-    forged = sign_ticket("old", "j1", "t").replace("j1", "j2")
-    with pytest.raises(CredentialRefused, match="none of this cluster's"):
-        read_ticket(("old",), forged)
+def test_a_ticket_is_for_one_task_of_one_job_in_one_slot():
+    """It names task and job, any letters included; a program gets the places of that slot alone."""
+    places: Any = OfferedPlaces()
+    run = pb.RunTask(attempt_id="a", job_id="j1", task="größe: 1", shape=pb.TASK_SHAPE_SINK)
+    here, there = (places.offer(slot, run, range(0), lambda: None) for slot in ("here", "there"))
+    ticket = sign_ticket("here", "j1", "größe: 1")
+    assert ([here], []) == (places.opened_by(ticket), places.opened_by(ticket.replace("j1", "j2")))
+    assert [there] == places.opened_by(sign_ticket("there", "j1", "größe: 1"))

@@ -27,7 +27,7 @@ from snapline.taskmanager.programs.offered_places import OfferedPlaces, PlaceSet
 from snapline.taskmanager.programs.program_place import ProgramFailed, RowsCame, WatermarkCame
 from tests.services.cluster import wait_until
 
-SECRET = "exchange"
+SECRET, SLOT = "exchange", "the id of an allocation"
 RUN = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SINK)
 
 
@@ -87,16 +87,24 @@ def program(exchange):
 
 
 def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program):
-    """A program with the ticket is let in by its name; another ticket is none, and a good one opens no edge of the
-    job."""
-    exchange.programs.offer(RUN, range(0), lambda: None)
-    good = sign_ticket(SECRET, "j", "t")
+    """A program with the ticket is let in by its name; another ticket is none, as one that is signed with what all
+    TaskManagers know was; and a good one opens no edge of the job."""
+    exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    good = sign_ticket(SLOT, "j", "t")
     one = program(good)
     assert one.hear("registered").resource_id.endswith("-mine")
     assert one.hear("run_task") == RUN
-    with pytest.raises(grpc.RpcError) as refused:
-        program(sign_ticket("guessed", "j", "t")).hear("registered")
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    for forged in (
+        sign_ticket(SECRET, "j", "t"),
+        sign_ticket("", "j", "t"),
+        sign_ticket(SLOT, "j", "other"),
+        "j:74",
+        "",
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            program(forged).hear("registered")
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "the ticket opens no task that is here just now" in str(refused.value.details())
     with pytest.raises(grpc.RpcError) as refused:
         next(program(good, b"snapline.exchange/1 edge").call)
     assert "a ticket opens the stream of its program alone" in str(refused.value.details())
@@ -104,15 +112,17 @@ def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program
 
 def test_a_program_that_never_registers_loses_its_connection(exchange, program):
     """Nobody watched it before, so that its thread was held for ever."""
-    silent = program(sign_ticket(SECRET, "j", "t"), says_nothing=True)
+    exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    silent = program(sign_ticket(SLOT, "j", "t"), says_nothing=True)
     with pytest.raises(grpc.RpcError):
         list(silent.call)
     wait_until(lambda: exchange.number_of_streams == (0, 0), "the end of the stream")
 
 
-def test_what_a_program_says_of_itself_is_a_page_at_most(program):
+def test_what_a_program_says_of_itself_is_a_page_at_most(exchange, program):
     """A name of a hundred megabytes was looked at letter by letter."""
-    ticket = sign_ticket(SECRET, "j", "t")
+    exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    ticket = sign_ticket(SLOT, "j", "t")
     heard = program(ticket, name="x" * 9_000).hear("goodbye")
     assert "Register.program has 9000 characters; 8192 are the most that it may have" == heard.reason
 
@@ -120,9 +130,9 @@ def test_what_a_program_says_of_itself_is_a_page_at_most(program):
 def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, program):
     """Rows that it does not take fill its stream; after the timeout its task is told, and its place is free."""
     woken = threading.Event()
-    place = exchange.programs.offer(RUN, range(0), woken.set)
-    other = exchange.programs.offer(RUN, range(0), lambda: None)
-    ticket = sign_ticket(SECRET, "j", "t")
+    place = exchange.programs.offer(SLOT, RUN, range(0), woken.set)
+    other = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    ticket = sign_ticket(SLOT, "j", "t")
     programs = []
     for _ in range(2):  # the first one has the first place
         programs.append(program(ticket))
@@ -154,8 +164,8 @@ def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, progr
 def test_a_program_that_talks_and_does_not_read_is_given_up(exchange, program, monkeypatch):
     """What it says makes no sense and is answered; the answers that it does not read have a bound."""
     monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
-    place = exchange.programs.offer(RUN, range(0), lambda: None)
-    deaf = program(sign_ticket(SECRET, "j", "t"))
+    place = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    deaf = program(sign_ticket(SLOT, "j", "t"))
     deaf.hear("run_task")
     deaf.say(task_running=pb.TaskRunning(attempt_id="a"))
     for _ in range(20_000):
@@ -167,10 +177,10 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
     """It may hang for a moment only: the goodbye is under way before the connection is cut."""
     monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
     places = OfferedPlaces(PlaceSettings(heartbeat_interval_ms=10, heartbeat_timeout_ms=50))
-    place = places.offer(RUN, range(0), lambda: None)
+    place = places.offer(SLOT, RUN, range(0), lambda: None)
     happened: list[str] = []
     cut = threading.Event()
-    ticket = sign_ticket(SECRET, "j", "t")
+    ticket = sign_ticket(SLOT, "j", "t")
     chunks = [
         pb.FromProgram(register=pb.Register(protocol_version=1, ticket=ticket)),
         pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")),
@@ -190,7 +200,7 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
         happened.append("cut")
         cut.set()
 
-    ProgramStream(places, lambda: (SECRET,), end_connection).serve(Silent(), Silent())
+    ProgramStream(places, end_connection).serve(Silent(), Silent())
     assert ["goodbye", "cut"] == [each for each in happened if each in ("goodbye", "cut")]
     assert ProgramFailed("no heartbeat for 50 ms") == place.take()
 
@@ -203,15 +213,15 @@ def test_a_stream_that_breaks_while_it_registers_leaves_no_thread(monkeypatch):
     reader = SimpleNamespace(read_chunk=lambda: SimpleNamespace(app_metadata=pa.py_buffer(register)))
     before = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError):
-        ProgramStream(places, lambda: (SECRET,), lambda: None).serve(reader, None)
+        ProgramStream(places, lambda: None).serve(reader, None)
     assert not [each.name for each in set(threading.enumerate()) - before if each.name == "program-watch"]
 
 
 def test_the_place_of_an_attempt_that_has_failed_is_for_nobody():
     """Its program is gone, and the task has not taken the place back yet: the next program waits for the next one."""
     places = OfferedPlaces()
-    place = places.offer(RUN, range(0), lambda: None)
-    first, second = (ProgramStream(places, lambda: (SECRET,), lambda: None) for _ in range(2))
+    place = places.offer(SLOT, RUN, range(0), lambda: None)
+    first, second = (ProgramStream(places, lambda: None) for _ in range(2))
     assert place.join(first)
     place.said(first, pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")))
     place.left(first, "it is gone")
@@ -238,7 +248,7 @@ def test_a_task_ends_though_its_program_never_stops_talking():
     """A task that waited for the answer to a checkpoint, and heard ever more watermarks instead, saw that it is
     cancelled only when nothing else was there to be heard."""
     run = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SOURCE)
-    place = OfferedPlaces().offer(run, range(0), lambda: None)
+    place = OfferedPlaces().offer(SLOT, run, range(0), lambda: None)
     talking = Talking(place)
     place.ask_for_snapshot(1, 0, stops=False)
     for _ in range(3):
@@ -254,7 +264,7 @@ def test_rows_that_wait_for_their_task_have_a_bound_in_bytes(monkeypatch):
     """Sixteen messages of as many bytes as a message may have were four gigabytes, and more."""
     monkeypatch.setattr(offered_places, "MAX_UNTAKEN_BYTES", 100)
     run = pb.RunTask(attempt_id="a", job_id="j", task="t", shape=pb.TASK_SHAPE_SOURCE)
-    place: Any = OfferedPlaces().offer(run, range(0), lambda: None)
+    place: Any = OfferedPlaces().offer(SLOT, run, range(0), lambda: None)
     talking, rows = Talking(place), pb.Rows(attempt_id="a", arrow=b"x" * 60)
     thread = threading.Thread(target=lambda: [talking.say(rows=rows) for _ in range(5)])
     thread.start()
@@ -268,8 +278,8 @@ def test_rows_that_wait_for_their_task_have_a_bound_in_bytes(monkeypatch):
 def test_a_program_that_floods_is_read_more_slowly(exchange, program, monkeypatch):
     """Who says more than its budget is not read until that is over, and a task that ends does not wait for it."""
     monkeypatch.setattr(MessageBudget, "spend", lambda self, messages, now_s: 3600.0)
-    place = exchange.programs.offer(RUN, range(0), lambda: None)
-    flooding = program(sign_ticket(SECRET, "j", "t"))
+    place = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
+    flooding = program(sign_ticket(SLOT, "j", "t"))
     flooding.hear("run_task")
     for _ in range(2):
         flooding.say(rows_processed=pb.RowsProcessed(attempt_id="x"))
