@@ -16,7 +16,13 @@ from functools import lru_cache
 
 from snapline.dataflow.config import SECURITY_ADOPT_UNSIGNED, SECURITY_STORAGE_SECRETS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.cores.credentials import derive_key, is_credential, leaders_key
+from snapline.runtime.cores.credentials import (
+    derive_key,
+    is_credential,
+    is_signed_by_leaders,
+    leaders_public_key,
+    sign_for_leaders,
+)
 
 MARK = b"\x00snapline-signed-1\x00"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -36,12 +42,6 @@ class Signer:
     """The first one signs; all of them are accepted, so that keys can be changed."""
     adopts_unsigned: bool = False
     """Whether something without any seal is accepted, as from before there were keys."""
-
-    @classmethod
-    def of_tokens(cls, tokens: Sequence[str]) -> Signer:
-        """Return the signer that every process of a cluster with these secrets, or credentials made from them, has;
-        without any it signs nothing."""
-        return cls(tuple(leaders_key(token) for token in tokens))
 
     @classmethod
     @lru_cache(maxsize=4)
@@ -93,6 +93,30 @@ class Signer:
         return data
 
 
+@dataclass(frozen=True, repr=False)
+class LeaderSigner:
+    """Signs the table of leaders, where the cluster's secret is, and looks who signed it, with a credential as well.
+    Without tokens it signs nothing and believes everything."""
+
+    tokens: tuple[str, ...] = ()
+    """Secrets or credentials: the first one signs, what any of them proves is accepted."""
+
+    def __repr__(self) -> str:
+        """Say how many tokens there are, not which."""
+        return f"LeaderSigner({len(self.tokens)} tokens)"
+
+    def sign(self, name: str, data: bytes) -> bytes:
+        """Return the signature; empty without tokens. Raises ValueError for a credential."""
+        return sign_for_leaders(self.tokens[0], _named(name, data)) if self.tokens else b""
+
+    def is_signed(self, name: str, data: bytes, signature: bytes) -> bool:
+        """Whether the signature is true for this name and data, or there is no token to tell."""
+        said = _named(name, data)
+        return not self.tokens or any(
+            is_signed_by_leaders(leaders_public_key(token), said, signature) for token in self.tokens
+        )
+
+
 UNSIGNED = Signer()
 """Signs nothing and opens everything, for stores that nobody else can write to."""
 
@@ -102,4 +126,8 @@ def _is_signed_by_any(keys: Sequence[bytes], name: str, data: bytes, signature: 
 
 
 def _sign(key: bytes, name: str, data: bytes) -> bytes:
-    return hmac.digest(key, b"%d:%s" % (len(name.encode()), name.encode()) + data, "sha256")
+    return hmac.digest(key, _named(name, data), "sha256")
+
+
+def _named(name: str, data: bytes) -> bytes:
+    return b"%d:%s" % (len(name.encode()), name.encode()) + data

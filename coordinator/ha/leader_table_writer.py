@@ -12,7 +12,7 @@ from collections.abc import Callable
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.runtime.leaders.leader_retrieval import LeaderTable, seal_leader_table
 from snapline.runtime.logs import Logger
-from snapline.runtime.signing import Signer
+from snapline.runtime.signing import LeaderSigner
 
 RETRY_SECONDS = 0.5
 LOOK_SECONDS = 5.0
@@ -22,7 +22,7 @@ LOOK_SECONDS = 5.0
 class LeaderTableWriter:
     """Publishes the table of leaders on one thread of its own."""
 
-    def __init__(self, write: Callable[[bytes], None], signer: Callable[[], Signer], logger: Logger) -> None:
+    def __init__(self, write: Callable[[bytes], None], signer: Callable[[], LeaderSigner], logger: Logger) -> None:
         """`signer` returns what signs at that moment; when it has changed the table is signed anew."""
         self._write = write
         self._signer = signer
@@ -48,7 +48,7 @@ class LeaderTableWriter:
 
     def _run(self) -> None:
         written: LeaderTable | None = None
-        signed_by: Signer | None = None
+        signed_by: LeaderSigner | None = None
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or self._newest is not None, LOOK_SECONDS)

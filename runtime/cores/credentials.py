@@ -3,9 +3,9 @@
 Decides how credentials look and what makes one good. The secret of a cluster is the administrator's credential. From it
 others are signed with HMAC-SHA-256, so that a process can be given one that opens less: a role, optionally one job, one
 name (the resource id of a TaskManager) and an end. Only who has the secret can sign or check one, so it stays on
-coordinators and relays. A credential also carries what is shared by processes without the secret: the key that the
-table of leaders is signed with, and, for TaskManagers, the secret of the exchange between them. What a role may do is
-in `permissions`. Flink has no counterpart.
+coordinators and relays. A credential also carries what processes without the secret need: the public key of the table
+of leaders, which only who has the secret can sign (Ed25519, RFC 8032), and, for TaskManagers, the secret of the
+exchange between them. What a role may do is in `permissions`. Flink has no counterpart.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
 
-MARK = "snapline:1:"
+MARK = "snapline:2:"
 """How every credential begins; the secret of a cluster must not."""
+MARKS = (MARK, "snapline:1:")
+"""That of now, and of credentials that an earlier Snapline made, which are refused."""
+OF_EARLIER = "the credential was made by an earlier Snapline: make another with `snapline credential`"
 FIELDS = 7
-"""The number of fields behind the mark: role, job, name, expiry, signature, key of the leaders, secret of the
+"""The number of fields behind the mark: role, job, name, expiry, signature, public key of the leaders, secret of the
 exchange."""
 
 
@@ -70,7 +75,7 @@ def split_tokens(setting: str) -> tuple[str, ...]:
 
 def is_credential(token: str) -> bool:
     """Whether it opens less than the cluster's secret does."""
-    return token.startswith(MARK)
+    return token.startswith(MARKS)
 
 
 def sign_credential(secret: str, identity: Identity) -> str:
@@ -84,7 +89,7 @@ def sign_credential(secret: str, identity: Identity) -> str:
         raise ValueError(f"no job or name of a credential: {identity.job or identity.name!r}")
     said = _said(identity)
     exchange = exchange_secret(secret) if identity.role is Role.TASK_MANAGER else ""
-    return f"{MARK}{said}:{_signature(secret, said)}:{leaders_key(secret).hex()}:{exchange}"
+    return f"{MARK}{said}:{_signature(secret, said)}:{leaders_public_key(secret).hex()}:{exchange}"
 
 
 def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
@@ -93,6 +98,8 @@ def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
         if any(hmac.compare_digest(token.encode(), secret.encode()) for secret in secrets):
             return ADMINISTRATOR
         raise CredentialRefused("the call carries no or another token: set security.auth.token to the cluster's")
+    if not token.startswith(MARK):
+        raise CredentialRefused(OF_EARLIER)
     said, _, proof = token.removeprefix(MARK).rpartition(":")[0].rpartition(":")[0].rpartition(":")
     parts = said.split(":")
     signatures = [_signature(secret, said) for secret in secrets if not is_credential(secret)]
@@ -107,9 +114,42 @@ def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
     return identity
 
 
-def leaders_key(token: str) -> bytes:
-    """Return the key that the table of leaders is signed with, from a secret or a credential. Raises ValueError."""
-    return bytes.fromhex(_fields(token)[5]) if is_credential(token) else derive_key(token, "leaders")
+def leaders_public_key(token: str) -> bytes:
+    """Return the key that proves who wrote the table of leaders, from a secret or a credential. Raises ValueError."""
+    return bytes.fromhex(_fields(token)[5]) if is_credential(token) else _public_key(token)
+
+
+def sign_for_leaders(secret: str, said: bytes) -> bytes:
+    """Return the signature of what the table of leaders says; only who has the secret can make one. Raises
+    ValueError."""
+    if is_credential(secret):
+        raise ValueError("a credential signs no table of leaders: coordinators have the secret")
+    return _private_key(secret).sign(said)
+
+
+def is_signed_by_leaders(public_key: bytes, said: bytes, signature: bytes) -> bool:
+    """Whether who has the secret of this public key has signed it."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, said)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _private_key(secret: str) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # only where there is a secret
+
+    return Ed25519PrivateKey.from_private_bytes(derive_key(secret, "leaders"))
+
+
+@lru_cache(maxsize=8)
+def _public_key(secret: str) -> bytes:
+    key: bytes = _private_key(secret).public_key().public_bytes_raw()
+    return key
 
 
 def exchange_secret(token: str) -> str:
@@ -131,6 +171,8 @@ def _signature(secret: str, said: str) -> str:
 
 
 def _fields(credential: str) -> list[str]:
+    if not credential.startswith(MARK):
+        raise ValueError(OF_EARLIER)
     fields = credential.removeprefix(MARK).split(":")
     if len(fields) != FIELDS:
         raise ValueError("security.auth.token begins like a credential and is none: was it cut short?")

@@ -19,7 +19,7 @@ from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import reason_of, shared_channel
 from snapline.runtime.rpc.security import Security
-from snapline.runtime.signing import NotSigned, Signer
+from snapline.runtime.signing import LeaderSigner, NotSigned
 
 PAUSE_MIN_SECONDS = 0.1
 PAUSE_MAX_SECONDS = 2.0
@@ -56,14 +56,14 @@ def _encode_leader(leader: LeaderAddress) -> cluster_pb2.LeaderInformation:
     return cluster_pb2.LeaderInformation(address=leader.address, leader_session_id=leader.session)
 
 
-def seal_leader_table(table: LeaderTable, signer: Signer) -> bytes:
+def seal_leader_table(table: LeaderTable, signer: LeaderSigner) -> bytes:
     """Encode the table of leaders for a place where others can write: it carries who wrote it."""
     message = encode_leader_table(table)
     message.signature = signer.sign(TABLE_NAME, _signed_part(message))
     return message.SerializeToString()
 
 
-def open_leader_table(data: bytes, signer: Signer) -> LeaderTable:
+def open_leader_table(data: bytes, signer: LeaderSigner) -> LeaderTable:
     """Decode what `seal_leader_table` encoded. Raises NotSigned when somebody else did: who followed that table would
     send its token to wherever it points."""
     message = cluster_pb2.LeaderTable.FromString(data)

@@ -33,11 +33,11 @@ from snapline.runtime.cores.credentials import (
     exchange_secret,
     identify,
     is_credential,
-    leaders_key,
+    leaders_public_key,
     sign_credential,
     split_tokens,
 )
-from snapline.runtime.signing import Signer
+from snapline.runtime.signing import LeaderSigner, Signer
 
 TOKEN_METADATA_KEY = "snapline-token"  # noqa: S105 - the name of a header
 TOKEN_SETTINGS = frozenset({SECURITY_TOKEN.key, SECURITY_TOKEN_FILE.key})
@@ -105,9 +105,9 @@ class Security:
         return tuple((TOKEN_METADATA_KEY, token) for token in self.current().shown[:1])
 
     @property
-    def signer(self) -> Signer:
+    def signer(self) -> LeaderSigner:
         """Return what the table of leaders is signed with, as of now."""
-        return Signer.of_tokens(self.current().secrets)
+        return LeaderSigner(self.current().secrets)
 
     @property
     def slot_signer(self) -> Signer:
@@ -204,7 +204,7 @@ class SecurityFiles:
         for token in security.secrets:
             try:
                 if is_credential(token):
-                    leaders_key(token)
+                    leaders_public_key(token)
             except ValueError as error:
                 raise SecurityError(str(error)) from error
         return security

@@ -41,7 +41,7 @@ from snapline.protos import cluster_pb2, external_pb2, job_pb2, metadata_pb2
 from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role, identify, sign_credential
 from snapline.runtime.leaders.leader_retrieval import open_leader_table
 from snapline.runtime.settings import from_toml
-from snapline.runtime.signing import NotSigned, Signer
+from snapline.runtime.signing import LeaderSigner, NotSigned, Signer
 from snapline.taskmanager.network.channels.exchange_contract import BufferAndBacklog
 from snapline.taskmanager.network.flight.frames import ProtocolError, data_header, decode_downstream, decode_upstream
 from snapline.taskmanager.network.host.socket_messages import SocketReader, SocketWriter
@@ -53,6 +53,7 @@ from tests.unit.connectors.parquet.places import Place
 from tests.unit.taskmanager.state.outside.test_row_log import ODD, Owner
 
 OURS = Signer((b"ours",))
+LEADERS = LeaderSigner(("ours",))
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ TARGETS: dict[str, Target] = {
     "external_program": Target(_conversation, _program, (DecodeError,)),
     "keyed_state": Target(forge(states_of_functions()), restore_states, (StateError,), 25),
     "leader_table": Target(
-        of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, OURS), (NotSigned, DecodeError)
+        of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, LEADERS), (NotSigned, DecodeError)
     ),
     "metadata": Target(_metadata_bytes, lambda data: parse_metadata(data, "chk-1"), (MetadataError,)),
     "metadata_of_ours": Target(

@@ -81,7 +81,7 @@ from snapline.runtime.cores.connections import (
 )
 from snapline.runtime.leaders.leader_election import Leadership
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable
-from snapline.runtime.signing import UNSIGNED, Signer
+from snapline.runtime.signing import LeaderSigner, Signer
 from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.version import VERSION
 from snapline.testing.simulated.disk import Disk, ProcessStorage
@@ -307,7 +307,7 @@ class SimulatedCoordinator(Process):
         stores = ZooKeeperHighAvailability(self._leadership, self._durable)
         self._table_writer = LeaderTableWriter(
             stores.publish_leaders,
-            lambda: UNSIGNED,
+            LeaderSigner,
             SilentLogger(),  # type: ignore[arg-type]
         )
         return stores

@@ -6,13 +6,14 @@ import pytest
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import LeaderSessionID
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.leaders.leader_retrieval import (
     LeaderAddress,
     LeaderTable,
     open_leader_table,
     seal_leader_table,
 )
-from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
+from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, LeaderSigner, NotSigned, Signer
 
 OURS = Signer((b"ours",))
 
@@ -67,9 +68,16 @@ def test_secrets_come_from_the_settings() -> None:
 def test_a_table_of_leaders_is_followed_when_a_coordinator_wrote_it() -> None:
     """Who can write to ZooKeeper but does not have the token cannot send TaskManagers, and their token, elsewhere."""
     table = LeaderTable(LeaderAddress("127.0.0.1:6123", LeaderSessionID("s")))
-    signer = Signer.of_tokens(["the token"])
+    signer = LeaderSigner(("the token",))
+    credential = sign_credential("the token", Identity(Role.EXTERNAL, "job"))
+    with_credential = LeaderSigner((credential,))
+    sealed = seal_leader_table(table, signer)
 
-    assert open_leader_table(seal_leader_table(table, signer), signer) == table
-    for forger in (UNSIGNED, Signer.of_tokens(["another"])):
+    assert open_leader_table(sealed, signer) == open_leader_table(sealed, with_credential) == table
+    assert open_leader_table(sealed, LeaderSigner(("new", "the token"))) == table
+    for forger in (LeaderSigner(), LeaderSigner(("another",))):
         with pytest.raises(NotSigned, match=r"this cluster's security\.auth\.token"):
             open_leader_table(seal_leader_table(table, forger), signer)
+    with pytest.raises(ValueError, match="a credential signs no table"):
+        seal_leader_table(table, with_credential)
+    assert "the token" not in repr(signer)

@@ -15,13 +15,17 @@ from snapline.dataflow.wire.messages import (
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.cores.credentials import (
     ADMINISTRATOR,
+    MARK,
     CredentialRefused,
     Identity,
     Role,
     exchange_secret,
     identify,
-    leaders_key,
+    is_credential,
+    is_signed_by_leaders,
+    leaders_public_key,
     sign_credential,
+    sign_for_leaders,
     split_tokens,
 )
 from snapline.runtime.cores.message_permissions import refuse_message
@@ -47,7 +51,7 @@ def test_a_credential_says_who_shows_it(identity: Identity) -> None:
 def test_nobody_can_change_a_credential_or_make_one_of_another_secret() -> None:
     """Each sign of what it says is changed in turn; one that has ended, or that was cut short, is none either."""
     credential = sign_credential(SECRET, Identity(Role.EXTERNAL, "job-1", expires_s=99))
-    said = credential.index(":", len("snapline:1:external:job-1:0:")) + 64
+    said = credential.index(":", len("snapline:2:external:job-1:0:")) + 64
     for at in range(said):
         changed = credential[:at] + ("b" if credential[at] != "b" else "c") + credential[at + 1 :]
         with pytest.raises(CredentialRefused):
@@ -77,10 +81,37 @@ def test_what_processes_share_follows_from_the_secret_and_from_credentials() -> 
     opens no exchange."""
     worker, client = sign_credential(SECRET, WORKER), sign_credential(SECRET, CLIENT)
 
-    assert leaders_key(SECRET) == leaders_key(worker) == leaders_key(client)
+    assert leaders_public_key(SECRET) == leaders_public_key(worker) == leaders_public_key(client)
     assert exchange_secret(SECRET) == exchange_secret(worker)
     assert exchange_secret(client) == ""
     assert ("new", "old") == split_tokens("new\nold\n") == split_tokens("new, old")
+
+
+def test_a_credential_proves_who_leads_and_signs_nothing() -> None:
+    """Each one had the key that the table of leaders is signed with, an expired one of a program outside as well: who
+    could also write to ZooKeeper was shown the secret by the next client."""
+    credential = sign_credential(SECRET, Identity(Role.EXTERNAL, "job", expires_s=1))
+    signature = sign_for_leaders(SECRET, b"table")
+
+    assert is_signed_by_leaders(leaders_public_key(credential), b"table", signature)
+    assert not is_signed_by_leaders(leaders_public_key(credential), b"tablf", signature)
+    assert not is_signed_by_leaders(leaders_public_key("another"), b"table", signature)
+    for forged in (b"", b"short", b"x" * 64, sign_for_leaders(leaders_public_key(credential).hex(), b"table")):
+        assert not is_signed_by_leaders(leaders_public_key(SECRET), b"table", forged)
+    with pytest.raises(ValueError, match="signs no table of leaders"):
+        sign_for_leaders(credential, b"table")
+
+
+def test_a_credential_of_an_earlier_snapline_is_refused_in_one_line() -> None:
+    """It is no secret, whatever it has in its fields."""
+    earlier = sign_credential(SECRET, CLIENT).replace(MARK, "snapline:1:")
+
+    assert is_credential(earlier)
+    with pytest.raises(CredentialRefused, match="made by an earlier Snapline: make another"):
+        identify([SECRET], earlier, now_s=0)
+    for read in (leaders_public_key, exchange_secret):
+        with pytest.raises(ValueError, match="made by an earlier Snapline"):
+            read(earlier)
 
 
 @pytest.mark.parametrize(

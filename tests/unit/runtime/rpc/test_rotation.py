@@ -159,4 +159,4 @@ def test_a_coordinator_with_a_credential_is_refused() -> None:
         check_secret(Security(sign_credential("secret", Identity(Role.CLIENT))))
     check_secret(Security())
     with pytest.raises(SecurityError, match="was it cut short"):
-        Security.from_configuration(Configuration({"security.auth.token": "snapline:1:client"}))
+        Security.from_configuration(Configuration({"security.auth.token": "snapline:2:client"}))
