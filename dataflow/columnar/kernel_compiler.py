@@ -1,13 +1,16 @@
 """What numba makes of a kernel, and the few intrinsics that numba lacks. Loaded when the first kernel is compiled.
 
 The cache lies where numba puts it: `NUMBA_CACHE_DIR`, next to the module, or the user's cache directory. Where none of
-them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error. numba
-stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files must
+them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error. A
+process that has waited for the compiler for a while says so once, because the first job after an installation waits
+longest. numba stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files must
 not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,8 +25,46 @@ _njit: Any = numba.njit  # what numba makes of a function has no type that would
 _intrinsic: Any = extending.intrinsic
 
 
+log = logging.getLogger("snapline.kernels")
+TELL_AFTER_SECONDS = 2.0
+"""After so long with the compiler a process says what it waits for."""
+LOADING_SECONDS = 0.1
+"""What takes less was in the cache."""
+COMPILING = (
+    "kernels are compiled for this machine, once after an installation: that takes up to a minute, and later processes "
+    "load them (python -m snapline.taskmanager.kernels does it beforehand)"
+)
+
+
+class _Patience:
+    """How long this process has waited for the compiler."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self.is_told = False
+
+    def tell(self) -> None:
+        """Say what is waited for, once, when it has been long."""
+        if self.waited_s >= TELL_AFTER_SECONDS and not self.is_told:
+            self.is_told = True
+            log.warning(COMPILING)
+
+
+_PATIENCE = _Patience()
+
+
 def compiled(function: Callable[..., Any], signatures: Sequence[str]) -> Any:
     """The kernel of a function for exactly these signatures, from the cache or compiled."""
+    _PATIENCE.tell()
+    began = time.monotonic()
+    try:
+        return _compiled(function, signatures)
+    finally:
+        took = time.monotonic() - began
+        _PATIENCE.waited_s += took if took >= LOADING_SECONDS else 0.0
+
+
+def _compiled(function: Callable[..., Any], signatures: Sequence[str]) -> Any:
     _prepare_names(function)
     options = {"nogil": True, "error_model": "numpy"}
     try:

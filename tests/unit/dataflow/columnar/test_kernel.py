@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapline.dataflow.columnar.gather import gather_array
+from snapline.dataflow.columnar.kernel_compiler import COMPILING
 
 MODULE = """
 from snapline.dataflow.columnar.kernel import I64, kernel
@@ -26,20 +27,28 @@ def doubled(value):
 PROGRAM = "import tiny_kernels as m; print(m.doubled(21), sum(m.doubled.stats.cache_hits.values()))"
 
 
+MORE = (("tripled", 3), ("negated", -1))
+
+
 def run(directory: Path, **environment: str) -> list[str]:
     """Import the module in a process of its own; its answer, and how often numba's cache had it."""
+    return run_said(directory, PROGRAM, **environment)[0]
+
+
+def run_said(directory: Path, program: str, **environment: str) -> tuple[list[str], str]:
+    """Run this in a process of its own, which finds the module; its answer, and what it said on standard error."""
     root = Path(__file__).resolve().parents[4]
     known = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR")}
     path = os.pathsep.join([str(directory), str(root)])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env={**known, "PYTHONPATH": path, "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.split(), done.stderr
 
 
 def test_a_later_process_loads_what_an_earlier_one_compiled(tmp_path: Path) -> None:
@@ -97,7 +106,25 @@ def test_numba_is_loaded_for_kernels_that_run_and_by_who_hosts_task_managers() -
     """A driver or a local run imports operators without it; a TaskManager compiles before the first batch."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=False)
 
-    assert (done.stdout, done.stderr) == ("False\nTrue True CPUDispatcher\n", "")
+    said = done.stderr.replace(f"{COMPILING}\n", "")  # where no process has compiled them before
+    assert (done.stdout, said) == ("False\nTrue True CPUDispatcher\n", "")
+
+
+IMPATIENT = """
+import snapline.dataflow.columnar.kernel_compiler as compiler
+compiler.TELL_AFTER_SECONDS, compiler.LOADING_SECONDS = 1e-9, 0.0
+import tiny_kernels as m
+print(m.doubled(21), m.tripled(14), m.negated(-42))
+"""
+
+
+def test_who_waits_for_the_compiler_is_told_so_once(tmp_path: Path) -> None:
+    """The first job after an installation compiled for most of a minute, and said nothing."""
+    kernels = [MODULE, *(f"@kernel(I64(I64))\ndef {name}(value):\n    return {by} * value\n" for name, by in MORE)]
+    (tmp_path / "tiny_kernels.py").write_text("\n".join(kernels))
+
+    assert (["42", "42", "42"], f"{COMPILING}\n") == run_said(tmp_path, IMPATIENT)
+    assert (["42", "1"], "") == run_said(tmp_path, PROGRAM)
 
 
 COLUMNS = [
