@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ _NUMPY_TYPES = frozenset(
 
 
 _WHOLE = {int, bool, type(None)}
+_WITH_FRACTIONS = (float, np.floating, Decimal)
+_LISTS = (list, tuple, np.ndarray, set, frozenset)
+_HOLD_NO_INTEGERS = frozenset(
+    data_type.id
+    for data_type in (
+        pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(),
+        pa.large_binary(), pa.binary(1), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"),
+        pa.duration("s"), pa.decimal128(1), pa.decimal256(1),
+    )
+)  # fmt: skip
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -43,13 +54,31 @@ def column_values(column: pa.Array) -> list[Any]:
 
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a float that
-    is no whole number in a column of integers, of which pyarrow would keep the whole part."""
-    if pa.types.is_integer(data_type) and not set(map(type, values)) <= _WHOLE:
-        found = pa.array(values, from_pandas=False)
-        if pa.types.is_floating(found.type):
-            return found.cast(data_type)
+    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a number with a
+    fraction where integers are, in lists, structs and maps as well: pyarrow would keep the whole part."""
+    if data_type.id not in _HOLD_NO_INTEGERS:
+        _refuse_fractions(values, data_type)
     return pa.array(values, data_type, from_pandas=False)
+
+
+def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
+    if pa.types.is_integer(data_type):
+        if not set(map(type, values)) <= _WHOLE:
+            for value in values:
+                if isinstance(value, _WITH_FRACTIONS) and value != int(value):
+                    raise pa.ArrowInvalid(f"{value!r} is no whole number")
+    elif pa.types.is_struct(data_type):
+        structs = [value for value in values if isinstance(value, dict)]
+        for field in data_type:
+            _refuse_fractions([struct.get(field.name) for struct in structs], field.type)
+    elif pa.types.is_map(data_type):
+        maps = [value.items() if isinstance(value, dict) else value for value in values if value is not None]
+        pairs = [pair for entries in maps for pair in entries if len(pair) == 2]
+        _refuse_fractions([key for key, _ in pairs], data_type.key_type)
+        _refuse_fractions([item for _, item in pairs], data_type.item_type)
+    elif pa.types.is_nested(data_type) and getattr(data_type, "value_type", pa.null()).id not in _HOLD_NO_INTEGERS:
+        lists = [value for value in values if isinstance(value, _LISTS)]
+        _refuse_fractions([item for each in lists for item in each], data_type.value_type)
 
 
 def _is_plain_time(data_type: pa.DataType) -> bool:

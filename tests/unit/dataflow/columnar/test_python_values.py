@@ -1,0 +1,57 @@
+"""Python values as columns: what does not fit is refused, and nothing is cut off."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapline.dataflow.columnar.python_values import array_of
+
+I64 = pa.int64()
+NESTED: list[tuple[pa.DataType, Any]] = [
+    (I64, lambda number: number),
+    (pa.list_(I64), lambda number: [1, number]),
+    (pa.large_list(I64), lambda number: (number,)),
+    (pa.list_(I64, 1), lambda number: [number]),
+    (pa.struct([("a", I64), ("b", pa.string())]), lambda number: {"a": number}),
+    (pa.map_(pa.string(), I64), lambda number: {"k": number}),
+    (pa.map_(I64, pa.string()), lambda number: [(number, "v")]),
+    (pa.list_(pa.struct([("a", pa.list_(pa.int8()))])), lambda number: [None, {"a": [number]}, {}]),
+]
+
+
+@pytest.mark.parametrize(("data_type", "holds"), NESTED, ids=[str(data_type) for data_type, _ in NESTED])
+@pytest.mark.parametrize("number", [1.5, np.float32(0.5), np.float64(-2.5), Decimal("1.5"), float("nan"), float("inf")])
+def test_a_fraction_is_no_integer_however_deep_it_is(data_type: pa.DataType, holds: Any, number: Any) -> None:
+    """Below lists, structs and maps its whole part was kept, and nobody heard of the rest; of decimals everywhere."""
+    with pytest.raises((pa.ArrowInvalid, ValueError, OverflowError)):
+        array_of([None, holds(7), holds(number)], data_type)
+
+
+@pytest.mark.parametrize(("data_type", "holds"), NESTED, ids=[str(data_type) for data_type, _ in NESTED])
+@pytest.mark.parametrize("number", [3.0, np.float64(3), Decimal("3.00"), 3, np.int16(3)])
+def test_a_whole_number_is_one_whatever_its_type(data_type: pa.DataType, holds: Any, number: Any) -> None:
+    """As it is at the top."""
+    assert array_of([None, holds(number)], data_type).equals(array_of([None, holds(3)], data_type))
+
+
+@given(st.data())
+def test_what_is_taken_is_what_pyarrow_makes_of_it(data: st.DataObject) -> None:
+    """Values that fit, of every nesting: the same column."""
+    data_type, holds = data.draw(st.sampled_from(NESTED))
+    values = data.draw(st.lists(st.one_of(st.none(), st.integers(-100, 100).map(holds)), max_size=5))
+
+    assert array_of(values, data_type).equals(pa.array(values, data_type))
+
+
+def test_a_value_of_another_kind_is_told_in_pyarrows_words() -> None:
+    """A text in the place of a list, or pairs that are none."""
+    for value, data_type in (("abc", pa.list_(I64)), (5, pa.struct([("a", I64)])), ([(1,)], pa.map_(I64, I64))):
+        with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError)):
+            array_of([value], data_type)
