@@ -91,6 +91,20 @@ class DataStream(StreamResults):
     schema: pa.Schema | None = None
     event_time_column: str = ""
 
+    if not TYPE_CHECKING:  # a checker says it itself
+
+        def __getattr__(self, name: str) -> object:
+            """What only streams with keys have is looked for here, too."""
+            from snapline.keyed import KeyedStream
+
+            if hasattr(KeyedStream, name):
+                raise AttributeError(
+                    f"a DataStream has no {name!r} before it has keys: say stream.key_by(...).{name}(...)",
+                    name=name,
+                    obj=self,
+                )
+            raise AttributeError(f"'DataStream' object has no attribute {name!r}", name=name, obj=self)
+
     def __post_init__(self) -> None:
         """The columns are known as they are inside."""
         if self.schema is not None:

@@ -3,8 +3,8 @@
 The cache lies where numba puts it: `NUMBA_CACHE_DIR`, next to the module, or the user's cache directory. Where none of
 them is writable the kernel is compiled for this process alone; that costs seconds at the start, and is no error. A
 process that has waited for the compiler for a while says so once, because the first job after an installation waits
-longest. numba stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of other files must
-not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
+longest. numba stamps a cache entry with the file that holds the kernel, so a function that is inlined into kernels of
+other files must not change its meaning (`fmix64`, `xxh64` and the loads below are fixed by published algorithms).
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ from snapline.protos import client_pb2 as pb
 from snapline.runtime.cores.connections import PeerKind, ResourceManagerLeaderChanged
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.state_storages import StateStorages
+from snapline.runtime.storage.storage_probe import probe_storage
 from snapline.runtime.version import VERSION
 
 ADDRESS = "local"
@@ -73,7 +74,7 @@ class LocalCoordinator:
         connections: LocalConnections,
         logger: Any,
     ) -> None:
-        """Raises JobDefinitionError, ConfigurationError or NoSnapshot for a job that cannot run."""
+        """Raises JobDefinitionError, ConfigurationError, NoSnapshot or StorageError for a job that cannot run."""
         self.graph = graph
         self._loop = loop
         self._connections = connections
@@ -103,6 +104,8 @@ class LocalCoordinator:
         )
         stores = EmbeddedHighAvailability(MemoryStorage("jobs"), None, durable=False).open_job(graph.job_id)
         base = job.get_option(CHECKPOINTS_DIRECTORY)
+        if base:
+            probe_storage(storages.at(base))
         directory = f"{storages.at(base).url.rstrip('/')}/{graph.job_id}" if base else ""
         io: Any = LoopIo(loop)  # the part of IoExecutor that is used
         self._hooks = MasterHookRunner(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -98,6 +99,12 @@ def _no_batch(result: Any) -> TypeError:
     )
 
 
+ONCE_A_BATCH = (
+    "filter calls its function once for a batch: filter_rows calls it for each row, and an expression such as "
+    "sl.col('cents') > 50 is quicker than both"
+)
+
+
 class FilterOperator(FunctionOperator):
     """Keeps the rows whose place in the boolean array is true."""
 
@@ -106,7 +113,14 @@ class FilterOperator(FunctionOperator):
         self._predicate = spec.predicate
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
-        mask = self._predicate(batch)
+        try:
+            mask = self._predicate(batch)
+        except TypeError as error:
+            if "pyarrow.lib." in str(error):  # what was written for a row was given the columns of many
+                error.args = (f"{error}; {ONCE_A_BATCH}",)
+            raise
+        if isinstance(mask, (bool, np.bool_)) or mask is None:
+            raise TypeError(f"a filter must return one boolean per row ({batch.num_rows}), not {mask}; {ONCE_A_BATCH}")
         if not isinstance(mask, (pa.Array, pa.ChunkedArray)):
             mask = pa.array(mask)
         if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows:

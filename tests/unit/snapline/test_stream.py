@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -100,3 +102,14 @@ def test_names_that_are_free_are_allowed(stream: sl.DataStream) -> None:
     """A count window has no columns of its own, and an aggregate may be called as its column."""
     stream.key_by("k").running_aggregate(v=sl.sum("v"))
     stream.key_by("k").window(sl.GlobalWindows(sl.CountTrigger(2))).aggregate(window_end=sl.count())
+
+
+@pytest.mark.parametrize("name", ["join", "window", "running_aggregate", "connect_nothing"])
+def test_a_stream_without_keys_says_what_it_lacks(name: str) -> None:
+    """A newcomer joined two streams, and heard that there is no such attribute."""
+    stream: Any = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"k": 1}])
+
+    assert not hasattr(stream, name)
+    line = f"has no attribute '{name}'" if "nothing" in name else f"say stream.key_by(...).{name}(...)"
+    with pytest.raises(AttributeError, match=re.escape(line)):
+        getattr(stream, name)

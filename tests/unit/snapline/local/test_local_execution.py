@@ -17,6 +17,7 @@ import pytest
 
 from snapline import JobDefinitionError, JobFailed, ParquetSink, StreamExecutionEnvironment
 from snapline.local.local_execution import LOCAL_VARIABLE, open_local_job
+from snapline.runtime.storage.storage_port import StorageError
 
 ROWS = [{"k": i % 3, "v": i} for i in range(30)]
 
@@ -90,6 +91,18 @@ def test_a_failed_job_restarts_from_its_checkpoint(tmp_path):
     result = run(tmp_path, FailsOnce(tmp_path / "marker"), **{"execution.checkpointing.interval": "20 ms"})
     assert (result.status, result.restarts) == ("FINISHED", 1)
     assert written(tmp_path) == ROWS
+
+
+def test_checkpoints_that_can_be_written_nowhere_are_refused_at_the_start(tmp_path):
+    """A file in the place of the directory: the job ran, failed at its first checkpoint, and restarted for ever."""
+    (tmp_path / "in-the-way").touch()
+    settings = {
+        "execution.checkpointing.interval": "20 ms",
+        "execution.checkpointing.dir": str(tmp_path / "in-the-way"),
+    }
+    with pytest.raises(StorageError, match="in-the-way is a file; choose another directory"):
+        run(tmp_path, dict, **settings)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
 def interrupt(row):

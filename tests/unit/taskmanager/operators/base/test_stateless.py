@@ -114,6 +114,13 @@ def test_a_filter_must_decide_on_every_row(mask: pa.Array) -> None:
         run(FilterSpec(lambda b: mask)).process(ROWS)
 
 
+@pytest.mark.parametrize("predicate", [lambda row: row["k"] > 2, lambda row: True, lambda row: None])
+def test_a_filter_that_was_written_for_a_row_is_told_so(predicate: Any) -> None:
+    """It heard that an Int64Array and an int cannot be compared, and nothing else."""
+    with pytest.raises(TypeError, match="filter_rows calls it for each row"):
+        run(FilterSpec(predicate)).process(ROWS)
+
+
 def test_row_functions() -> None:
     """Map, flat map (None is no row), filter."""
     assert run(MapRowsSpec(lambda r: {"k": r["k"] + 1})).process(ROWS).rows() == [{"k": 2}, {"k": 3}, {"k": 4}]
