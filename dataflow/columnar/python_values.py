@@ -54,8 +54,8 @@ def column_values(column: pa.Array) -> list[Any]:
 
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a number with a
-    fraction where integers are, also in lists, structs and maps: pyarrow would keep its whole part."""
+    """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a number with
+    a fraction where integers are, also in lists, structs and maps: pyarrow would keep its whole part."""
     if data_type.id not in _HOLD_NO_INTEGERS:
         _refuse_fractions(values, data_type)
     return pa.array(values, data_type, from_pandas=False)
