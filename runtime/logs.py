@@ -143,7 +143,16 @@ def _exception(error: BaseException | None) -> dict[str, Any]:
 
 
 def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
-    text = json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+    return harmless_json(line, separators=(",", ":"))
+
+
+def harmless_json(value: Any, **options: Any) -> str:
+    r"""The value as JSON in one line, in which control characters are escaped; `options` are those of `json.dumps`.
+
+    >>> harmless_json({"word": "größe\x9b31m"})
+    '{"word": "größe\\u009b31m"}'
+    """
+    text = json.dumps(value, default=str, ensure_ascii=False, **options)
     return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

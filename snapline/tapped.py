@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from snapline.client import ClusterClient
 from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
+from snapline.runtime.logs import harmless_json
 
 ROUND_SECONDS = 1.0
 """A job is asked for rows so often, so that the rows of one round are those of one second."""
@@ -54,5 +54,5 @@ def follow(
 
 
 def as_json(row: dict[str, Any]) -> str:
-    """One row in one line."""
-    return json.dumps(row, default=str, ensure_ascii=False)
+    """One row in one line, which steers no terminal."""
+    return harmless_json(row)

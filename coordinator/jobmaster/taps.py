@@ -89,7 +89,10 @@ class Taps:
         if tap is None or message.attempt_id not in tap.asked:
             return []
         tap.asked.discard(message.attempt_id)
-        if len(message.rows) <= tap.wanted_bytes or message.rows_taken == 0:
+        kept = sum(len(each.rows) for each in tap.rows)
+        if len(message.rows) <= tap.wanted_bytes or (
+            message.rows_taken == 0 and kept + len(message.rows) <= MOST_BYTES
+        ):
             shown = TappedRows(message.attempt_id.subtask_index, message.rows, message.rows_taken, message.rows_seen)
             tap.rows.append(shown)
         if tap.asked and sum(each.rows_taken for each in tap.rows) < tap.wanted_rows:

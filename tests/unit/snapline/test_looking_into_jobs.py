@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import snapline as sl
 from snapline.client import RequestRefused
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.config import Configuration
+from snapline.tapped import as_json
 
 
 def test_rows_of_a_running_job_are_tapped_from_its_handle() -> None:
@@ -72,3 +75,11 @@ def test_inspected_rows_are_passed_on_as_they_are(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "{'x': 1}\n{'x': 2}\n"
     with pytest.raises(sl.JobDefinitionError, match="inspect: 7 cannot be called with a row"):
         stream.inspect(7)  # type: ignore[arg-type]
+
+
+def test_a_row_that_is_shown_steers_no_terminal() -> None:
+    """And stays JSON: control characters that JSON allows were spelled out in a way that it does not."""
+    row = {"word": "größe\x9b31m\u202e"}
+
+    assert as_json(row) == '{"word": "größe\\u009b31m\\u202e"}'
+    assert json.loads(as_json(row)) == row
