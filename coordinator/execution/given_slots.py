@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapline.dataflow.ids import AllocationID, JobID, ResourceID
-from snapline.dataflow.wire.messages import SlotOffer
 from snapline.runtime.signing import DIGEST_BYTES, UNSIGNED, Signer
 
 PROOF_DIGITS = 2 * DIGEST_BYTES
@@ -36,14 +35,16 @@ class GivenSlots:
         proof = self._signer().sign(_name(job_id, resource_id, external_task), drawn.encode())
         return AllocationID(drawn + proof.hex())
 
-    def is_given(self, job_id: JobID, resource_id: ResourceID, offer: SlotOffer) -> bool:
-        """Whether a coordinator has given what this TaskManager or program offers to the job."""
-        drawn, digits = offer.allocation_id[:-PROOF_DIGITS], offer.allocation_id[-PROOF_DIGITS:]
+    def is_given(
+        self, job_id: JobID, resource_id: ResourceID, allocation_id: AllocationID, external_task: str = ""
+    ) -> bool:
+        """Whether a coordinator has given this allocation: to this job, on this TaskManager or program."""
+        drawn, digits = allocation_id[:-PROOF_DIGITS], allocation_id[-PROOF_DIGITS:]
         try:
             proof = bytes.fromhex(digits)
         except ValueError:
             proof = b""
-        name = _name(job_id, resource_id, offer.external_task)
+        name = _name(job_id, resource_id, external_task)
         return self._signer().is_signed(name, drawn.encode(), proof)
 
 

@@ -21,6 +21,10 @@ MAX_GIVEN_BACK = 1_024
 """The slots that were given back last, so many, are not taken again."""
 
 
+IsGiven = Callable[[ResourceID, AllocationID, str], bool]
+"""Whether a coordinator has given this allocation, on this TaskManager, for this external task (empty: for slots)."""
+
+
 @dataclass(frozen=True, slots=True)
 class AllocatedSlot:
     """One slot of the pool."""
@@ -53,10 +57,10 @@ class OffersAnswered:
 class SlotPool:
     """The slots of one job."""
 
-    def __init__(self, idle_timeout_ms: int, is_given: Callable[[ResourceID, SlotOffer], bool]) -> None:
+    def __init__(self, idle_timeout_ms: int, is_given: IsGiven) -> None:
         """An empty pool that needs nothing. `is_given`: whether a coordinator has given what is offered."""
         self._idle_timeout_ms = idle_timeout_ms
-        self._is_given = is_given
+        self.is_given = is_given
         self.last_forged: ForgedOffer | None = None
         self.required = 0
         """How many slots of TaskManagers the job needs."""
@@ -169,7 +173,7 @@ class SlotPool:
             known = self._slots.get(offer.allocation_id)
             if known is not None:
                 (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
-            elif not self._is_given(resource_id, offer):
+            elif not self.is_given(resource_id, offer.allocation_id, offer.external_task):
                 number = 1 if self.last_forged is None else self.last_forged.number + 1
                 self.last_forged = ForgedOffer(number, resource_id, offer.allocation_id)
                 rejected.append(offer.allocation_id)

@@ -193,7 +193,7 @@ class JobMaster:
             checkpoint_directory,
             now_ms,
             self.task_managers.host_of,
-            lambda resource_id, offer: given.is_given(self.job_id, resource_id, offer),
+            given,
         )
         self.scheduler.go_on_from(past)
         self._heartbeats: HeartbeatMonitor[ResourceID] = HeartbeatMonitor("task-managers", settings.heartbeat)
@@ -497,7 +497,8 @@ class JobMaster:
         """Find out what runs and what was completed. Nothing is declared to the ResourceManager before that: slots that
         TaskManagers hold for the job must not be asked for a second time."""
         graph = self.scheduler.graph
-        self._reconciliation = Reconciliation(graph.vertices, self.scheduler.region_of, graph.execution_graph_id)
+        whose, is_given = self.scheduler.region_of, self.scheduler.pool.is_given
+        self._reconciliation = Reconciliation(graph.vertices, whose, graph.execution_graph_id, is_given)
         due_ms = self._now_ms + self._settings.reconciliation_timeout_ms
         self._out.append(StartTimer(ReconciliationTimer(), due_ms))
         self._schedule(self.scheduler.start_reconciling(self._now_ms))
@@ -623,9 +624,8 @@ class JobMaster:
                 self._slots_offered(resource_id, offers)
             case ReportExecutions(_, _, executions):
                 if self._reconciliation is not None:
-                    for report in executions:
+                    for report in self._reconciliation.report(resource_id, executions):
                         self._note_counters(report.metrics)
-                    self._reconciliation.report(resource_id, executions)
             case TaskStateChanged(_, attempt_id, state, failure, metrics) if self._reconciliation is not None:
                 self._note_counters(metrics)
                 self._reconciliation.state_changed(resource_id, attempt_id, state, failure)

@@ -6,7 +6,8 @@ a slot that this JobMaster has; by one that has finished; or by the latest compl
 subtask had finished, when nobody runs it (its TaskManager may be gone, or have given its last slot of the job back). It
 cannot be adopted, at once, when the newest attempt of a subtask has failed or is ending, was being stopped with a
 savepoint, or when the job ran with another parallelism. Everything else is waited for. Of two attempts of one subtask
-the later one counts; the other is cancelled by whoever adopts.
+the later one counts; the other is cancelled by whoever adopts. Who reports an attempt in a slot that no coordinator
+has given it is not heard.
 
 A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so
 that the attempts of a region have one number. An attempt with a lower one, such as one that finished before the region
@@ -17,9 +18,10 @@ JobMaster always restarts the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from snapline.coordinator.execution.slot_pool import IsGiven
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
@@ -88,21 +90,28 @@ class Reconciliation:
         subtasks: Iterable[ExecutionVertexID],
         region_of: Callable[[ExecutionVertexID], ExecutionVertexID],
         own_graph_id: str,
+        is_given: IsGiven,
     ) -> None:
         """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask.
-        `own_graph_id`: an execution graph of which there is no attempt yet."""
+        `own_graph_id`: an execution graph of which there is no attempt yet. `is_given`: whether a coordinator has given
+        the job this slot on this TaskManager."""
         self._subtasks = dict.fromkeys(subtasks)
         self._region_of = region_of
         self._own_graph_id = own_graph_id
+        self._is_given = is_given
         self._reported: dict[ExecutionAttemptID, ReportedExecution] = {}
 
-    def report(self, resource_id: ResourceID, reports: Iterable[ExecutionReport]) -> None:
-        """A TaskManager says what it runs: all of it. An attempt runs where it was reported first."""
+    def report(self, resource_id: ResourceID, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
+        """A TaskManager says what it runs: all of it; returns what is believed. An attempt runs where it was reported
+        first."""
         self.forget(resource_id)
-        for report in reports:
-            known = self._reported.get(report.attempt_id)
-            if known is None:
-                self._reported[report.attempt_id] = ReportedExecution(resource_id, report)
+        slots = dict.fromkeys(report.allocation_id for report in reports)
+        given = {allocation_id for allocation_id in slots if self._is_given(resource_id, allocation_id, "")}
+        believed = [
+            report for report in reports if report.allocation_id in given and report.attempt_id not in self._reported
+        ]
+        self._reported.update((report.attempt_id, ReportedExecution(resource_id, report)) for report in believed)
+        return believed
 
     def state_changed(
         self,

@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 
 from snapline.coordinator.checkpoint.events import ExecutionChange
 from snapline.coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
 from snapline.coordinator.execution.failover import FailoverRegions
+from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN, GivenSlots
 from snapline.coordinator.execution.reactive import ReactiveParallelism
 from snapline.coordinator.execution.restart_strategy import NoRestartStrategy, RestartStrategy
 from snapline.coordinator.execution.same_row import SameRowFailures
@@ -59,7 +61,7 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SlotOffer, SubmitTasks, TaskDeploymentDescriptor
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, InvariantViolation, StartTimer, check
 
 TASK_MANAGER_LOST = "TaskManagerLost"
@@ -159,7 +161,7 @@ class Scheduler:
         checkpoint_directory: str,
         now_ms: int,
         host_of: Callable[[ResourceID], str] = lambda _: "",
-        is_given: Callable[[ResourceID, SlotOffer], bool] = lambda *_: True,
+        given: GivenSlots = ANYTHING_IS_GIVEN,
     ) -> None:
         """Nothing is deployed and no slot required before `start`. Raises ValueError for a graph that cannot run."""
         self._settings = settings
@@ -168,7 +170,7 @@ class Scheduler:
         self._exchange_address_of = exchange_address_of
         self._host_of = host_of
         self._checkpoint_directory = checkpoint_directory
-        self.pool = SlotPool(settings.slot_idle_timeout_ms, is_given)
+        self.pool = SlotPool(settings.slot_idle_timeout_ms, partial(given.is_given, job_graph.job_id))
         self.root_failure: SerializedFailure | None = None
         self.restarts = 0
         self.operator_failures: Counter[str] = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.slot_pool import ForgedOffer, OffersAnswered, SlotPool
@@ -20,8 +21,8 @@ def given_by(token: str) -> GivenSlots:
     return GivenSlots(lambda: f"a{next(numbers)}", lambda: Security(token).slot_signer)
 
 
-def offer(allocation_id: str, external_task: str = "") -> SlotOffer:
-    return SlotOffer(AllocationID(allocation_id), 0, external_task)
+def offer(allocation_id: str) -> SlotOffer:
+    return SlotOffer(AllocationID(allocation_id), 0)
 
 
 def test_what_is_given_is_given_to_one_job_on_one_task_manager() -> None:
@@ -29,11 +30,11 @@ def test_what_is_given_is_given_to_one_job_on_one_task_manager() -> None:
     allocation = given_by("secret").give(JOB, TM)
     next_leader = given_by("secret")
 
-    assert next_leader.is_given(JOB, TM, offer(allocation))
-    assert not next_leader.is_given(OTHER_JOB, TM, offer(allocation))
-    assert not next_leader.is_given(JOB, STRANGER, offer(allocation))
-    assert not next_leader.is_given(JOB, TM, offer(allocation, "scores"))
-    assert not given_by("another").is_given(JOB, TM, offer(allocation))
+    assert next_leader.is_given(JOB, TM, allocation)
+    assert not next_leader.is_given(OTHER_JOB, TM, allocation)
+    assert not next_leader.is_given(JOB, STRANGER, allocation)
+    assert not next_leader.is_given(JOB, TM, allocation, "scores")
+    assert not given_by("another").is_given(JOB, TM, allocation)
 
 
 def test_what_is_made_up_is_not_given() -> None:
@@ -43,7 +44,7 @@ def test_what_is_made_up_is_not_given() -> None:
     changed = ("0" if allocation[-1] != "0" else "1") + allocation[1:]
 
     for made_up in ("", "made-up", "a0", "ä" * 80, changed, allocation[:-1], allocation + "0", allocation[::-1]):
-        assert not given.is_given(JOB, TM, offer(made_up)), made_up
+        assert not given.is_given(JOB, TM, AllocationID(made_up)), made_up
 
 
 def test_the_place_of_a_program_is_for_one_external_task() -> None:
@@ -51,9 +52,9 @@ def test_the_place_of_a_program_is_for_one_external_task() -> None:
     given = given_by("secret")
     place = given.give(JOB, TM, "scores")
 
-    assert given.is_given(JOB, TM, offer(place, "scores"))
-    assert not given.is_given(JOB, TM, offer(place)) and not given.is_given(JOB, TM, offer(place, "score"))
-    assert not given.is_given(JobID("jo"), ResourceID("btm"), offer(place, "scores"))
+    assert given.is_given(JOB, TM, place, "scores")
+    assert not given.is_given(JOB, TM, place) and not given.is_given(JOB, TM, place, "score")
+    assert not given.is_given(JobID("jo"), ResourceID("btm"), place, "scores")
 
 
 def test_the_secret_is_changed_in_two_steps() -> None:
@@ -61,8 +62,8 @@ def test_the_secret_is_changed_in_two_steps() -> None:
     old, both, new = given_by("old"), given_by("new,old"), given_by("new")
     before, after = old.give(JOB, TM), both.give(JOB, TM)
 
-    assert both.is_given(JOB, TM, offer(before)) and new.is_given(JOB, TM, offer(after))
-    assert not new.is_given(JOB, TM, offer(before))
+    assert both.is_given(JOB, TM, before) and new.is_given(JOB, TM, after)
+    assert not new.is_given(JOB, TM, before)
 
 
 def test_a_credential_gives_nothing() -> None:
@@ -70,18 +71,18 @@ def test_a_credential_gives_nothing() -> None:
     credential = sign_credential("secret", Identity(Role.TASK_MANAGER, name=TM))
 
     assert Security(credential).slot_signer.keys == ()
-    assert not given_by("secret").is_given(JOB, TM, offer(given_by(credential).give(JOB, TM)))
+    assert not given_by("secret").is_given(JOB, TM, given_by(credential).give(JOB, TM))
 
 
 def test_without_a_secret_each_offer_is_believed() -> None:
     """Nobody is asked who he is in such a cluster."""
-    assert given_by("").is_given(JOB, STRANGER, offer("made-up"))
+    assert given_by("").is_given(JOB, STRANGER, AllocationID("made-up"))
 
 
 def test_a_pool_takes_no_slot_that_nobody_gave() -> None:
     """It answers as for any slot that it does not need, and remembers who it was for the log."""
     given = given_by("secret")
-    pool = SlotPool(100, lambda resource_id, offered: given.is_given(JOB, resource_id, offered))
+    pool = SlotPool(100, partial(given.is_given, JOB))
     pool.set_required(2)
     allocation = given.give(JOB, TM)
     made_up, stolen = offer("made-up"), offer(allocation)

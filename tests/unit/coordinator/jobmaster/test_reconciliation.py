@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from snapline.coordinator.checkpoint.effects import StateRestored
@@ -14,6 +15,7 @@ from snapline.coordinator.checkpoint.events import (
     StartCheckpointScheduler,
 )
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.jobmaster.events import JobMasterStarted
 from snapline.coordinator.jobmaster.identity import ReconciliationTimer
 from snapline.coordinator.jobmaster.operations import CancelJob
@@ -62,6 +64,7 @@ from snapline.runtime.cores.connections import (
     Send,
 )
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from snapline.runtime.signing import Signer
 from tests.simulation.jobs import job, vertex
 from tests.unit.coordinator.jobmaster.test_job_master import Story, messages, offers, statuses
 
@@ -75,6 +78,10 @@ SUBTASKS = [ExecutionVertexID(JobVertexID("source"), index) for index in (0, 1)]
 
 def old(subtask: int, number: int = 3, graph: str = "old") -> ExecutionAttemptID:
     return ExecutionAttemptID(graph, JobVertexID("source"), subtask, number)
+
+
+def anybody(*_: object) -> bool:
+    return True
 
 
 def report(
@@ -104,7 +111,7 @@ def report(
 
 
 def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
-    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN)
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, anybody)
     for resource in dict.fromkeys(resource for resource, _ in reports):
         found.report(resource, [each for owner, each in reports if owner == resource])
     return found
@@ -185,7 +192,7 @@ def test_a_job_that_was_being_stopped_cannot_be_adopted() -> None:
 
 def test_another_parallelism_cannot_be_adopted() -> None:
     """A rescale that the job's graph does not know of."""
-    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN)
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody)
     found.report(A, [report(0), report(1)])
 
     assert decide(found) == AdoptionRefused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
@@ -217,7 +224,7 @@ def test_what_runs_again_has_not_finished() -> None:
 
 
 def one_region(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
-    found = Reconciliation(SUBTASKS, lambda _: SUBTASKS[0], OWN)
+    found = Reconciliation(SUBTASKS, lambda _: SUBTASKS[0], OWN, anybody)
     for resource, each in reports:
         found.report(resource, [each])
     return found
@@ -242,7 +249,7 @@ def test_a_finished_subtask_has_the_number_of_its_region() -> None:
 
 def test_what_ended_before_a_rescale_is_in_nobodys_way() -> None:
     """A TaskManager remembers subtasks that the job has not any more."""
-    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN)
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody)
     found.report(A, [report(0), report(1, ExecutionState.FINISHED, number=2)])
 
     assert isinstance(decide(found), Adoptable)
@@ -255,6 +262,22 @@ def test_states_that_change_while_others_are_waited_for_count() -> None:
     found.state_changed(A, old(0), ExecutionState.FAILED, failure)
 
     assert decide(found) == AdoptionRefused(f"{old(0)} is FAILED", failure)
+
+
+def test_who_has_no_slot_of_the_job_reports_nothing() -> None:
+    """A stranger said that tasks had finished, or failed, and the next leader believed the first that said so."""
+    given = GivenSlots(lambda: "a1", lambda: Signer((b"key",)))
+    slot = given.give(TWO.job_id, A)
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, partial(given.is_given, TWO.job_id))
+    lies = [
+        replace(report(index, ExecutionState.FINISHED), allocation_id=lie)
+        for index, lie in enumerate((slot, AllocationID("x")))
+    ]
+    truth = [replace(report(index), allocation_id=slot) for index in (0, 1)]
+
+    assert found.report(B, lies) == []
+    assert found.report(A, truth) == truth
+    assert [each.resource_id for each in found.live()] == [A, A]
 
 
 # --- the JobMaster around it ------------------------------------------------------------------------------------------
