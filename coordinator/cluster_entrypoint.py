@@ -339,7 +339,7 @@ class ClusterEntrypoint:
 
     def _start_resource_manager(self) -> pykka.ActorRef[Any]:
         settings = ResourceManagerSettings.from_configuration(VERSION, self._config.configuration)
-        core = ResourceManager(settings, self._session, self._given.give)
+        core = ResourceManager(settings, self._session, self._given)
         outbox = self._switchboard.outbox(self._tell_resource_manager)
         log = RegistrationLog(core, self._logger)
 

@@ -14,8 +14,8 @@ from snapline.runtime.rpc.sender_limits import RefusalLog
 
 JOB_FAILED = "job failed"
 JOB_STATUS = "job status"
-FORGED_OFFER = (
-    "it offers a slot that no coordinator has given to this job on it: either somebody forges offers, or the secret of that "
+FORGED_SLOT = (
+    "it names a slot that no coordinator has given to the job on it: either somebody forges slots, or the secret of that "
     "time is no longer in security.auth.token"
 )
 FAILURES = frozenset({TASK_FAILED, JOB_FAILED, JOB_STATUS})
@@ -54,7 +54,7 @@ class JobLog:
         forged = scheduler.pool.last_forged
         if forged is not None and forged.number != self._last_forged:
             self._last_forged = forged.number
-            self._refusals.write(forged.resource_id, FORGED_OFFER)
+            self._refusals.write(forged.resource_id, FORGED_SLOT)
 
 
 class RegistrationLog:
@@ -65,9 +65,15 @@ class RegistrationLog:
         self._manager = manager
         self._logger = logger
         self._last = 0
+        self._last_forged = 0
+        self._refusals = RefusalLog(logger)
 
     def write(self) -> None:
         """Log what has happened since the last call."""
+        forged = self._manager.slot_manager.last_forged
+        if forged is not None and forged.number != self._last_forged:
+            self._last_forged = forged.number
+            self._refusals.write(forged.resource_id, FORGED_SLOT)
         news = self._manager.news
         if not news or news[-1].number == self._last:
             return

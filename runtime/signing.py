@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,8 +47,10 @@ class Signer:
     @classmethod
     @lru_cache(maxsize=4)
     def of_slots(cls, tokens: tuple[str, ...]) -> Signer:
-        """Return the signer of the slots that coordinators give away; only who has a secret itself has its key."""
-        return cls(tuple(derive_key(token, "slots") for token in tokens if not is_credential(token)))
+        """Return the signer of the slots that coordinators give away; only who has a secret itself has its key, and who
+        has credentials alone believes nobody."""
+        keys = tuple(derive_key(token, "slots") for token in tokens if not is_credential(token))
+        return cls(keys or ((os.urandom(DIGEST_BYTES),) if tokens else ()))
 
     @classmethod
     def of_storage(cls, configuration: Configuration) -> Signer:
@@ -99,7 +102,7 @@ class LeaderSigner:
     Without tokens it signs nothing and believes everything."""
 
     tokens: tuple[str, ...] = ()
-    """Secrets or credentials: the first one signs, what any of them proves is accepted."""
+    """Secrets or credentials: the first secret signs, what any of them proves is accepted."""
 
     def __repr__(self) -> str:
         """Say how many tokens there are, not which."""
@@ -107,7 +110,8 @@ class LeaderSigner:
 
     def sign(self, name: str, data: bytes) -> bytes:
         """Return the signature; empty without tokens. Raises ValueError for a credential."""
-        return sign_for_leaders(self.tokens[0], _named(name, data)) if self.tokens else b""
+        secrets = [token for token in self.tokens if not is_credential(token)]
+        return sign_for_leaders([*secrets, *self.tokens][0], _named(name, data)) if self.tokens else b""
 
     def is_signed(self, name: str, data: bytes, signature: bytes) -> bool:
         """Whether the signature is true for this name and data, or there is no token to tell."""

@@ -11,12 +11,31 @@ AllocationID is drawn at random, and believed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from snapline.dataflow.ids import AllocationID, JobID, ResourceID
 from snapline.runtime.signing import DIGEST_BYTES, UNSIGNED, Signer
 
 PROOF_DIGITS = 2 * DIGEST_BYTES
 """Hexadecimal digits of the signature, at the end of the id."""
+
+
+IsGiven = Callable[[ResourceID, AllocationID, str], bool]
+"""Whether a coordinator has given this allocation, on this TaskManager, for this external task (empty: for slots)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgedSlot:
+    """A TaskManager has named an allocation of a job that no coordinator has given it."""
+
+    number: int
+    """Rises by one with each."""
+    resource_id: ResourceID
+
+    @classmethod
+    def after(cls, last: ForgedSlot | None, resource_id: ResourceID) -> ForgedSlot:
+        """Return the next one."""
+        return cls(1 if last is None else last.number + 1, resource_id)
 
 
 class GivenSlots:
@@ -43,6 +62,8 @@ class GivenSlots:
         try:
             proof = bytes.fromhex(digits)
         except ValueError:
+            proof = b""
+        if proof.hex() != digits:  # another spelling would be another slot
             proof = b""
         name = _name(job_id, resource_id, external_task)
         return self._signer().is_signed(name, drawn.encode(), proof)

@@ -10,19 +10,16 @@ outside is a slot of its own kind, which only its external task can use, and whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from snapline.coordinator.execution.given_slots import ForgedSlot, IsGiven
 from snapline.dataflow.ids import AllocationID, ResourceID
 from snapline.dataflow.wire.messages import SlotOffer, SlotsHeld
 from snapline.runtime.cores.machine import check
 
 MAX_GIVEN_BACK = 1_024
 """The slots that were given back last, so many, are not taken again."""
-
-
-IsGiven = Callable[[ResourceID, AllocationID, str], bool]
-"""Whether a coordinator has given this allocation, on this TaskManager, for this external task (empty: for slots)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,6 @@ class AllocatedSlot:
     slot_number: int
     external_task: str = ""
     """The external task that alone can use it; empty: a TaskManager's."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForgedOffer:
-    """A TaskManager has offered what no coordinator has given to the job on it."""
-
-    number: int
-    """Rises by one with each."""
-    resource_id: ResourceID
-    allocation_id: AllocationID
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class SlotPool:
         """An empty pool that needs nothing. `is_given`: whether a coordinator has given what is offered."""
         self._idle_timeout_ms = idle_timeout_ms
         self.is_given = is_given
-        self.last_forged: ForgedOffer | None = None
+        self.last_forged: ForgedSlot | None = None
         self.required = 0
         """How many slots of TaskManagers the job needs."""
         self.programs_required: Mapping[str, int] = {}
@@ -174,8 +161,7 @@ class SlotPool:
             if known is not None:
                 (accepted if known.resource_id == resource_id else rejected).append(offer.allocation_id)
             elif not self.is_given(resource_id, offer.allocation_id, offer.external_task):
-                number = 1 if self.last_forged is None else self.last_forged.number + 1
-                self.last_forged = ForgedOffer(number, resource_id, offer.allocation_id)
+                self.last_forged = ForgedSlot.after(self.last_forged, resource_id)
                 rejected.append(offer.allocation_id)
             elif self._surplus(offer.external_task) < 0 and offer.allocation_id not in self._given_back:
                 slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number, offer.external_task)
@@ -191,14 +177,14 @@ class SlotPool:
 
     def reserve(self, allocation_id: AllocationID) -> AllocatedSlot:
         """Something is assigned to a free slot."""
-        check(allocation_id in self._free_since_ms, f"slot {allocation_id} is not free")
+        check(allocation_id in self._free_since_ms, f"slot {allocation_id[:8]} is not free")
         del self._free_since_ms[allocation_id]
         return self._slots[allocation_id]
 
     def free_reserved(self, allocation_id: AllocationID, now_ms: int) -> None:
         """Nothing is assigned to the slot any more."""
-        check(allocation_id in self._slots, f"slot {allocation_id} is not in the pool")
-        check(allocation_id not in self._free_since_ms, f"slot {allocation_id} is free already")
+        check(allocation_id in self._slots, f"slot {allocation_id[:8]} is not in the pool")
+        check(allocation_id not in self._free_since_ms, f"slot {allocation_id[:8]} is free already")
         self._free_since_ms[allocation_id] = now_ms
 
     def remove(self, allocation_id: AllocationID) -> AllocatedSlot | None:

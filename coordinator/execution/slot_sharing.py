@@ -113,7 +113,7 @@ class SlotSharing:
         check(key not in self._assigned, f"{key} has another slot")
         slot = self._pool.get(allocation_id)
         if slot is None:
-            raise InvariantViolation(f"slot {allocation_id} is not in the pool")
+            raise InvariantViolation(f"slot {allocation_id[:8]} is not in the pool")
         self._give(key, slot)
 
     def slot_lost(self, allocation_id: AllocationID) -> None:

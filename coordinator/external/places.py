@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from snapline.coordinator.execution.execution_graph import ExecutionGraph
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import AllocationID, JobID, ResourceID
+from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 
 
 def tasks_with_rows(job_graph: JobGraph) -> frozenset[str]:
@@ -26,6 +26,7 @@ class PlaceOfAttempt:
 
     address: str
     """Where its TaskManager listens, as host:port."""
+    attempt_id: ExecutionAttemptID
     allocation_id: AllocationID
     """The id of its slot's allocation, with which tickets for the place are signed."""
 
@@ -38,7 +39,7 @@ def places_of(graph: ExecutionGraph, task: str, addresses: Mapping[ResourceID, s
         if any(each.external_task == task for each in vertex.operators)
     }
     return [
-        PlaceOfAttempt(addresses[execution.resource_id], execution.allocation_id)
+        PlaceOfAttempt(addresses[execution.resource_id], execution.attempt_id, execution.allocation_id)
         for execution in graph.executions
         if execution.attempt_id.vertex_id in vertices
         and not execution.state.is_terminal

@@ -496,9 +496,7 @@ class JobMaster:
     def _start_reconciling(self) -> None:
         """Find out what runs and what was completed. Nothing is declared to the ResourceManager before that: slots that
         TaskManagers hold for the job must not be asked for a second time."""
-        graph = self.scheduler.graph
-        whose, is_given = self.scheduler.region_of, self.scheduler.pool.is_given
-        self._reconciliation = Reconciliation(graph.vertices, whose, graph.execution_graph_id, is_given)
+        self._reconciliation = self.scheduler.nothing_reported()
         due_ms = self._now_ms + self._settings.reconciliation_timeout_ms
         self._out.append(StartTimer(ReconciliationTimer(), due_ms))
         self._schedule(self.scheduler.start_reconciling(self._now_ms))

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from snapline.coordinator.execution.slot_pool import IsGiven
+from snapline.coordinator.execution.given_slots import IsGiven
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import AllocationID, CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from snapline.dataflow.wire.messages import AcknowledgeCheckpoint, ExecutionReport, ExecutionState
@@ -91,14 +91,16 @@ class Reconciliation:
         region_of: Callable[[ExecutionVertexID], ExecutionVertexID],
         own_graph_id: str,
         is_given: IsGiven,
+        place_of: Callable[[ExecutionVertexID], object],
     ) -> None:
         """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask.
         `own_graph_id`: an execution graph of which there is no attempt yet. `is_given`: whether a coordinator has given
-        the job this slot on this TaskManager."""
+        the job this slot on this TaskManager. `place_of`: what has a slot of its own, with all subtasks that share it."""
         self._subtasks = dict.fromkeys(subtasks)
         self._region_of = region_of
         self._own_graph_id = own_graph_id
         self._is_given = is_given
+        self._place_of = place_of
         self._reported: dict[ExecutionAttemptID, ReportedExecution] = {}
 
     def report(self, resource_id: ResourceID, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
@@ -165,13 +167,19 @@ class Reconciliation:
                 others = tuple(each for each in self.live() if each.report.attempt_id not in wanted)
                 complete.append(Adoptable(chosen, others))
         if len(complete) == 1:
-            return complete[0]
+            return complete[0] if self._is_possible(complete[0]) else AdoptionRefused("a slot is said to be two places")
         if complete:
             return AdoptionRefused("the job runs twice")
         # an execution graph that is beyond adoption does not matter while another one may still become complete
         if refusal is not None and fewest_missing == len(self._subtasks):
             return refusal
         return Waiting(fewest_missing)
+
+    def _is_possible(self, adoptable: Adoptable) -> bool:
+        """Whether each place has one slot, and each slot is one place: a TaskManager may say anything."""
+        live = [each.report for each in adoptable.executions if not each.report.state.is_terminal]
+        pairs = {(self._place_of(each.attempt_id.execution_vertex_id), each.allocation_id) for each in live}
+        return len(pairs) == len({place for place, _ in pairs}) == len({slot for _, slot in pairs})
 
     def _newest_of(self, graph_id: str, latest_id: CheckpointID) -> dict[ExecutionVertexID, ReportedExecution]:
         """The newest attempt of each subtask in one execution graph, without those that are older than their region,

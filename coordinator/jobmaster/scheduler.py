@@ -43,7 +43,7 @@ from snapline.coordinator.execution.slot_sharing import (
 )
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
-from snapline.coordinator.jobmaster.reconciliation import ReportedExecution
+from snapline.coordinator.jobmaster.reconciliation import Reconciliation, ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
@@ -256,6 +256,13 @@ class Scheduler:
     def _stabilization_ms(self) -> int:
         """In reactive mode slots are waited for even if some are there."""
         return 0 if self.reactive is None else self._settings.resource_stabilization_ms
+
+    def nothing_reported(self) -> Reconciliation:
+        """What is known of the tasks of a former leader before anybody has reported one."""
+        graph = self.graph
+        return Reconciliation(
+            graph.vertices, self.region_of, graph.execution_graph_id, self.pool.is_given, self._sharing.key_of
+        )
 
     def start_reconciling(self, now_ms: int) -> list[SchedulerEffect]:
         """Another leader ran this job before: deploy nothing until it is known what still runs. Ends with `adopt`, with

@@ -14,11 +14,12 @@ DeclarativeSlotManager; unlike there, a connection that breaks counts at once, b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.resource.effects import (
     DeclareWorkers,
     ReleaseWorker,
@@ -41,7 +42,7 @@ from snapline.dataflow.config import (
     SLOTMANAGER_REQUIREMENT_CHECK_DELAY,
     Configuration,
 )
-from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID, SlotID
+from snapline.dataflow.ids import JobID, LeaderSessionID, ResourceID, SlotID
 from snapline.dataflow.wire.messages import (
     DeclareRequiredSlots,
     Disconnect,
@@ -159,13 +160,12 @@ class ResourceManager:
         self,
         settings: ResourceManagerSettings,
         session: LeaderSessionID,
-        give: Callable[[JobID, ResourceID], AllocationID],
+        given: GivenSlots,
     ) -> None:
-        """`give` returns the id of a new allocation for this job on this TaskManager, which never repeats."""
+        """`given` draws the ids of allocations, which never repeat, and knows them again."""
         self.session = session
         self._settings = settings
-        self._give = give
-        self.slot_manager = SlotManager()
+        self.slot_manager = SlotManager(given)
         self._connection_of_task_manager: dict[ResourceID, ConnectionID] = {}
         self._task_manager_on: dict[ConnectionID, ResourceID] = {}
         self._lost: dict[ResourceID, None] = {}
@@ -262,7 +262,7 @@ class ResourceManager:
 
     def _settle(self) -> None:
         """Whatever happened: give away what is free, and say what is missing."""
-        for decision in self.slot_manager.allocate(self._give, self._is_eligible):
+        for decision in self.slot_manager.allocate(self._is_eligible):
             registration = self._job_masters[decision.job_id].registration
             request = RequestSlot(
                 decision.slot_id.slot_number,

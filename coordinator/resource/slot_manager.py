@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from snapline.coordinator.execution.given_slots import ForgedSlot, GivenSlots
 from snapline.dataflow.ids import AllocationID, JobID, ResourceID, SlotID
 from snapline.dataflow.wire.messages import SlotReport, SlotsHeld, TaskManagerInfo
 from snapline.runtime.cores.machine import check
@@ -85,8 +86,11 @@ class _JobNeeds:
 class SlotManager:
     """The slots of a cluster."""
 
-    def __init__(self) -> None:
-        """Begin with no TaskManager registered and no job in need."""
+    def __init__(self, given: GivenSlots) -> None:
+        """Begin with no TaskManager registered and no job in need. `given` draws allocations, and knows those that were
+        given to jobs."""
+        self._given = given
+        self.last_forged: ForgedSlot | None = None
         self._task_managers: dict[ResourceID, ManagedTaskManager] = {}
         self._jobs: dict[JobID, _JobNeeds] = {}
         self._drained: dict[ResourceID, None] = {}
@@ -204,7 +208,8 @@ class SlotManager:
         return jobs
 
     def report_slot_status(self, report: SlotReport, now_ms: int) -> None:
-        """What a TaskManager says of its slots. Slots that it never announced are ignored."""
+        """What a TaskManager says of its slots. Slots that it never announced are ignored; those that nobody has given to
+        a job are not free, and count for no job."""
         task_manager = self._task_managers.get(report.resource_id)
         if task_manager is None:
             return
@@ -216,7 +221,9 @@ class SlotManager:
             if slot is None:
                 continue
             if status.allocation_id:
-                self._set_taken(task_manager, slot, SlotState.ALLOCATED, status.job_id, status.allocation_id)
+                if slot.allocation_id != status.allocation_id:
+                    self._take(task_manager, slot, status.job_id, status.allocation_id)
+                slot.state = SlotState.ALLOCATED
             elif slot.state is SlotState.ALLOCATED:
                 self._set_free(task_manager, slot)
         self._note_idle(task_manager, now_ms)
@@ -253,11 +260,8 @@ class SlotManager:
         needs.required, needs.declared = required, declared
         self._forget_if_done(job_id)
 
-    def allocate(
-        self, give: Callable[[JobID, ResourceID], AllocationID], eligible: Callable[[JobID], bool]
-    ) -> list[SlotAllocation]:
-        """Give free slots to jobs that need them and are `eligible` (their JobMaster is there). `give`
-        returns the id of a new allocation."""
+    def allocate(self, eligible: Callable[[JobID], bool]) -> list[SlotAllocation]:
+        """Give free slots to jobs that need them and are `eligible` (their JobMaster is there)."""
         wanting = [(job_id, missing) for job_id, needs in self._jobs.items() if (missing := self._missing(needs))]
         if not wanting or not self._free_slots:
             return []
@@ -276,8 +280,8 @@ class SlotManager:
                     break
                 _, order, task_manager = heapq.heappop(heap)
                 slot = next(slot for slot in task_manager.slots.values() if slot.state is SlotState.FREE)
-                allocation_id = give(job_id, slot.slot_id.resource_id)
-                self._set_taken(task_manager, slot, SlotState.PENDING, job_id, allocation_id)
+                allocation_id = self._given.give(job_id, slot.slot_id.resource_id)
+                self._take(task_manager, slot, job_id, allocation_id)
                 task_manager.idle_since_ms = None
                 decisions.append(SlotAllocation(slot.slot_id, job_id, allocation_id))
                 if task_manager.free:
@@ -286,22 +290,19 @@ class SlotManager:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def _set_taken(
-        self,
-        task_manager: ManagedTaskManager,
-        slot: ManagedSlot,
-        state: SlotState,
-        job_id: JobID,
-        allocation_id: AllocationID,
+    def _take(
+        self, task_manager: ManagedTaskManager, slot: ManagedSlot, job_id: JobID, allocation_id: AllocationID
     ) -> None:
-        if slot.allocation_id != allocation_id:
-            self._set_free(task_manager, slot)
-            self._free_slots -= task_manager.free
-            task_manager.in_use += 1
-            self._free_slots += task_manager.free
-            slot.job_id, slot.allocation_id = job_id, allocation_id
+        """The slot is the job's from now on, if a coordinator has given it; else it is nobody's, and not free."""
+        self._set_free(task_manager, slot)
+        self._free_slots -= task_manager.free
+        task_manager.in_use += 1
+        self._free_slots += task_manager.free
+        slot.state, slot.job_id, slot.allocation_id = SlotState.PENDING, job_id, allocation_id
+        if self._given.is_given(job_id, slot.slot_id.resource_id, allocation_id):
             self._jobs.setdefault(job_id, _JobNeeds()).held[allocation_id] = slot.slot_id
-        slot.state = state
+        else:
+            self.last_forged = ForgedSlot.after(self.last_forged, slot.slot_id.resource_id)
 
     def _set_free(self, task_manager: ManagedTaskManager, slot: ManagedSlot) -> None:
         if slot.state is SlotState.FREE:

@@ -256,7 +256,7 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
             reason=pb.REJECTION_REASON_AT_TASK_MANAGER,
             detail=f"external task {task!r} has rows: take part by Arrow Flight at {place.address}, with the ticket",
             address=place.address,
-            ticket=sign_ticket(place.allocation_id, job_id, task),
+            ticket=sign_ticket(place.allocation_id, job_id, task, str(place.attempt_id)),
         )
 
     @staticmethod

@@ -24,7 +24,11 @@ MARK = "snapline:2:"
 """How every credential begins; the secret of a cluster must not."""
 MARKS = (MARK, "snapline:1:")
 """That of now, and of credentials that an earlier Snapline made, which are refused."""
-OF_EARLIER = "the credential was made by an earlier Snapline: make another with `snapline credential`"
+OF_EARLIER = (
+    "the credential in security.auth.token was made by an earlier Snapline: make another with `snapline credential`"
+)
+NO_CREDENTIAL = "security.auth.token begins like a credential and is none: was it cut short?"
+PUBLIC_KEY_BYTES = 32
 FIELDS = 7
 """The number of fields behind the mark: role, job, name, expiry, signature, public key of the leaders, secret of the
 exchange."""
@@ -116,7 +120,15 @@ def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
 
 def leaders_public_key(token: str) -> bytes:
     """Return the key that proves who wrote the table of leaders, from a secret or a credential. Raises ValueError."""
-    return bytes.fromhex(_fields(token)[5]) if is_credential(token) else _public_key(token)
+    if not is_credential(token):
+        return _public_key(token)
+    try:
+        key = bytes.fromhex(_fields(token)[5])
+    except ValueError as error:
+        raise ValueError(str(error) if str(error) in (OF_EARLIER, NO_CREDENTIAL) else NO_CREDENTIAL) from None
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise ValueError(NO_CREDENTIAL)
+    return key
 
 
 def sign_for_leaders(secret: str, said: bytes) -> bytes:
@@ -175,15 +187,17 @@ def _fields(credential: str) -> list[str]:
         raise ValueError(OF_EARLIER)
     fields = credential.removeprefix(MARK).split(":")
     if len(fields) != FIELDS:
-        raise ValueError("security.auth.token begins like a credential and is none: was it cut short?")
+        raise ValueError(NO_CREDENTIAL)
     return fields
 
 
-def sign_ticket(allocation_id: str, job_id: str, task: str) -> str:
-    """Return what lets a program outside in at a TaskManager, as this task of this job, in the slot of this allocation.
-    Only coordinators and that TaskManager know the allocation's id; who has the ticket can do nothing else with it."""
+def sign_ticket(allocation_id: str, job_id: str, task: str, attempt_id: str) -> str:
+    """Return what lets a program outside in at a TaskManager, as this attempt of this task of this job, in the slot of
+    this allocation. Only coordinators and that TaskManager know the allocation's id; who has the ticket can do nothing
+    else with it."""
     said = f"{job_id}:{task.encode().hex()}"
-    return f"{said}:{hmac.digest(derive_key(allocation_id, 'programs'), said.encode(), hashlib.sha256).hex()}"
+    proof = hmac.digest(derive_key(allocation_id, "programs"), f"{said}:{attempt_id}".encode(), hashlib.sha256)
+    return f"{said}:{proof.hex()}"
 
 
 def named_in_ticket(ticket: str) -> tuple[str, str]:
@@ -193,8 +207,3 @@ def named_in_ticket(ticket: str) -> tuple[str, str]:
         return job_id, bytes.fromhex(rest.partition(":")[0]).decode()
     except ValueError:
         return "", ""
-
-
-def is_ticket(allocation_id: str, ticket: str) -> bool:
-    """Whether the ticket was signed for the slot of this allocation."""
-    return hmac.compare_digest(sign_ticket(allocation_id, *named_in_ticket(ticket)).encode(), ticket.encode())

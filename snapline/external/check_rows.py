@@ -84,7 +84,7 @@ class RowsScript:
             reason=pb.REJECTION_REASON_AT_TASK_MANAGER,
             detail="the task has rows",
             address=self._exchange.address,
-            ticket=sign_ticket(ALLOCATION, self._job_id, self._task),
+            ticket=sign_ticket(ALLOCATION, self._job_id, self._task, f"conformance-{self._attempts}"),
         )
 
     def rules(self) -> Sequence[tuple[str, Callable[[], None]]]:

@@ -93,7 +93,7 @@ class LocalCoordinator:
         manager_session = LeaderSessionID(uuid.uuid4().hex)
         self.resource_manager_session = manager_session
         settings = ResourceManagerSettings.from_configuration(VERSION, configuration)
-        manager = ResourceManager(settings, manager_session, GivenSlots(lambda: uuid.uuid4().hex).give)
+        manager = ResourceManager(settings, manager_session, GivenSlots(lambda: uuid.uuid4().hex))
         self._manager = LocalActor("resource-manager", manager, loop)
         self._manager.performs(
             {

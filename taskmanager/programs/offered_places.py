@@ -8,6 +8,7 @@ while the task does not take what has come.
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Protocol
 from snapline.dataflow.config import EXTERNAL_STATE_MAX_BYTES, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Configuration
 from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
-from snapline.runtime.cores.credentials import is_ticket, named_in_ticket
+from snapline.runtime.cores.credentials import named_in_ticket, sign_ticket
 from snapline.taskmanager.programs.program_place import (
     ForTask,
     PlaceEffect,
@@ -72,13 +73,13 @@ class OfferedPlace:
 
     def __init__(
         self,
-        allocation_id: str,
+        ticket: str,
         core: ProgramPlace,
         wake_up: Callable[[], None],
         withdraw: Callable[[OfferedPlace], None],
     ) -> None:
-        self.allocation_id = allocation_id
-        """The id of the allocation that the attempt runs in, with which tickets for the place are signed."""
+        self.ticket = ticket
+        """What a program has to show for this place."""
         self._core = core
         self._wake_up = wake_up
         self._withdraw = withdraw
@@ -239,7 +240,8 @@ class OfferedPlaces:
                     self._places.pop(key, None)
 
         core = core or ProgramPlace(run, self.settings.max_state_bytes, key_groups)
-        place = OfferedPlace(allocation_id, core, wake_up, withdraw)
+        ticket = sign_ticket(allocation_id, *key, run.attempt_id)
+        place = OfferedPlace(ticket, core, wake_up, withdraw)
         with self._lock:
             self._places.setdefault(key, []).append(place)
         return place
@@ -248,7 +250,8 @@ class OfferedPlaces:
         """The places that a program with this ticket may try; empty: it is forged, or its task is not here just now."""
         with self._lock:
             places = list(self._places.get(named_in_ticket(ticket), []))
-        return [each for each in places if is_ticket(each.allocation_id, ticket)]
+        shown = ticket.encode(errors="replace")
+        return [each for each in places if hmac.compare_digest(each.ticket.encode(), shown)]
 
     def find(self, register: pb.Register) -> list[OfferedPlace] | pb.Rejected:
         """The places that the program may try, or why there is none."""

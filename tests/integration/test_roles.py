@@ -198,7 +198,7 @@ def test_a_slot_that_nobody_gave_brings_no_tasks(cluster: LocalCluster) -> None:
             said.put(None)
         assert told[1:] == [SlotOffersAnswered(JobID(job_id), (), (allocation,))]
         log = (cluster.logs / "coordinator.log").read_text()
-        assert "it offers a slot that no coordinator has given to this job on it" in log
+        assert "it names a slot that no coordinator has given to the job on it" in log
     finally:
         cluster.cancel(job_id)
 

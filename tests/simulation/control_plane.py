@@ -668,7 +668,7 @@ class Cluster:
     def _new_resource_manager(self) -> ResourceManager:
         settings = ResourceManagerSettings(VERSION, self.settings.heartbeat, self.settings.task_manager_timeout_ms)
         session = LeaderSessionID(f"rm-{self.draw()}")
-        return ResourceManager(settings, session, self.given.give)
+        return ResourceManager(settings, session, self.given)
 
     def _timers_of_resource_manager(self) -> SimulatedTimers:
         return SimulatedTimers(self.clock, lambda key: self.to_resource_manager(TimerFired(key)))

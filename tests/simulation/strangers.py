@@ -168,10 +168,11 @@ class Stranger:
                 self._asked(envelope.message)
 
     def _offer(self, connection: ConnectionID, job_id: JobID) -> None:
-        """Offer slots that nobody has given it: invented ones, and those of others."""
+        """Offer slots that nobody has given it: invented ones, those of others, and its own in another spelling."""
         number = self._process.world.number("invented slot")
         known = [each for each in self._values["allocation_id"] if each not in self._given]
-        allocation_id = self._rng.choice([AllocationID(f"lie-{number}"), *known[-3:]])
+        spelled = [AllocationID(each.upper()) for each in sorted(self._given)[-1:]]
+        allocation_id = self._rng.choice([AllocationID(f"lie-{number}"), *known[-3:], *spelled])
         self._speak(connection, OfferSlots(job_id, NAME, (SlotOffer(allocation_id, 0),)))
 
     def _asked(self, message: Any) -> None:

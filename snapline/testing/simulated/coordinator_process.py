@@ -238,7 +238,7 @@ class SimulatedCoordinator(Process):
             ResourceManager(
                 ResourceManagerSettings.from_configuration(VERSION, configuration),
                 self.session,
-                self.given.give,
+                self.given,
             ),
             {
                 Send: lambda effect: cluster.send(self.name, effect.connection, effect.envelope),

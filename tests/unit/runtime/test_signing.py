@@ -80,4 +80,5 @@ def test_a_table_of_leaders_is_followed_when_a_coordinator_wrote_it() -> None:
             open_leader_table(seal_leader_table(table, forger), signer)
     with pytest.raises(ValueError, match="a credential signs no table"):
         seal_leader_table(table, with_credential)
+    assert open_leader_table(seal_leader_table(table, LeaderSigner((credential, "the token"))), signer) == table
     assert "the token" not in repr(signer)

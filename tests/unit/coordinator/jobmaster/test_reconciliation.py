@@ -111,7 +111,7 @@ def report(
 
 
 def reconciliation(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
-    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, anybody)
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, anybody, str)
     for resource in dict.fromkeys(resource for resource, _ in reports):
         found.report(resource, [each for owner, each in reports if owner == resource])
     return found
@@ -192,7 +192,7 @@ def test_a_job_that_was_being_stopped_cannot_be_adopted() -> None:
 
 def test_another_parallelism_cannot_be_adopted() -> None:
     """A rescale that the job's graph does not know of."""
-    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody)
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody, str)
     found.report(A, [report(0), report(1)])
 
     assert decide(found) == AdoptionRefused(f"{old(1)} is no subtask of the job: it ran with another parallelism")
@@ -224,7 +224,7 @@ def test_what_runs_again_has_not_finished() -> None:
 
 
 def one_region(*reports: tuple[ResourceID, ExecutionReport]) -> Reconciliation:
-    found = Reconciliation(SUBTASKS, lambda _: SUBTASKS[0], OWN, anybody)
+    found = Reconciliation(SUBTASKS, lambda _: SUBTASKS[0], OWN, anybody, str)
     for resource, each in reports:
         found.report(resource, [each])
     return found
@@ -249,7 +249,7 @@ def test_a_finished_subtask_has_the_number_of_its_region() -> None:
 
 def test_what_ended_before_a_rescale_is_in_nobodys_way() -> None:
     """A TaskManager remembers subtasks that the job has not any more."""
-    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody)
+    found = Reconciliation(SUBTASKS[:1], lambda subtask: subtask, OWN, anybody, str)
     found.report(A, [report(0), report(1, ExecutionState.FINISHED, number=2)])
 
     assert isinstance(decide(found), Adoptable)
@@ -268,7 +268,7 @@ def test_who_has_no_slot_of_the_job_reports_nothing() -> None:
     """A stranger said that tasks had finished, or failed, and the next leader believed the first that said so."""
     given = GivenSlots(lambda: "a1", lambda: Signer((b"key",)))
     slot = given.give(TWO.job_id, A)
-    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, partial(given.is_given, TWO.job_id))
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, partial(given.is_given, TWO.job_id), str)
     lies = [
         replace(report(index, ExecutionState.FINISHED), allocation_id=lie)
         for index, lie in enumerate((slot, AllocationID("x")))
@@ -278,6 +278,15 @@ def test_who_has_no_slot_of_the_job_reports_nothing() -> None:
     assert found.report(B, lies) == []
     assert found.report(A, truth) == truth
     assert [each.resource_id for each in found.live()] == [A, A]
+
+
+def test_one_slot_is_not_two_places() -> None:
+    """A TaskManager with one slot reported two subtasks in it, and the JobMaster broke until the job had failed."""
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, anybody, str)
+    slot = AllocationID("a0")
+    found.report(A, [replace(report(index), allocation_id=slot) for index in (0, 1)])
+
+    assert decide(found) == AdoptionRefused("a slot is said to be two places")
 
 
 # --- the JobMaster around it ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.resource.events import ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
@@ -60,7 +61,7 @@ def draw_message(rng: random.Random) -> Any:
 
 def new_manager() -> ResourceManager:
     numbers = itertools.count(1)
-    return ResourceManager(ResourceManagerSettings("0.1.0"), SESSION, lambda *_: AllocationID(f"alloc-{next(numbers)}"))
+    return ResourceManager(ResourceManagerSettings("0.1.0"), SESSION, GivenSlots(lambda: f"alloc-{next(numbers)}"))
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.resource import slot_manager
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import (
@@ -64,7 +65,7 @@ def info(resource_id: ResourceID, slots: int = 2) -> TaskManagerInfo:
 def manager(idle_timeout_ms: int = 0, failure_threshold: int = 1) -> ResourceManager:
     numbers = itertools.count(1)
     settings = ResourceManagerSettings("0.1.0", HeartbeatSettings(10, 50, failure_threshold), idle_timeout_ms)
-    return ResourceManager(settings, SESSION, lambda *_: AllocationID(f"alloc-{next(numbers)}"))
+    return ResourceManager(settings, SESSION, GivenSlots(lambda: f"alloc-{next(numbers)}"))
 
 
 def c(name: str) -> ConnectionID:

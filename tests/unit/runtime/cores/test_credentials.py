@@ -107,11 +107,23 @@ def test_a_credential_of_an_earlier_snapline_is_refused_in_one_line() -> None:
     earlier = sign_credential(SECRET, CLIENT).replace(MARK, "snapline:1:")
 
     assert is_credential(earlier)
-    with pytest.raises(CredentialRefused, match="made by an earlier Snapline: make another"):
+    with pytest.raises(
+        CredentialRefused, match=r"in security\.auth\.token was made by an earlier Snapline: make another"
+    ):
         identify([SECRET], earlier, now_s=0)
     for read in (leaders_public_key, exchange_secret):
         with pytest.raises(ValueError, match="made by an earlier Snapline"):
             read(earlier)
+
+
+@pytest.mark.parametrize("key", ["", "zz" * 32, "00" * 31, "00" * 33, "é"])
+def test_a_credential_whose_key_is_none_was_cut_short(key: str) -> None:
+    """It is told so where it is read, and not when somebody leads."""
+    parts = sign_credential(SECRET, CLIENT).split(":")
+    parts[-2] = key
+
+    with pytest.raises(ValueError, match="begins like a credential and is none"):
+        leaders_public_key(":".join(parts))
 
 
 @pytest.mark.parametrize(

@@ -166,14 +166,21 @@ def test_a_place_is_for_one_program_with_a_ticket():
     """Another version, no ticket, one that was changed, a task that is not here: refused in a line; a second program
     finds no place until the first has left."""
     places: Any = OfferedPlaces()
-    good = sign_ticket(SLOT, "j", "t")
+    good = sign_ticket(SLOT, "j", "t", "a")
     assert "speaks version 9" in places.find(register(good, version=9)).detail
     assert (True, pb.REJECTION_REASON_NO_PLACE) == (
         places.find(register(good)).try_again,
         places.find(register(good)).reason,
     )
     place = places.offer(SLOT, Place().run, range(0), lambda: None)
-    for other in ("", "j:74:", "\ud7ff:zz:", sign_ticket("", "j", "t"), sign_ticket("another slot", "j", "t")):
+    for other in (
+        "",
+        "j:74:",
+        "\ud7ff:zz:",
+        sign_ticket("", "j", "t", "a"),
+        sign_ticket("another slot", "j", "t", "a"),
+        sign_ticket(SLOT, "j", "t", "an attempt that is over"),
+    ):
         assert "opens no task that is here" in places.find(register(other)).detail
     [found] = places.find(register(good))
     first, second = Stream(), Stream()
@@ -213,6 +220,6 @@ def test_a_ticket_is_for_one_task_of_one_job_in_one_slot():
     places: Any = OfferedPlaces()
     run = pb.RunTask(attempt_id="a", job_id="j1", task="größe: 1", shape=pb.TASK_SHAPE_SINK)
     here, there = (places.offer(slot, run, range(0), lambda: None) for slot in ("here", "there"))
-    ticket = sign_ticket("here", "j1", "größe: 1")
+    ticket = sign_ticket("here", "j1", "größe: 1", "a")
     assert ([here], []) == (places.opened_by(ticket), places.opened_by(ticket.replace("j1", "j2")))
-    assert [there] == places.opened_by(sign_ticket("there", "j1", "größe: 1"))
+    assert [there] == places.opened_by(sign_ticket("there", "j1", "größe: 1", "a"))

@@ -90,14 +90,15 @@ def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program
     """A program with the ticket is let in by its name; another ticket is none, as one that is signed with what all
     TaskManagers know was; and a good one opens no edge of the job."""
     exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    good = sign_ticket(SLOT, "j", "t")
+    good = sign_ticket(SLOT, "j", "t", "a")
     one = program(good)
     assert one.hear("registered").resource_id.endswith("-mine")
     assert one.hear("run_task") == RUN
     for forged in (
-        sign_ticket(SECRET, "j", "t"),
-        sign_ticket("", "j", "t"),
-        sign_ticket(SLOT, "j", "other"),
+        sign_ticket(SECRET, "j", "t", "a"),
+        sign_ticket("", "j", "t", "a"),
+        sign_ticket(SLOT, "j", "other", "a"),
+        sign_ticket(SLOT, "j", "t", "an attempt that is over"),
         "j:74",
         "",
     ):
@@ -113,7 +114,7 @@ def test_a_ticket_opens_the_place_of_its_task_and_nothing_else(exchange, program
 def test_a_program_that_never_registers_loses_its_connection(exchange, program):
     """Nobody watched it before, so that its thread was held for ever."""
     exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    silent = program(sign_ticket(SLOT, "j", "t"), says_nothing=True)
+    silent = program(sign_ticket(SLOT, "j", "t", "a"), says_nothing=True)
     with pytest.raises(grpc.RpcError):
         list(silent.call)
     wait_until(lambda: exchange.number_of_streams == (0, 0), "the end of the stream")
@@ -122,7 +123,7 @@ def test_a_program_that_never_registers_loses_its_connection(exchange, program):
 def test_what_a_program_says_of_itself_is_a_page_at_most(exchange, program):
     """A name of a hundred megabytes was looked at letter by letter."""
     exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    ticket = sign_ticket(SLOT, "j", "t")
+    ticket = sign_ticket(SLOT, "j", "t", "a")
     heard = program(ticket, name="x" * 9_000).hear("goodbye")
     assert "Register.program has 9000 characters; 8192 are the most that it may have" == heard.reason
 
@@ -132,7 +133,7 @@ def test_a_program_that_stops_reading_loses_its_connection_alone(exchange, progr
     woken = threading.Event()
     place = exchange.programs.offer(SLOT, RUN, range(0), woken.set)
     other = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    ticket = sign_ticket(SLOT, "j", "t")
+    ticket = sign_ticket(SLOT, "j", "t", "a")
     programs = []
     for _ in range(2):  # the first one has the first place
         programs.append(program(ticket))
@@ -165,7 +166,7 @@ def test_a_program_that_talks_and_does_not_read_is_given_up(exchange, program, m
     """What it says makes no sense and is answered; the answers that it does not read have a bound."""
     monkeypatch.setattr(program_stream, "END_SECONDS", 0.1)
     place = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    deaf = program(sign_ticket(SLOT, "j", "t"))
+    deaf = program(sign_ticket(SLOT, "j", "t", "a"))
     deaf.hear("run_task")
     deaf.say(task_running=pb.TaskRunning(attempt_id="a"))
     for _ in range(20_000):
@@ -180,7 +181,7 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
     place = places.offer(SLOT, RUN, range(0), lambda: None)
     happened: list[str] = []
     cut = threading.Event()
-    ticket = sign_ticket(SLOT, "j", "t")
+    ticket = sign_ticket(SLOT, "j", "t", "a")
     chunks = [
         pb.FromProgram(register=pb.Register(protocol_version=1, ticket=ticket)),
         pb.FromProgram(task_running=pb.TaskRunning(attempt_id="a")),
@@ -279,7 +280,7 @@ def test_a_program_that_floods_is_read_more_slowly(exchange, program, monkeypatc
     """Who says more than its budget is not read until that is over, and a task that ends does not wait for it."""
     monkeypatch.setattr(MessageBudget, "spend", lambda self, messages, now_s: 3600.0)
     place = exchange.programs.offer(SLOT, RUN, range(0), lambda: None)
-    flooding = program(sign_ticket(SLOT, "j", "t"))
+    flooding = program(sign_ticket(SLOT, "j", "t", "a"))
     flooding.hear("run_task")
     for _ in range(2):
         flooding.say(rows_processed=pb.RowsProcessed(attempt_id="x"))
