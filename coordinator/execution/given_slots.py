@@ -34,7 +34,7 @@ class ForgedSlot:
 
     @classmethod
     def after(cls, last: ForgedSlot | None, resource_id: ResourceID) -> ForgedSlot:
-        """Return the next one."""
+        """Return what is remembered when another one is named after the last."""
         return cls(1 if last is None else last.number + 1, resource_id)
 
 

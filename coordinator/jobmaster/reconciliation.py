@@ -95,7 +95,8 @@ class Reconciliation:
     ) -> None:
         """Nothing. `subtasks`: all of the job. `region_of`: what stands for the failover region of a subtask.
         `own_graph_id`: an execution graph of which there is no attempt yet. `is_given`: whether a coordinator has given
-        the job this slot on this TaskManager. `place_of`: what has a slot of its own, with all subtasks that share it."""
+        the job this slot on this TaskManager. `place_of`: what has a slot of its own, for all subtasks
+        that share it."""
         self._subtasks = dict.fromkeys(subtasks)
         self._region_of = region_of
         self._own_graph_id = own_graph_id

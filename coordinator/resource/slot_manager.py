@@ -208,8 +208,8 @@ class SlotManager:
         return jobs
 
     def report_slot_status(self, report: SlotReport, now_ms: int) -> None:
-        """What a TaskManager says of its slots. Slots that it never announced are ignored; those that nobody has given to
-        a job are not free, and count for no job."""
+        """What a TaskManager says of its slots. Slots that it never announced are ignored; those that nobody has given
+        to a job are not free, and count for no job."""
         task_manager = self._task_managers.get(report.resource_id)
         if task_manager is None:
             return

@@ -82,6 +82,8 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._restore_held(backend, header)
         found = [descriptor_of(field) for field in header.state_fields]
         running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
+        if not running:  # before shapes are looked at, which windows have as well
+            self.refuse_foreign(backend.asked_for, {field.name for field in header.state_fields})
         shapes = restored_shapes(self.operator_state) or [Shape(one.name, one.aggregates) for one in running]
         self._goes_on = start_from(shapes, self._plan, self)
         kept = {shape.name: shape.aggregates for shape in self._plan.shapes}

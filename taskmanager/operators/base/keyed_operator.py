@@ -10,6 +10,7 @@ AbstractStreamOperator.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -82,12 +83,11 @@ class KeyedOperator(StreamOperator):
             backend.restore(restored.keyed)
             self.backend_restored(backend)
             if not self.asks_later:
-                self.refuse_foreign(backend.asked_for)
+                self.refuse_foreign(backend.asked_for, backend.restored_states)
 
-    def refuse_foreign(self, own: Collection[str]) -> None:
-        """Raise StateError where the snapshot has states for this operator of which none is its `own`: it was written
-        by another one, and its rows would never come out."""
-        found = set() if self.backend is None else self.backend.restored_states
+    def refuse_foreign(self, own: Collection[str], found: AbstractSet[str]) -> None:
+        """Raise StateError where the snapshot has states for this operator, `found`, of which none is its `own`: it was
+        written by another one, and its rows would never come out."""
         if found and found.isdisjoint(own):
             held, asked = (", ".join(map(repr, sorted(names))) for names in (found, own))
             raise StateError(

@@ -171,7 +171,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
             if backend.has_state(descriptor.name):
                 state.of(descriptor)
         if names := declared_names(self._function):
-            self.refuse_foreign(names)
+            self.refuse_foreign(names, backend.restored_states)
 
     def open(self) -> None:
         opener = getattr(self._function, "open", None)

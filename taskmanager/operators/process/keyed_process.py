@@ -211,7 +211,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         if callable(opener):
             opener(self.runtime_context(backend))
         if backend.asked_for:
-            self.refuse_foreign(backend.asked_for)
+            self.refuse_foreign(backend.asked_for, backend.restored_states)
 
     def runtime_context(self, backend: KeyedStateBackend) -> KeyedRuntimeContext:
         """What the function's `open` gets."""

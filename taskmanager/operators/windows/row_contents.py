@@ -30,6 +30,7 @@ from snapline.taskmanager.operators.windows.window_contents import (
     RowsByEntry,
     WholeWindowContents,
     WindowContents,
+    check_contents,
 )
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
@@ -292,4 +293,5 @@ class RowMaker(ContentsMaker):
         return self._create(schema, current_watermark)
 
     def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
+        check_contents(fields, are_rows=True)
         return self._create(pa.schema(list(fields[0].type.value_type)), current_watermark)

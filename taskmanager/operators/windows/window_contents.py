@@ -184,6 +184,18 @@ class ContentsState(AdoptedState):
         """Set the descriptor, from what the contents are now."""
 
 
+def check_contents(fields: Sequence[pa.Field], *, are_rows: bool) -> None:
+    """Raise StateError if windows whose contents a snapshot describes so keep their rows, and those of the job
+    accumulators, or the other way round."""
+    kept = any(pa.types.is_large_list(field.type) and not is_held(field) for field in fields)
+    if kept is not are_rows:
+        kinds = ("accumulators of aggregates", "whole rows")
+        raise StateError(
+            f"the windows in the snapshot hold {kinds[kept]}, and those of the job now {kinds[are_rows]}: keep what is done with "
+            "them, or give the operator another uid to start without its state"
+        )
+
+
 class ContentsMaker(ABC):
     """Makes contents when the columns of the input are known."""
 
@@ -341,6 +353,7 @@ class AccumulatorMaker(ContentsMaker):
         self._plan.start_from(known, drop=drop)
 
     def shapes_of(self, fields: Sequence[pa.Field]) -> list[Shape]:
+        check_contents(fields, are_rows=False)
         return [accumulator.shape for accumulator in accumulators_of(fields)]
 
     def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:

@@ -78,6 +78,21 @@ def test_an_operator_that_has_none_of_the_states_of_a_snapshot_is_refused(before
         Harness(operator(now)).start(written(before))
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "line"),
+    [
+        ("tumbling", "rows", "hold accumulators of aggregates, and those of the job now whole rows"),
+        ("rows", "tumbling", "hold whole rows, and those of the job now accumulators of aggregates"),
+        ("tumbling", "running", "so that it would begin without state"),
+        ("sessions", "running", "so that it would begin without state"),
+    ],
+)
+def test_another_operator_is_told_in_words_of_the_job(before: str, now: str, line: str) -> None:
+    """Not that the snapshot is damaged, nor that a count is gone which nobody had asked for."""
+    with pytest.raises(StateError, match=line):
+        Harness(operator(now)).start(written(before))
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_its_own_snapshot_is_taken(name: str) -> None:
     """With all of its keys."""
