@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType
 
 from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
@@ -89,19 +89,21 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
 
 
 def _traceback(cause: BaseException, blame: Blame) -> str:
-    """The frames of the user's code, when it is the user's failure and there are such; else all."""
+    """The frames from the first to the last of the user's code, when it is the user's failure and there are such; else
+    all."""
     theirs = cause.__traceback__
-    while theirs is not None and _is_ours(theirs):
+    while theirs is not None and _is_ours(theirs.tb_frame):
         theirs = theirs.tb_next
     if blame is not Blame.USER or theirs is None:
         return "".join(traceback.format_exception(cause))
-    text = "".join(traceback.format_exception(type(cause), cause, theirs, chain=False))
+    last = max(place for place, (frame, _) in enumerate(traceback.walk_tb(theirs)) if not _is_ours(frame))
+    text = "".join(traceback.format_exception(type(cause), cause, theirs, limit=last + 1, chain=False))
     return text.replace("Traceback (most recent call last):", USER_TRACEBACK, 1)
 
 
-def _is_ours(frame: TracebackType) -> bool:
+def _is_ours(frame: FrameType) -> bool:
     """Whether the frame is one of the engine, and not of a function that it was given."""
-    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in OUR_ROOMS
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in OUR_ROOMS
 
 
 def _first_line(cause: BaseException) -> str:
