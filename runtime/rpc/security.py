@@ -44,6 +44,10 @@ TOKEN_SETTINGS = frozenset({SECURITY_TOKEN.key, SECURITY_TOKEN_FILE.key})
 """Settings that whoever starts TaskManagers keeps from them: they get credentials."""
 
 
+READS_AT_MOST = 10
+"""So often files that change while they are read are read again."""
+
+
 class SecurityError(SnaplineError):
     """A certificate, key or token cannot be used; names the file and the setting."""
 
@@ -172,20 +176,29 @@ class SecurityFiles:
 
     def read(self) -> Security:
         """Read all files. Raises SecurityError naming the one that cannot be used."""
-        state = self._state()
-        contents = {key: self._read(key, path) for key, path in self.paths.items()}
+        state, contents = self._consistent()
         token = self._token
         if SECURITY_TOKEN_FILE.key in contents:
             token = contents[SECURITY_TOKEN_FILE.key].decode(errors="replace")
             if not split_tokens(token):
                 raise SecurityError(f"{SECURITY_TOKEN_FILE.key}: {self.paths[SECURITY_TOKEN_FILE.key]} names no token")
-        if self._tls:
-            self._check_pair()
         ca, certificate, key = (contents[each] for each in self._tls) if self._tls else (b"", b"", b"")
         read = self.settle(Security(",".join(split_tokens(token)), ca, certificate, key, files=self))
         with self._lock:
             self._last = (state, read)
         return read
+
+    def _consistent(self) -> tuple[object, dict[str, bytes]]:
+        """What the files say, of one moment: while somebody changes them, a new certificate could come with the key of
+        the old one, and who connected then was cut off."""
+        for _ in range(READS_AT_MOST):
+            state = self._state()
+            contents = {key: self._read(key, path) for key, path in self.paths.items()}
+            if self._tls:
+                self._check_pair()
+            if state == self._state():
+                return state, contents
+        raise SecurityError(f"{', '.join(self.paths)}: the files are changed all the time")
 
     def current(self) -> Security:
         """Return what the files say, or what they said before if they cannot be used now."""

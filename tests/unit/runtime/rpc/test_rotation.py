@@ -134,6 +134,26 @@ def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) 
     assert "new" == living.current().token
 
 
+def test_files_that_change_while_they_are_read_are_read_again(files: LiveFiles) -> None:
+    """The new certificate was taken with the key of the old one, since the key came just before both were compared: who
+    connected in that moment was cut off. A busy machine found it, as a stream that ended."""
+    living, new = Security.from_configuration(files.configuration), files.authorities[1].directory
+    source = living.files
+    assert source is not None
+    check_pair = source._check_pair
+
+    def the_key_comes() -> None:
+        if (files.live / "node.key").read_bytes() != (new / "node.key").read_bytes():
+            shutil.copy(new / "node.key", files.live / "node.key")
+        check_pair()
+
+    source._check_pair = the_key_comes  # type: ignore[method-assign]
+    shutil.copy(new / "node.pem", files.live / "node.pem")
+    now = living.current()
+
+    assert (now.certificate, now.key) == ((new / "node.pem").read_bytes(), (new / "node.key").read_bytes())
+
+
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
