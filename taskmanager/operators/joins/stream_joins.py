@@ -17,14 +17,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.api.function_contexts import OperatorListState
+from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
+from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.joins.timed_rows import TimedRows
 from snapline.taskmanager.state.adopted_state import reduce_lists
@@ -33,6 +38,8 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 
 ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")
+KIND_STATE = "kind-of-join"
+"""The operator state that says which kind of join has written the snapshot."""
 DueTimes = Callable[[Any, Int64Array], Int64Array]
 """Computes when rows are due from their event times, as TimedRows takes it."""
 _FOREVER = 2**62
@@ -52,6 +59,9 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 class _JoinOperator(IncrementalKeyedOperator):
     """Two TimedRows over one key."""
+
+    kind: str
+    """What it is; the rows of one kind mean something else to another."""
 
     def __init__(self, left: JoinSide, right: JoinSide, late_output_tag: str) -> None:
         super().__init__(left.key_columns)
@@ -74,9 +84,25 @@ class _JoinOperator(IncrementalKeyedOperator):
         for state in self._rows:
             backend.adopt_state(state)
 
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        for said in self._kinds().get():  # snapshots of before say nothing
+            if said["kind"] != self.kind:
+                raise StateError(
+                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of {said['kind']}, and the job now asks for "
+                    f"{self.kind}: keep it, or give the operator another uid to start without its state"
+                )
+
     def open(self) -> None:
         self.count_late_rows(0)
         super().open()
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        self._kinds().update([{"kind": self.kind}])
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+    def _kinds(self) -> OperatorListState:
+        return self.operator_state.list_state(KIND_STATE, OperatorStateMode.UNION)
 
     @abstractmethod
     def due_times(self) -> tuple[DueTimes | None, DueTimes | None]:
@@ -108,6 +134,8 @@ class _JoinOperator(IncrementalKeyedOperator):
 
 class IntervalJoinOperator(_JoinOperator):
     """Emits pairs as their second row comes."""
+
+    kind = "an interval join, or one without bounds"
 
     def __init__(self, spec: IntervalJoinSpec) -> None:
         super().__init__(spec.left, spec.right, spec.late_output_tag)
@@ -184,6 +212,8 @@ class IntervalJoinOperator(_JoinOperator):
 
 class TemporalJoinOperator(_JoinOperator):
     """Emits left rows in slices when the watermark has passed them."""
+
+    kind = "a join as of a time"
 
     def __init__(self, spec: TemporalJoinSpec) -> None:
         super().__init__(spec.left, spec.right, spec.late_output_tag)

@@ -52,12 +52,16 @@ class Nothing(sl.KeyedProcessFunction):
 
 
 KINDS: dict[str, Any] = {
-    **{name: SPECS[name] for name in ("tumbling", "sessions", "counted", "rows", "interval join")},
+    **{name: SPECS[name] for name in ("tumbling", "sessions", "counted", "rows", "interval join", "temporal join")},
     "running": RunningAggregateSpec(("k",), (sl.Aggregate("total", "sum", "v"),), (), SCHEMA),
     "process": KeyedProcessSpec(("k",), Counts("n"), COUNTS, "t"),
     "renamed": KeyedProcessSpec(("k",), Counts("rows"), COUNTS, "t"),
     "batches": KeyedBatchProcessSpec(("k",), LastValues(), COUNTS, "t"),
 }
+
+
+SAME_NAMES = {*permutations(("tumbling", "rows")), *permutations(("interval join", "temporal join"))}
+"""Pairs whose states have the same names."""
 
 
 def operator(name: str) -> Any:
@@ -70,7 +74,7 @@ def written(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("before", "now"),
-    [pair for pair in permutations(KINDS, 2) if pair not in {("tumbling", "rows"), ("rows", "tumbling")}],
+    [pair for pair in permutations(KINDS, 2) if pair not in SAME_NAMES],
 )
 def test_an_operator_that_has_none_of_the_states_of_a_snapshot_is_refused(before: str, now: str) -> None:
     """It began without state, and rows of open windows never came out. Windows of one form have one name."""
@@ -85,10 +89,21 @@ def test_an_operator_that_has_none_of_the_states_of_a_snapshot_is_refused(before
         ("rows", "tumbling", "hold whole rows, and those of the job now accumulators of aggregates"),
         ("tumbling", "running", "so that it would begin without state"),
         ("sessions", "running", "so that it would begin without state"),
+        (
+            "interval join",
+            "temporal join",
+            "holds rows of an interval join, or one without bounds, and the job now asks for a",
+        ),
+        (
+            "temporal join",
+            "interval join",
+            "holds rows of a join as of a time, and the job now asks for an interval join",
+        ),
     ],
 )
 def test_another_operator_is_told_in_words_of_the_job(before: str, now: str, line: str) -> None:
-    """Not that the snapshot is damaged, nor that a count is gone which nobody had asked for."""
+    """Not that the snapshot is damaged, nor that a count is gone which nobody had asked for; and a join as of a time took
+    rows that an interval join had joined already."""
     with pytest.raises(StateError, match=line):
         Harness(operator(now)).start(written(before))
 
