@@ -102,8 +102,8 @@ def test_an_operator_that_has_none_of_the_states_of_a_snapshot_is_refused(before
     ],
 )
 def test_another_operator_is_told_in_words_of_the_job(before: str, now: str, line: str) -> None:
-    """Not that the snapshot is damaged, nor that a count is gone which nobody had asked for; and a join as of a time took
-    rows that an interval join had joined already."""
+    """Not that the snapshot is damaged, nor that a count is gone which nobody had asked for; and a join as of a time
+    took rows that an interval join had joined already."""
     with pytest.raises(StateError, match=line):
         Harness(operator(now)).start(written(before))
 
