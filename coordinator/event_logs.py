@@ -7,6 +7,7 @@ or lost.
 
 from __future__ import annotations
 
+from snapline.coordinator.execution.given_slots import ForgedSlot
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
 from snapline.runtime.logs import TASK_FAILED, Logger
@@ -22,6 +23,20 @@ FAILURES = frozenset({TASK_FAILED, JOB_FAILED, JOB_STATUS})
 """Messages that a driver whose console this log shares tells itself."""
 
 
+class _ForgedSlots:
+    """Writes who names slots that nobody gave it, as one who keeps slots remembers the last of them."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._refusals = RefusalLog(logger)
+        self._last = 0
+
+    def write(self, last: ForgedSlot | None) -> None:
+        """Log it if it is another one than at the last call."""
+        if last is not None and last.number != self._last:
+            self._last = last.number
+            self._refusals.write(last.resource_id, FORGED_SLOT)
+
+
 class JobLog:
     """Writes what is new of one job."""
 
@@ -30,8 +45,7 @@ class JobLog:
         self._master = master
         self._logger = logger
         self._last_failure = 0
-        self._last_forged = 0
-        self._refusals = RefusalLog(logger)
+        self._forged = _ForgedSlots(logger)
 
     def write(self) -> None:
         """Log what has happened since the last call."""
@@ -51,10 +65,7 @@ class JobLog:
             }
             details = {name: value for name, value in found.items() if value}
             self._logger.warning(TASK_FAILED if entry.task_name else JOB_FAILED, reason=failure.summary, **details)
-        forged = scheduler.pool.last_forged
-        if forged is not None and forged.number != self._last_forged:
-            self._last_forged = forged.number
-            self._refusals.write(forged.resource_id, FORGED_SLOT)
+        self._forged.write(scheduler.pool.last_forged)
 
 
 class RegistrationLog:
@@ -65,15 +76,11 @@ class RegistrationLog:
         self._manager = manager
         self._logger = logger
         self._last = 0
-        self._last_forged = 0
-        self._refusals = RefusalLog(logger)
+        self._forged = _ForgedSlots(logger)
 
     def write(self) -> None:
         """Log what has happened since the last call."""
-        forged = self._manager.slot_manager.last_forged
-        if forged is not None and forged.number != self._last_forged:
-            self._last_forged = forged.number
-            self._refusals.write(forged.resource_id, FORGED_SLOT)
+        self._forged.write(self._manager.slot_manager.last_forged)
         news = self._manager.news
         if not news or news[-1].number == self._last:
             return

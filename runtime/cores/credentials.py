@@ -122,10 +122,11 @@ def leaders_public_key(token: str) -> bytes:
     """Return the key that proves who wrote the table of leaders, from a secret or a credential. Raises ValueError."""
     if not is_credential(token):
         return _public_key(token)
+    digits = _fields(token)[5]
     try:
-        key = bytes.fromhex(_fields(token)[5])
-    except ValueError as error:
-        raise ValueError(str(error) if str(error) in (OF_EARLIER, NO_CREDENTIAL) else NO_CREDENTIAL) from None
+        key = bytes.fromhex(digits)
+    except ValueError:
+        raise ValueError(NO_CREDENTIAL) from None
     if len(key) != PUBLIC_KEY_BYTES:
         raise ValueError(NO_CREDENTIAL)
     return key

@@ -104,7 +104,7 @@ class LocalCoordinator:
         )
         stores = EmbeddedHighAvailability(MemoryStorage("jobs"), None, durable=False).open_job(graph.job_id)
         base = job.get_option(CHECKPOINTS_DIRECTORY)
-        if base:
+        if base and self._checkpointing.is_periodic:
             probe_storage(storages.at(base))
         directory = f"{storages.at(base).url.rstrip('/')}/{graph.job_id}" if base else ""
         io: Any = LoopIo(loop)  # the part of IoExecutor that is used

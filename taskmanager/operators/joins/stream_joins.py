@@ -40,6 +40,7 @@ ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")
 KIND_STATE = "kind-of-join"
 """The operator state that says which kind of join has written the snapshot."""
+_SPELLED = {"interval": "an interval join, or one without bounds", "temporal": "a join as of a time"}
 DueTimes = Callable[[Any, Int64Array], Int64Array]
 """Computes when rows are due from their event times, as TimedRows takes it."""
 _FOREVER = 2**62
@@ -61,7 +62,7 @@ class _JoinOperator(IncrementalKeyedOperator):
     """Two TimedRows over one key."""
 
     kind: str
-    """What it is; the rows of one kind mean something else to another."""
+    """What it is, as snapshots say it; the rows of one kind mean something else to another."""
 
     def __init__(self, left: JoinSide, right: JoinSide, late_output_tag: str) -> None:
         super().__init__(left.key_columns)
@@ -89,8 +90,8 @@ class _JoinOperator(IncrementalKeyedOperator):
         for said in self._kinds().get():  # snapshots of before say nothing
             if said["kind"] != self.kind:
                 raise StateError(
-                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of {said['kind']}, and the job now asks for "
-                    f"{self.kind}: keep it, or give the operator another uid to start without its state"
+                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of {_SPELLED[said['kind']]}, and the job now asks "
+                    f"for {_SPELLED[self.kind]}: keep it, or give the operator another uid to start without its state"
                 )
 
     def open(self) -> None:
@@ -135,7 +136,7 @@ class _JoinOperator(IncrementalKeyedOperator):
 class IntervalJoinOperator(_JoinOperator):
     """Emits pairs as their second row comes."""
 
-    kind = "an interval join, or one without bounds"
+    kind = "interval"
 
     def __init__(self, spec: IntervalJoinSpec) -> None:
         super().__init__(spec.left, spec.right, spec.late_output_tag)
@@ -213,7 +214,7 @@ class IntervalJoinOperator(_JoinOperator):
 class TemporalJoinOperator(_JoinOperator):
     """Emits left rows in slices when the watermark has passed them."""
 
-    kind = "a join as of a time"
+    kind = "temporal"
 
     def __init__(self, spec: TemporalJoinSpec) -> None:
         super().__init__(spec.left, spec.right, spec.late_output_tag)

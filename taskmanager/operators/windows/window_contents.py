@@ -187,7 +187,7 @@ class ContentsState(AdoptedState):
 def check_contents(fields: Sequence[pa.Field], *, are_rows: bool) -> None:
     """Raise StateError if windows whose contents a snapshot describes so keep their rows, and those of the job
     accumulators, or the other way round."""
-    kept = any(pa.types.is_large_list(field.type) and not is_held(field) for field in fields)
+    kept = any(not pa.types.is_struct(field.type) and not is_held(field) for field in fields)
     if kept is not are_rows:
         kinds = ("accumulators of aggregates", "whole rows")
         raise StateError(

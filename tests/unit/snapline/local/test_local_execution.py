@@ -103,6 +103,8 @@ def test_checkpoints_that_can_be_written_nowhere_are_refused_at_the_start(tmp_pa
     with pytest.raises(StorageError, match="in-the-way is a file; choose another directory"):
         run(tmp_path, dict, **settings)
     assert not list((tmp_path / "out").rglob("*.parquet"))
+    del settings["execution.checkpointing.interval"]
+    assert run(tmp_path, dict, **settings).status == "FINISHED"  # nobody writes there
 
 
 def interrupt(row):
