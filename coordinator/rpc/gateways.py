@@ -24,10 +24,10 @@ from snapline.dataflow.wire.envelope_bytes import serialize_envelope
 from snapline.dataflow.wire.messages import Fenced, ForTasks, RegisterTaskExecutorAtJobMaster
 from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import ConnectionID, ConnectionLost, PeerKind, Send, SendToTasks
-from snapline.runtime.cores.credentials import Identity, Role
+from snapline.runtime.cores.credentials import Identity
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.message_budget import MessageBudget
-from snapline.runtime.cores.message_permissions import refuse_message
+from snapline.runtime.cores.message_permissions import refuse_messages
 from snapline.runtime.cores.senders import MAX_STREAMS, StreamsBySender, host_of
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, MAX_QUEUED_MESSAGES, take_envelope
@@ -154,11 +154,9 @@ class ServedStreams:
 
     def take(self, stream: ServedStream, session: LeaderSessionID, messages: list[Any]) -> None:
         """Tell the stream's actor what came in, decoded. Raises StreamRefused."""
-        if stream.identity.role is not Role.ADMINISTRATOR:
-            for message in messages:
-                line = refuse_message(stream.identity, message)
-                if line:
-                    raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
+        line = refuse_messages(stream.identity, messages)
+        if line:
+            raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
         if stream.owner is None:
             stream.owner = self._owner_of(stream.kind, messages)
         self._tell(stream.owner, Incoming(stream.connection, session, messages))

@@ -44,7 +44,7 @@ from snapline.runtime.cores.connections import (
     PeerKind,
 )
 from snapline.runtime.cores.credentials import Identity, Role
-from snapline.runtime.cores.message_permissions import refuse_message
+from snapline.runtime.cores.message_permissions import refuse_messages
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.testing.simulated.world import Process, Violation, World
 from tests.simulation.electing_cluster import ElectingCluster
@@ -243,7 +243,7 @@ class Stranger:
             self._end(connection)
             return
         for each in decoded:
-            if refuse_message(self._identity, each) or _attempts(each) & self._own:
+            if refuse_messages(self._identity, [each]) or _attempts(each) & self._own:
                 self._end(connection)
                 return
             self._process.world.network.send(NAME, connection, Fenced(decoded_session, each))

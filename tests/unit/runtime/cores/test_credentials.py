@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from snapline.dataflow.ids import JobID, ResourceID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import (
+    AcknowledgeCheckpoint,
     DeclareRequiredSlots,
     RegisterTaskExecutor,
     RegisterTaskExecutorAtJobMaster,
@@ -28,7 +31,7 @@ from snapline.runtime.cores.credentials import (
     sign_for_leaders,
     split_tokens,
 )
-from snapline.runtime.cores.message_permissions import refuse_message
+from snapline.runtime.cores.message_permissions import refuse_messages
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 
 SECRET = "the secret of the cluster"
@@ -170,17 +173,33 @@ def test_who_acts_for_one_job_asks_about_no_other() -> None:
     assert "" == refuse_request(CLIENT, pb.ListJobsRequest())
 
 
+def _refused(identity: Identity, message: Any) -> str:
+    return refuse_messages(identity, [message])
+
+
 def test_a_task_manager_speaks_for_itself() -> None:
     """Not for another resource id, not as a JobMaster, and for one job only where its credential says so."""
     other = TaskManagerInfo(ResourceID("tm-2"), "", 1, "", "", 1)
 
-    assert "of tm-2" in refuse_message(WORKER, RegisterTaskExecutor(other))
-    assert "of tm-2" in refuse_message(WORKER, SlotReport(ResourceID("tm-2"), ()))
-    assert "" == refuse_message(WORKER, SlotReport(ResourceID("tm-1"), ()))
-    assert "" == refuse_message(LAUNCHER, RegisterTaskExecutor(other))
-    assert "JobMasters do" in refuse_message(LAUNCHER, DeclareRequiredSlots(JobID("job-2"), 1))
-    assert "" == refuse_message(Identity(Role.JOB_MASTER), DeclareRequiredSlots(JobID("job-2"), 1))
-    assert "may not register" in refuse_message(Identity(Role.JOB_MASTER), RegisterTaskExecutor(other))
+    assert "of tm-2" in _refused(WORKER, RegisterTaskExecutor(other))
+    assert "of tm-2" in _refused(WORKER, SlotReport(ResourceID("tm-2"), ()))
+    assert "" == _refused(WORKER, SlotReport(ResourceID("tm-1"), ()))
+    assert "" == _refused(LAUNCHER, RegisterTaskExecutor(other))
+    assert "JobMasters do" in _refused(LAUNCHER, DeclareRequiredSlots(JobID("job-2"), 1))
+    assert "" == _refused(Identity(Role.JOB_MASTER), DeclareRequiredSlots(JobID("job-2"), 1))
+    assert "may not register" in _refused(Identity(Role.JOB_MASTER), RegisterTaskExecutor(other))
     at_job_master = RegisterTaskExecutorAtJobMaster(JobID("job-2"), other)
-    assert "of job job-2" in refuse_message(Identity(Role.TASK_MANAGER, "job-1", "tm-2"), at_job_master)
-    assert "of job job-2" in refuse_message(Identity(Role.EXTERNAL, "job-1"), at_job_master)
+    assert "of job job-2" in _refused(Identity(Role.TASK_MANAGER, "job-1", "tm-2"), at_job_master)
+    assert "of job job-2" in _refused(Identity(Role.EXTERNAL, "job-1"), at_job_master)
+
+
+def test_every_message_of_an_envelope_is_looked_at() -> None:
+    """The one that lies is found behind those that do not, and so is an acknowledgement of another job."""
+    attempt = ExecutionAttemptID("graph", JobVertexID("a" * 32), 0, 0)
+    of_job_1, of_job_2 = (AcknowledgeCheckpoint(JobID(f"job-{n}"), attempt, CheckpointID(1)) for n in (1, 2))
+    worker = Identity(Role.TASK_MANAGER, "job-1", "tm-1")
+
+    assert "" == refuse_messages(worker, [of_job_1, SlotReport(ResourceID("tm-1"), ()), of_job_1])
+    assert "of job job-2" in refuse_messages(worker, [of_job_1, of_job_2])
+    assert "of tm-2" in refuse_messages(WORKER, [of_job_1, of_job_2, SlotReport(ResourceID("tm-2"), ())])
+    assert "" == refuse_messages(ADMINISTRATOR, [of_job_1, of_job_2, SlotReport(ResourceID("tm-2"), ())])
