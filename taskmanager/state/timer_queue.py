@@ -31,6 +31,11 @@ LEAST_RUN = 256
 """Fewer timers are taken out of the heap one by one."""
 RUN_SHARE = 32
 """So is what is less than one in so many of the heap."""
+RUN_AHEAD = 7
+"""With what has become due, timers are taken out of the heap that will be when time has gone on so many times as far:
+each time some are taken out, all others are looked at."""
+LONGEST_RUN = 1 << 18
+"""Roughly as many, and half of the heap, are taken out at most before they are due."""
 _SAMPLES = 64
 
 
@@ -188,21 +193,23 @@ class TimerQueue:
         return slots[:count], names[:count], times[:count]
 
     def _begin_run(self, timestamp: int) -> None:
-        """Take what is due out of the heap, in order, where that is much of it; a sample of the heap says whether to
-        count."""
+        """Take what is due out of the heap, in order, and what will be soon at this pace, where that is much of it; a
+        sample of the heap says whether to count."""
         self._run = _timers(0)
         self._ends[RUN_AT] = 0
         size = int(self._ends[SIZE])
-        if size < LEAST_RUN:
+        if size < LEAST_RUN or self._times[0] > timestamp:
             return
-        sample = self._times[: size : max(1, size // _SAMPLES)]
-        if np.count_nonzero(sample <= timestamp) * RUN_SHARE < len(sample):
+        sample = np.sort(self._times[: size : max(1, size // _SAMPLES)])
+        at_most = int(sample[len(sample) * min(size // 2, LONGEST_RUN) // size])
+        until = max(timestamp, min(at_most, timestamp + RUN_AHEAD * (timestamp - int(self._times[0]))))
+        if np.count_nonzero(sample <= until) * RUN_SHARE < len(sample):
             return
-        due = int(np.count_nonzero(self._times[:size] <= timestamp))
+        due = int(np.count_nonzero(self._times[:size] <= until))
         if due < LEAST_RUN or due * RUN_SHARE < size:
             return
         first, second = _timers(due), _timers(due)
-        take_due(timestamp, self._ends, self._times, self._namespaces, self._slots, *first)
+        take_due(until, self._ends, self._times, self._namespaces, self._slots, *first)
         self._run = second if sort(*first, *second, np.empty(DIGITS, np.int64)) else first
 
     def _forget(self, entries: Slots, slots: Slots) -> None:

@@ -127,6 +127,22 @@ def test_a_timer_that_is_registered_while_others_fire_has_its_place_among_them()
     assert queue.next_timestamp() == 3_040
 
 
+def test_what_will_be_due_soon_leaves_the_heap_with_what_is() -> None:
+    """Time goes on by a hundred and then by a few: the timers after them are sorted already, and those that were
+    registered or deleted since have their places all the same."""
+    queue = TimerQueue()
+    queue.grow(2000)
+    queue.register(np.arange(2000, dtype=np.int32), np.arange(2000))
+    assert drain(queue, 299, 1000) == [(time, 0, time) for time in range(300)]
+    assert queue._ends[SIZE] < 1100
+
+    queue.register(np.array([7, 8], np.int32), np.array([302, 999]))
+    queue.delete(np.array([303], np.int32), np.array([303]))
+    assert queue.next_timestamp() == 300
+    assert drain(queue, 304, 2) == [(300, 0, 300), (301, 0, 301), (302, 0, 7), (302, 0, 302), (304, 0, 304)]
+    assert drain(queue, 2000, 64) == sorted([(time, 0, time) for time in range(305, 2000)] + [(999, 0, 8)])
+
+
 whole = st.integers(-(2**63), 2**63 - 1)
 
 
