@@ -503,7 +503,7 @@ BUFFER_DEBLOAT_TARGET = _duration(
     "taskmanager.network.memory.buffer-debloat.target",
     "1 s",
     "How long what waits between two tasks should take the consumer, about: half of it at the producer's end. A consumer "
-    "that works row by row has 50 ms at most.",
+    "that works row by row has 20 ms at most.",
 )
 NETWORK_REQUEST_BACKOFF_MAX = _duration(
     "taskmanager.network.request-backoff.max", "10 s", "How long a consumer looks for a producer that is not there yet."

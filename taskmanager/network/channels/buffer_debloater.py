@@ -23,8 +23,8 @@ FIRST_BYTES = 256 << 10
 PIECES = 8
 """A batch is cut so that so many of its pieces fill the bound: those that were granted a credit already do not count to
 it."""
-ROW_WISE_TARGET_MS = 25
-"""A consumer that works row by row has this target in place of a longer one: the producer's half of 50 ms, as a
+ROW_WISE_TARGET_MS = 10
+"""A consumer that works row by row has this target in place of a longer one: the producer's half of 20 ms, as a
 target is divided. It gains nothing from the large batches that others are handed when much waits."""
 ROW_WISE_PIECES = 1
 """So short a bound would cut batches that are small as they are."""
