@@ -42,6 +42,11 @@ REFUSED_STATES = ("28", "3D", "42")
 REFUSED_WORDS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 """The same, as said before there is a connection."""
 CONNECT_SECONDS = 10
+OTHER_FILES = {
+    "servicefile": "PGSERVICEFILE on every machine says where it is",
+    "sslkeylogfile": "whoever reads that file reads the connection",
+}
+"""Parts of a dsn that name no server, but a file of settings, which could be anything, or one to be written."""
 RELATION = """
     SELECT n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = to_regclass(%s)
@@ -78,9 +83,17 @@ def connect(dsn: str) -> Any:
 
 def connection_info(dsn: str) -> str:
     """The dsn with a bound on the time to connect, unless it has one. Raises psycopg's error for one that cannot be
-    read."""
+    read, and ConnectorError for one that would have libpq load a library or write a file: a declared job brings no
+    code, and brings a dsn."""
     conninfo = library().conninfo
     known = conninfo.conninfo_to_dict(dsn)
+    if ":" in str(known.get("sslkey", "")):
+        raise ConnectorError(
+            "sslkey= of dsn= has a colon, so that it names a library that would be loaded to get the key: name a file with the key"
+        )
+    for name, advice in OTHER_FILES.items():
+        if name in known:
+            raise ConnectorError(f"dsn= may not have {name}=: {advice}")
     known.setdefault("connect_timeout", CONNECT_SECONDS)
     return str(conninfo.make_conninfo(**known))
 
