@@ -253,6 +253,11 @@ def _check_settings(name: str, value: object) -> None:
                 raise JobDefinitionError(
                     f"{name}: {key} loads or runs code, which a declared job may not where {SECURITY_PICKLED_JOBS.key} is false"
                 )
+            if key == "uri" and "?" in str(each):
+                raise JobDefinitionError(
+                    f"{name}: uri has settings of a driver behind '?', which may load code, which a declared job may not where "
+                    f"{SECURITY_PICKLED_JOBS.key} is false"
+                )
             _check_settings(name, each)
     elif isinstance(value, list):
         for each in value:

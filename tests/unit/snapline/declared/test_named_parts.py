@@ -172,6 +172,22 @@ def test_without_pickles_no_setting_of_a_library_loads_code(setting: str) -> Non
             load_payload(encode_payload(declared, 0), NO_PICKLES)
 
 
+def test_without_pickles_a_catalogue_has_no_settings_of_its_driver() -> None:
+    """A catalogue in PostgreSQL hands what stands behind the mark to libpq, which loads a library for a key."""
+    uri = {"stringValue": "postgresql+psycopg://host/db?sslcert=/etc/any.pem&sslkey=/tmp/evil.so:key"}
+    catalog = {"options": {"options": {"type": {"stringValue": "sql"}, "uri": uri}}}
+    declared = job(source(), sink("orders", "IcebergSink", catalog=catalog, table={"stringValue": "shop.orders"}))
+
+    for refuses in (
+        lambda: translate_declared(declared, NO_PICKLES),
+        lambda: load_payload(encode_payload(declared, 0), NO_PICKLES),
+    ):
+        with pytest.raises(
+            JobDefinitionError, match=r": IcebergSink: uri has settings of a driver behind '\?', which may"
+        ):
+            refuses()
+
+
 def test_connectors_of_snapline_need_no_setting() -> None:
     """They are named without a module, on coordinators and TaskManagers."""
     declared = job(source(), sink("orders"))
