@@ -184,11 +184,13 @@ class TimerQueue:
         return run
 
     def _take(self, timestamp: int, limit: int) -> tuple[Slots, Int64Array, Int64Array]:
+        """Some that are due, in order; none when none are. Where a run ends, the next one begins before more leave the
+        heap one by one."""
         left = len(self._run[0]) - int(self._ends[RUN_AT])
         if not left:
             self._begin_run(timestamp)
             left = len(self._run[0])
-        times, names, slots = taken = _timers(min(limit, int(self._ends[SIZE]) + left))
+        times, names, slots = taken = _timers(min(limit, left or int(self._ends[SIZE])))
         count = pop(timestamp, self._ends, self._times, self._namespaces, self._slots, *self._run, *taken)
         return slots[:count], names[:count], times[:count]
 
