@@ -42,7 +42,7 @@ REFUSED_STATES = ("28", "3D", "42")
 REFUSED_WORDS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 """The same, as said before there is a connection."""
 CONNECT_SECONDS = 10
-OTHER_FILES = {
+UNWANTED_PARTS = {
     "servicefile": "PGSERVICEFILE on every machine says where it is",
     "sslkeylogfile": "whoever reads that file reads the connection",
 }
@@ -91,7 +91,7 @@ def connection_info(dsn: str) -> str:
         raise ConnectorError(
             "sslkey= of dsn= has a colon, so that it names a library that would be loaded to get the key: name a file with the key"
         )
-    for name, advice in OTHER_FILES.items():
+    for name, advice in UNWANTED_PARTS.items():
         if name in known:
             raise ConnectorError(f"dsn= may not have {name}=: {advice}")
     known.setdefault("connect_timeout", CONNECT_SECONDS)

@@ -89,8 +89,9 @@ class _JoinOperator(IncrementalKeyedOperator):
         super().initialize_state(restored)
         for said in self._kinds().get():  # snapshots of before say nothing
             if said["kind"] != self.kind:
+                found = _SPELLED.get(str(said["kind"]), "another kind of join")
                 raise StateError(
-                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of {_SPELLED[said['kind']]}, and the job now asks "
+                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of {found}, and the job now asks "
                     f"for {_SPELLED[self.kind]}: keep it, or give the operator another uid to start without its state"
                 )
 

@@ -13,6 +13,7 @@ import snapline as sl
 from snapline.dataflow.api.state import StateError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.taskmanager.operators.factory import create_operator
+from snapline.taskmanager.operators.joins.stream_joins import IntervalJoinOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 from tests.unit.taskmanager.operators.windows.test_windows_outside_memory import SCHEMA, SPECS
 
@@ -123,3 +124,14 @@ def test_a_function_that_asks_for_no_state_is_started() -> None:
     )
 
     assert harness.start(written("process")).process(ROWS).operator.backend.state_names == ["n"]
+
+
+def test_a_kind_of_join_that_nobody_knows_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later version may have more of them, and a file may say anything."""
+    with monkeypatch.context() as later:
+        later.setattr(IntervalJoinOperator, "kind", "sideways")
+        snapshot = written("interval join")
+    with pytest.raises(
+        StateError, match="holds rows of another kind of join, and the job now asks for an interval join"
+    ):
+        Harness(operator("interval join")).start(snapshot)
