@@ -10,11 +10,17 @@ does not pay for Arrow and for the operators that it never uses.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from snapline.moved_names import MOVED_NAMES, name_moved, tell_where_former_rooms_are
 from snapline.runtime import version
+
+# gRPC reads this when it is imported, which is after this module wherever Snapline uses it. With its fork handlers a
+# child that is forked beside open channels starts gRPC's threads again, and dies of them now and then before it becomes
+# another program, such as the Java that PySpark starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     from snapline.aggregates import (

@@ -141,7 +141,6 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
         except NoJavaError as error:
             raise NoSpark(str(error)) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

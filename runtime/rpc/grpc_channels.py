@@ -1,8 +1,7 @@
 """How gRPC is used everywhere: options of channels and servers, the shared secret, optional TLS.
 
-gRPC objects must not exist before a fork, and its fork handlers must be off, because PySpark starts the JVM with a
-plain fork: import this module before anything else of gRPC, in shells only, and never at the top of a module that
-Spark's daemon imports.
+gRPC objects must not exist before Spark's daemon forks: import this module in shells only, and never at the top of a
+module that the daemon imports. gRPC's own fork handlers are off (`snapline/__init__.py`).
 
 The secret or credential travels as metadata of every call; without TLS that is for loopback and trusted networks. It is
 compared in constant time and never logged. Who may call what is decided by `snapline.runtime.cores.permissions`.
@@ -11,10 +10,6 @@ compared in constant time and never logged. Who may call what is decided by `sna
 from __future__ import annotations
 
 import inspect
-import os
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager

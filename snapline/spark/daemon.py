@@ -73,9 +73,6 @@ PRELOADED = (
 
 def preload(modules: Sequence[str] = PRELOADED) -> list[str]:
     """Import what is there; returns what is not."""
-    os.environ.setdefault(
-        "GRPC_ENABLE_FORK_SUPPORT", "0"
-    )  # read when gRPC is imported; nothing is open before the fork
     missing = []
     with contextlib.suppress(Exception):  # without Snapline the modules below are missing
         importlib.import_module("snapline.dataflow.columnar.kernel").compile_kernels_at_once()

@@ -103,7 +103,6 @@ def _run(launch: TaskManagerLaunch) -> TaskManagerExit:
         from snapline.runtime.rpc.security import task_manager_token
 
         token = task_manager_token(derive_token(secret), launch.resource_id)
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     host = os.getppid()
     if attempt > 0:
         wait_for_the_original(launch, token, lambda: os.getppid() != host)

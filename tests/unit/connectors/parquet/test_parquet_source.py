@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapline.connectors.parquet import ParquetSource
+from snapline.connectors.parquet.footer_check import require_sound
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
@@ -300,3 +303,15 @@ def test_a_footer_that_contradicts_itself_is_named_and_ends_no_process(tmp_path:
     with pytest.raises(ConnectorError, match=r"b\.parquet: its footer contradicts itself \(.*so the file is damaged"):
         ParquetSource(tmp_path).enumerate_splits()
     assert len(ParquetSource(sound).enumerate_splits()) == 1
+
+
+def test_a_copy_that_something_else_ends_accuses_no_footer(tmp_path: Path) -> None:
+    """Threads of another library may end a process that was forked beside them."""
+
+    def look(number: int) -> None:
+        if number == 1 and not (tmp_path / "ended").exists():
+            (tmp_path / "ended").touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    require_sound(["a.parquet", "b.parquet"], look)
+    assert (tmp_path / "ended").exists()
