@@ -63,7 +63,7 @@ from snapline.coordinator.rpc.refused_calls import SERVICES
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.coordinator.snapshot_state import LANE, SnapshotStates
-from snapline.coordinator.snapshots import NoSnapshot, check_restorable, read_snapshot
+from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
 from snapline.coordinator.trace_reporter import TraceReporter, open_trace_reporter
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
@@ -439,6 +439,8 @@ class ClusterEntrypoint:
                     "all executors reach"
                 )
             if graph.savepoint_restore.path:
+                from snapline.coordinator.restorable import check_restorable
+
                 snapshot = read_snapshot(
                     self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
                 )

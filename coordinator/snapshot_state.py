@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from snapline.coordinator.io import IoLane
 from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
@@ -20,11 +21,13 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
-from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
 from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.signing import Signer
 from snapline.runtime.storage.state_storages import StateStorages
+
+if TYPE_CHECKING:
+    from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 
 MAX_SUBTASKS_SHOWN = 5_000
 """Subtasks of all operators in one answer."""
@@ -200,6 +203,10 @@ def _subtask(index: int, state: OperatorSubtaskState) -> pb.SubtaskStateOverview
 
 
 def _read_header(storages: StateStorages, part: KeyedStateHandle, snapshot: Snapshot) -> KeyedStateHeader:
+    from snapline.dataflow.snapshot.state_format import (
+        read_header,
+    )  # Arrow, which a coordinator does without until then
+
     try:
         return read_header(lambda offset, size: read_blob_range(storages, part.handle, offset, size))
     except SnaplineError as error:

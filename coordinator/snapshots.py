@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-import pyarrow as pa
-
 from snapline.coordinator.checkpoint.abandoned_files import root_of_adopted
 from snapline.coordinator.checkpoint.metadata import (
     HEADER_SIZE,
@@ -24,25 +22,17 @@ from snapline.coordinator.checkpoint.metadata import (
     metadata_path,
     parse_metadata,
 )
-from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, assign_states
-from snapline.dataflow.api.state import StateError
-from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.digest_sizes import CHUNK_BYTES
 from snapline.dataflow.snapshot.digests import CheckedRanges, check_chunks, digests_of
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
-    OperatorState,
     OperatorStateEntry,
     OperatorStateHandle,
     SegmentStateHandle,
     StreamStateHandle,
 )
-from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
-from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
 from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
@@ -247,65 +237,6 @@ def damaged_files(storages: StateStorages, snapshot: Snapshot) -> list[str]:
         elif there < size:
             found.append(f"{path} has {there} bytes and should have at least {size}")
     return found
-
-
-def state_problems(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> dict[OperatorID, str]:
-    """Per operator whose keyed state cannot become what the job declares: why, and the way out. Reads headers of state
-    files."""
-    drop_columns = Configuration(job_graph.configuration).get_option(DROP_STATE_COLUMNS)
-    declared = {node.operator_id: node for vertex in job_graph.vertices for node in vertex.operators}
-    found: dict[OperatorID, str] = {}
-    for operator in snapshot.metadata.operators:
-        node = declared.get(operator.operator_id)
-        if node is None or not node.state_schema:
-            continue
-        schema = pa.ipc.read_schema(pa.py_buffer(node.state_schema))
-        problems: dict[str, None] = {}
-        for header in _distinct_headers(storages, operator):
-            keys = [field for field in schema if column_role(field) == KEY_COLUMN]
-            states = pa.schema([field for field in schema if column_role(field) == STATE_COLUMN])
-            unlike = key_problem(header.key_fields, keys) if keys else ""
-            problems.update(dict.fromkeys([unlike] if unlike else []))
-            written = pa.schema(header.state_fields)
-            problems.update(dict.fromkeys(schema_problems(written, states, drop_columns=drop_columns)))
-        if problems:
-            found[operator.operator_id] = f"operator {node.uid!r}: {'; '.join(problems)}"
-    return found
-
-
-def _distinct_headers(storages: StateStorages, operator: OperatorState) -> list[KeyedStateHeader]:
-    """Subtasks may hold different states, if not all of them had rows of every input."""
-    found: dict[bytes, KeyedStateHeader] = {}
-    for subtask in operator.subtasks.values():
-        for part in subtask.managed_keyed:
-            header = read_header(lambda offset, size, part=part: read_blob_range(storages, part.handle, offset, size))  # type: ignore[misc]
-            found.setdefault(bytes(header.schema.serialize()), header)
-    return list(found.values())
-
-
-def check_restorable(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> None:
-    """Raise NoSnapshot when the job cannot start from it; names the operator, for its state the column, and the way
-    out."""
-    verdict = assign_states(
-        snapshot.metadata.operators,
-        job_graph.vertices,
-        job_graph.edges,
-        allow_non_restored_state=job_graph.savepoint_restore.allow_non_restored_state,
-    )
-    if isinstance(verdict, AssignmentRefused):
-        raise NoSnapshot(f"cannot start from {snapshot.location}: {verdict.detail}")
-    missing = damaged_files(storages, snapshot)
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise NoSnapshot(
-            f"cannot start from {snapshot.location}: {missing[0]}{more}; copy the snapshot again, or start from another one"
-        )
-    try:
-        problems = state_problems(storages, snapshot, job_graph)
-    except StateError as error:
-        raise NoSnapshot(f"cannot start from {snapshot.location}: {error}") from error
-    if problems:
-        raise NoSnapshot(f"cannot start from {snapshot.location}: {'; '.join(problems.values())}")
 
 
 def dispose_savepoint(storages: StateStorages, path: str) -> DisposedSavepoint:

@@ -42,3 +42,12 @@ class ConnectorError(SnaplineError):
     Traceback (most recent call last):
     snapline.dataflow.errors.ConnectorError: ParquetSource: no path given
     """
+
+
+class StateError(SnaplineError):
+    """State cannot be declared, used or restored as asked.
+
+    >>> sl.ValueStateDescriptor("total")
+    Traceback (most recent call last):
+    snapline.dataflow.errors.StateError: ...
+    """

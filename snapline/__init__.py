@@ -110,7 +110,6 @@ if TYPE_CHECKING:
         ReducingState,
         ReducingStateDescriptor,
         StateDescriptor,
-        StateError,
         ValueState,
         ValueStateDescriptor,
         register_serializer,
@@ -140,7 +139,7 @@ if TYPE_CHECKING:
         WindowAssigner,
     )
     from snapline.dataflow.config import ConfigurationError
-    from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError, SnaplineError
+    from snapline.dataflow.errors import ConnectorError, InvalidArgument, JobDefinitionError, SnaplineError, StateError
     from snapline.dataflow.snapshot.state_evolution import with_default
     from snapline.embed import PartitionProgress, Resumable, ResumableError, ResumableFunction, resumable
     from snapline.environment import StreamExecutionEnvironment
@@ -327,7 +326,7 @@ _PLACES = {
     "snapline.dataflow.api.process_function": "ProcessFunction",
     "snapline.dataflow.api.state": """
         AggregateFunction AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState
-        MapStateDescriptor NamedSerializer ReducingState ReducingStateDescriptor StateDescriptor StateError
+        MapStateDescriptor NamedSerializer ReducingState ReducingStateDescriptor StateDescriptor
         ValueState ValueStateDescriptor register_serializer
     """,
     "snapline.dataflow.api.state_ttl": "StateTtlConfig TtlError TtlUpdate",
@@ -347,7 +346,7 @@ _PLACES = {
     "snapline.dataflow.api.accumulators": "DoubleCounter Histogram LongCounter",
     "snapline.dataflow.api.user_metrics": "BucketHistogram Counter Gauge MetricGroup",
     "snapline.dataflow.config": "ConfigurationError",
-    "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError",
+    "snapline.dataflow.errors": "ConnectorError InvalidArgument JobDefinitionError SnaplineError StateError",
     "snapline.dataflow.snapshot.state_evolution": "with_default",
     "snapline.embed": "PartitionProgress Resumable ResumableError ResumableFunction resumable",
     "snapline.environment": "StreamExecutionEnvironment",

@@ -19,9 +19,10 @@ from snapline.coordinator.checkpoint.restore.state_assignment import (
     has_state,
     plan_restore,
 )
-from snapline.coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot, state_problems
-from snapline.dataflow.api.state import StateError, descriptor_of
-from snapline.dataflow.errors import SnaplineError
+from snapline.coordinator.restorable import state_problems
+from snapline.coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot
+from snapline.dataflow.api.state import descriptor_of
+from snapline.dataflow.errors import SnaplineError, StateError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import OperatorID

@@ -19,21 +19,12 @@ import pyarrow as pa
 from snapline.dataflow.api.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
 from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.columnar.column_types import kept_type
-from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.errors import StateError
 
 KIND_METADATA = b"snapline.state.kind"
 SERIALIZER_METADATA = b"snapline.state.serializer"
 MIGRATED_METADATA = b"snapline.state.migrated"
 """Only in what a job declares: the descriptor brings a function that turns older values into its own."""
-
-
-class StateError(SnaplineError):
-    """State cannot be declared, used or restored as asked.
-
-    >>> sl.ValueStateDescriptor("total")
-    Traceback (most recent call last):
-    snapline.dataflow.api.state.StateError: ...
-    """
 
 
 class StateKind(Enum):

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.digest_sizes import CHUNK_BYTES, DIGEST_BYTES, digests_size
 
 

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.dataflow.api.state import MIGRATED_METADATA, StateDescriptor, StateError, StateKind, descriptor_of
+from snapline.dataflow.api.state import MIGRATED_METADATA, StateDescriptor, StateKind, descriptor_of
 from snapline.dataflow.api.state_ttl import TOUCHED_FIELD, VALUE_FIELD
 from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.errors import StateError
 
 DEFAULT_METADATA = b"snapline.default"
 """The metadata key of a field that says what older state has in this column, as text."""

@@ -31,9 +31,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from snapline.dataflow.api.state import StateDescriptor, StateError, StateKind, descriptor_of
+from snapline.dataflow.api.state import StateDescriptor, StateKind, descriptor_of
 from snapline.dataflow.columnar.message_buffer import MessageBuffer
 from snapline.dataflow.columnar.validated import DAMAGE, check_names, validated
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import EMPTY_KEY_GROUP_RANGE, KeyGroupRange
 
 MAGIC = b"SNAPKEYS"

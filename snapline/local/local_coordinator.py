@@ -40,8 +40,9 @@ from snapline.coordinator.jobmaster.operations import Answer, JobOperation, Oper
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker
 from snapline.coordinator.resource.events import ResourceManagerStarted
 from snapline.coordinator.resource.resource_manager import ResourceManager, ResourceManagerSettings
+from snapline.coordinator.restorable import check_restorable
 from snapline.coordinator.rpc import views
-from snapline.coordinator.snapshots import check_restorable, read_snapshot
+from snapline.coordinator.snapshots import read_snapshot
 from snapline.dataflow.api.master_hooks import create_hooks
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from snapline.dataflow.errors import JobDefinitionError

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.kernel import I64, I32s, RO_I32s, kernel
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.index.slots import Slots, grown
 
 _NO_SLOTS: Slots = np.zeros(0, np.int32)

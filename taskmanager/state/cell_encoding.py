@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import (
     BoolArray,
     BytesArray,
@@ -43,6 +42,7 @@ from snapline.dataflow.columnar.kernel import (
     load_u64,
     store_u64,
 )
+from snapline.dataflow.errors import StateError
 
 _Piece = tuple[Int64Array | int, BytesArray]
 """How many bytes of the array belong to each row, one row after the other; one number if it is the same for all."""

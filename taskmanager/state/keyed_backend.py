@@ -22,12 +22,12 @@ from snapline.dataflow.api.state import (
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
     StateDescriptor,
-    StateError,
     StateKind,
     ValueStateDescriptor,
     descriptor_of,
 )
 from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_evolution import convert, evolution_of, key_problem
 from snapline.dataflow.snapshot.state_format import (

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import ListStateDescriptor, StateError
+from snapline.dataflow.api.state import ListStateDescriptor
 from snapline.dataflow.api.state_ttl import VALUE_FIELD
 from snapline.dataflow.columnar.arrow_columns import BoolArray, bitmap_of
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains

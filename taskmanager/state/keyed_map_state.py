@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import MapStateDescriptor, StateError
+from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.columnar.arrow_columns import BoolArray, bitmap_of
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.gather import gather_array
 from snapline.dataflow.columnar.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
 from snapline.dataflow.columnar.key_hash import hash_columns
 from snapline.dataflow.columnar.large_arrays import empty_array
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
 from snapline.runtime.cores.machine import check

@@ -22,7 +22,6 @@ from snapline.dataflow.api.state import (
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
     StateDescriptor,
-    StateError,
     ValueStateDescriptor,
     serializer_named,
 )
@@ -30,6 +29,7 @@ from snapline.dataflow.api.state_ttl import VALUE_FIELD
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.python_values import array_of
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.aggregate_column import AggregateColumn, Numbers
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn, make_column

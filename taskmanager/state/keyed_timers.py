@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.timer_queue import VOID_NAMESPACE, TimerQueue
 

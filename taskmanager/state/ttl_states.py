@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from snapline.dataflow.api.state import StateDescriptor, StateError, StateKind
+from snapline.dataflow.api.state import StateDescriptor, StateKind
 from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.errors import StateError
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, NumpyColumn, StructColumn

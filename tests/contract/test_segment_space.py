@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.outside.segment_files import SegmentFiles
 from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace, SegmentSpace
 

@@ -29,9 +29,9 @@ from snapline.coordinator.checkpoint.metadata import MetadataError, build_metada
 from snapline.coordinator.checkpoint.statistics.stats_persistence import StatisticsUnreadable, decode_statistics
 from snapline.coordinator.external.external_program import ExternalProgram, JobFound, ProgramIdentity, ProgramSaid
 from snapline.dataflow.api.connector_api import InputStatus
-from snapline.dataflow.api.state import StateError, ValueStateDescriptor
+from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.errors import ConnectorError, SnaplineError
+from snapline.dataflow.errors import ConnectorError, SnaplineError, StateError
 from snapline.dataflow.ids import AllocationID, CheckpointID, JobID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
 from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, read_header, with_role

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.aggregation.aggregate_plan import Shape
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator

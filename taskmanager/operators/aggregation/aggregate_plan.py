@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import check_aggregate_type
-from snapline.dataflow.api.state import RunningAggregateDescriptor, StateError
+from snapline.dataflow.api.state import RunningAggregateDescriptor
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.columnar.arrow_columns import bitmap_of, column_named, fixed_array
 from snapline.dataflow.config import DROP_STATE_COLUMNS
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.state_evolution import widens
 
 Numbers = np.ndarray[Any, Any]

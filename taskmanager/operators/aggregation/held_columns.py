@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import result_type
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, BatchAggregateFunction, Groups, columns_of
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.slots import Slots
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.function_contexts import RuntimeContext
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.aggregation.decimal_totals import DecimalTotal
 from snapline.taskmanager.operators.aggregation.held_columns import (
     HELD_PREFIX,

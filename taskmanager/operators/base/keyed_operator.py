@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
 from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_evolution import key_columns_problem

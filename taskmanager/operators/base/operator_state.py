@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snapline.dataflow.api.function_contexts import OperatorListState
-from snapline.dataflow.api.state import StateError, serializer_named
+from snapline.dataflow.api.state import serializer_named
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot
 

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import OperatorListState
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.state import MapStateDescriptor, StateError, register_serializer
+from snapline.dataflow.api.state import MapStateDescriptor, register_serializer
 from snapline.dataflow.columnar.validated import read_batches
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode

@@ -21,10 +21,10 @@ from snapline.dataflow.api.state import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
-    StateError,
     ValueStateDescriptor,
 )
 from snapline.dataflow.elements import Watermark
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.declared_states import declared_names, declared_states
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader

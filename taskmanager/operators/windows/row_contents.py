@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TimeWindow
 from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.columnar.column_types import kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of

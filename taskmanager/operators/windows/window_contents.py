@@ -19,9 +19,9 @@ import pyarrow as pa
 from snapline.dataflow.api.aggregate_types import WINDOW_TIME
 from snapline.dataflow.api.batch_aggregates import AnyAggregate
 from snapline.dataflow.api.function_contexts import RuntimeContext
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.aggregation.aggregate_plan import (
     Accumulator,
     AggregatePlan,

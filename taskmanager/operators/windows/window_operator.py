@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import WINDOW_TIME, window_time_of
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.state import MapStateDescriptor, StateError
+from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.windows import PaneGeometry
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, I32s, I64s, RO_I32s, RO_I64s, kernel
 from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.windows.entry_maps import FrozenEntryMaps, by_start, entry_maps
 from snapline.taskmanager.operators.windows.window_contents import ContentsState, WindowContents
 from snapline.taskmanager.state.adopted_state import elements_of, reduce_lists

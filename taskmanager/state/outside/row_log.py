@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BytesArray, Int64Array
 from snapline.dataflow.columnar.kernel import (
     I64,
@@ -35,6 +34,7 @@ from snapline.dataflow.columnar.kernel import (
     prefetch_at,
     store_u64,
 )
+from snapline.dataflow.errors import StateError
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.index.slots import Slots, grown
 from snapline.taskmanager.state.outside.segment_space import Segment, SegmentSpace

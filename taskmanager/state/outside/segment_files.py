@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.columnar.arrow_columns import BytesArray
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.outside.segment_space import Segment
 
 SEGMENT_BYTES = 32 << 20

@@ -16,12 +16,12 @@ from snapline.dataflow.api.state import (
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
     StateDescriptor,
-    StateError,
     ValueStateDescriptor,
     descriptor_of,
     register_serializer,
     serializer_named,
 )
+from snapline.dataflow.errors import StateError
 
 DESCRIPTORS: list[StateDescriptor] = [
     ValueStateDescriptor("value", pa.int64()),

@@ -17,10 +17,10 @@ from snapline.dataflow.api.state import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
-    StateError,
     ValueStateDescriptor,
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.state_evolution import (
     Evolution,
     convert,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from snapline.dataflow.api.state import StateError, ValueStateDescriptor
+from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import (
     CountTrigger,
@@ -21,7 +21,7 @@ from snapline.dataflow.api.windows import (
     TumblingProcessingTimeWindows,
 )
 from snapline.dataflow.elements import Watermark
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec, WatermarkSpec
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.failure import RowFailure

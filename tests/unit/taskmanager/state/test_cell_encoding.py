@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.cell_encoding import check_encodable, decode_rows, encode_rows, skip_cells
 
 PAIR = pa.struct([pa.field("n", pa.int16()), pa.field("texts", pa.large_list(pa.string()))])

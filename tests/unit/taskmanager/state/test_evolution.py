@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from snapline.dataflow.api.state import ListStateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec
 from snapline.dataflow.snapshot.state_evolution import with_default
 from snapline.taskmanager.operators.factory import create_operator

@@ -17,11 +17,11 @@ from snapline.dataflow.api.state import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
-    StateError,
     ValueStateDescriptor,
     register_serializer,
 )
 from snapline.dataflow.columnar.key_partition import split_batch
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.taskmanager.state.incremental import EncodablePart
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, StateError
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state import map_cache
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.keyed_timers import KeyedTimers
 from snapline.taskmanager.state.timer_order import DIGITS, SIZE, sort

@@ -16,11 +16,11 @@ from snapline.dataflow.api.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateError,
     ValueStateDescriptor,
     descriptor_of,
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig, TtlError, TtlUpdate
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MeanOf

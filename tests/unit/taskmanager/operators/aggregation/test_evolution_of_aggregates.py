@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import (
     Aggregate,
     CountTrigger,
@@ -18,6 +17,7 @@ from snapline.dataflow.api.windows import (
     TumblingEventTimeWindows,
 )
 from snapline.dataflow.columnar.key_partition import assign_to_key_groups
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec, WindowAggregateSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.operators.base.operator_contract import RestoredState

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 import snapline as sl
 from snapline.dataflow.api.aggregate_types import result_type
 from snapline.dataflow.api.functions import ProcessWindowFunction
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
@@ -24,6 +23,7 @@ from snapline.dataflow.api.windows import (
     WindowAssigner,
 )
 from snapline.dataflow.elements import MAX_WATERMARK_MS
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec, WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.aggregation.running_aggregate import RunningAggregateOperator
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.joins.stream_joins import IntervalJoinOperator

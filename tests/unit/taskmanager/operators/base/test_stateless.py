@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from snapline.dataflow.api.functions import Function
-from snapline.dataflow.api.state import StateError, ValueStateDescriptor, register_serializer
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.api.state import ValueStateDescriptor, register_serializer
+from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import (
     CustomOperatorSpec,
     FilterRowsSpec,

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, WindowJoinSpec
 from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state

@@ -20,10 +20,10 @@ from snapline.dataflow.api.functions import (
     KeyedCoProcessFunction,
     SideOutput,
 )
-from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     IntervalJoinSpec,

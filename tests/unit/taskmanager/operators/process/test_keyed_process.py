@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.functions import KeyedProcessFunction
-from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import Watermark
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.process import keyed_process

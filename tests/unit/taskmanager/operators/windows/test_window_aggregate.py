@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.windows.window_contents import AccumulatorContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator

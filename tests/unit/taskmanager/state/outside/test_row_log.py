@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from snapline.dataflow.api.state import StateError
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.outside.row_log import HEADER_BYTES, RowLog, RowsAt
 from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 

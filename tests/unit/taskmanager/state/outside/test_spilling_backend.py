@@ -12,13 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.api.state import (
-    ListStateDescriptor,
-    RunningAggregateDescriptor,
-    StateError,
-    ValueStateDescriptor,
-)
+from snapline.dataflow.api.state import ListStateDescriptor, RunningAggregateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.state_ttl import StateTtlConfig
+from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.outside.segment_files import SegmentFiles
 from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
