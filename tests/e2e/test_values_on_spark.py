@@ -74,6 +74,7 @@ def test_rows_and_jobs_of_a_program(tmp_path):
     assert done.out == SAID, done.err
 
 
+@pytest.mark.rare
 def test_spark_goes_on_until_the_last_job_of_a_program_has_ended(tmp_path):
     """Two jobs at once share the session that the first has started, and it is not stopped with the first."""
     (tmp_path / "program.py").write_text(TWO_JOBS)

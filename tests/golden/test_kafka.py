@@ -141,6 +141,7 @@ def test_straight_through(kafka, cluster):
     topics.check(topics.rows)
 
 
+@pytest.mark.rare
 def test_with_kills(kafka, tmp_path):
     """TaskManagers that run tasks die by signal 9, three times, each time with rows that are committed and rows that
     are not."""

@@ -89,7 +89,7 @@ def test_a_breakpoint_on_a_cluster_is_one_line_that_says_where_it_works(cluster)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [pytest.param(0, marks=pytest.mark.rare), 1])
 def test_a_killed_task_manager_costs_nothing(tmp_path, which):
     """Kill -9 of the process that runs a subtask of the source, or of the sink, between two checkpoints."""
     with LocalCluster(tmp_path / "cluster", slots=(2, 2)) as cluster:

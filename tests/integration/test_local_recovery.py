@@ -15,7 +15,7 @@ from tests.services.cluster import LocalCluster, files_below, wait_until
 ROWS = 50_000
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", [pytest.param("hashmap", marks=pytest.mark.rare), "rocksdb"])
 def test_a_task_manager_goes_on_from_the_disk_of_the_one_before(tmp_path: Path, backend: str) -> None:
     """Killed with signal 9; the one that survives restores from its own disk. Nothing is read from the storage, each
     row counts once, and nothing is left on the disk when the job has finished."""

@@ -144,7 +144,9 @@ def tasks_started(hosts: Hosts) -> int:
     return sum(hosts.log(host).count('"msg":"task started"') for host in ("t1", "t2"))
 
 
-@pytest.mark.parametrize("one_way", [False, True], ids=["both ways", "one way"])
+@pytest.mark.parametrize(
+    "one_way", [pytest.param(False, id="both ways"), pytest.param(True, id="one way", marks=pytest.mark.rare)]
+)
 def test_a_leader_that_is_cut_off_is_replaced_while_its_tasks_go_on(hosts: Hosts, *, one_way: bool) -> None:
     """Cut off from ZooKeeper and TaskManagers: the other one adopts the tasks; healed, the first stands by."""
     output, rows = hosts.directory / "out", 20_000

@@ -62,6 +62,7 @@ def test_two_task_managers_divide_the_processors_until_one_is_killed(tmp_path):
         )
 
 
+@pytest.mark.rare
 def test_with_the_setting_off_nothing_is_bound(tmp_path):
     """The TaskManagers have tasks, and may use every processor."""
     with LocalCluster(tmp_path, slots=(1, 1), settings={"taskmanager.processor-share": "false"}) as cluster:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.services.cluster import LocalCluster
 
 CONNECTIONS = 150
-CALLS = 40
+CALLS = 12
 
 
 def test_calls_of_others_are_answered_meanwhile(tmp_path: Path) -> None:

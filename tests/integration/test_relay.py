@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from snapline.connectors.builtin.generator import MULTIPLIER, VALUES
 from snapline.dataflow.wire.messages import JobStatus
@@ -52,6 +53,7 @@ def test_a_relay_that_is_killed_is_a_lost_connection_and_nothing_else(tmp_path: 
     assert values_summed(output) == values_generated()
 
 
+@pytest.mark.rare
 def test_a_relay_that_hangs_is_given_its_time_and_done_without(tmp_path: Path) -> None:
     """It takes connections and opens no stream: TaskManagers dial directly and say so, however little patience they
     have with a coordinator."""

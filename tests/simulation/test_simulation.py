@@ -13,9 +13,12 @@ from tests.simulation.simulation import run_seed
 
 OTHERS = range(10_000, 10_015)
 TRIED_PER_CANARY = 40
+LONG = frozenset(("111408", "171", "7906", "80766", "9100071", "9301474"))
+"""Of the runs that are kept, those that take seconds: together as long as all others."""
+KEPT = [pytest.param(path, id=path.stem, marks=[pytest.mark.rare] * (path.stem in LONG)) for path in kept_runs()]
 
 
-@pytest.mark.parametrize("path", kept_runs(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KEPT)
 def test_runs_that_found_bugs_find_none_any_more(path: Path) -> None:
     """Each of them found a defect, of the product unless its file says otherwise."""
     options = read_run(path)

@@ -56,8 +56,15 @@ def assert_all_committed_and_nothing_left(job: SinkJob) -> None:
     assert not (job.directory / "_staging").exists()
 
 
-@pytest.mark.parametrize("parallelism_after", [1, 2, 3])
-@pytest.mark.parametrize("roll_bytes", [1, 1 << 30])
+@pytest.mark.parametrize(
+    ("roll_bytes", "parallelism_after"),
+    [
+        (1, 1),
+        (1, 3),
+        (1 << 30, 2),
+        *(pytest.param(*each, marks=pytest.mark.rare) for each in [(1, 2), (1 << 30, 1), (1 << 30, 3)]),
+    ],
+)
 def test_a_death_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism_after: int, roll_bytes: int
 ) -> None:
@@ -73,7 +80,7 @@ def test_a_death_at_every_step(
     assert death_at > 60, "the story got shorter than the test believes"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_random_lives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Random writes, checkpoints, lost notifications, aborts, deaths (also while recovering) and rescales."""

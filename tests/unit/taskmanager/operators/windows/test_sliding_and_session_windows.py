@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from snapline.dataflow.api.function_contexts import Row, WindowContext
 from snapline.dataflow.api.functions import ProcessWindowFunction
-from snapline.dataflow.api.state import StateError
 from snapline.dataflow.api.windows import (
     Aggregate,
     CountTrigger,
@@ -25,6 +24,7 @@ from snapline.dataflow.api.windows import (
     TumblingProcessingTimeWindows,
 )
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.windows import pane_windows
 from snapline.taskmanager.operators.windows.row_contents import RowContents
@@ -312,6 +312,7 @@ def chosen_by_hand(by: RowsBy) -> Any:
     return choose
 
 
+@settings(max_examples=40)
 @given(
     steps(rows=6),
     st.sampled_from([TumblingEventTimeWindows(10), SlidingEventTimeWindows(20, 5), EventTimeSessionWindows(9)]),
