@@ -99,7 +99,7 @@ test-floors: setup data ## The heart of the suite on the lowest versions that py
 lint: lint-all-but-types types ## ruff, mypy, and names that nothing uses
 
 types: setup
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 lint-all-but-types: setup
 	$(BIN)/ruff check $(SOURCES)

@@ -16,7 +16,7 @@ from tests.services import kafka as services
 from tests.services.cluster import LocalCluster, wait_until
 from tests.services.kafka import Kafka
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.rare, pytest.mark.timeout(600)]
 SCHEMA = pa.schema([("n", pa.int64())])
 FILES, ROWS, MESSAGES, PARTITIONS = 8, 400, 300, 3
 PATIENCE = 200

@@ -101,6 +101,7 @@ def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
     assert_exactly_once(output, rows)
 
 
+@pytest.mark.rare
 def test_behind_a_relay_the_tasks_go_on_as_well(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> None:
     """The leader is killed: the relay lives and carries the same TaskManagers to the next one, which adopts the job."""
     output, rows, gate = tmp_path / "out", 10_000, tmp_path / "gate"

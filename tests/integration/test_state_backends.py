@@ -30,7 +30,9 @@ def start(cluster, output, name, backend, directory, *arguments, restore=""):
     return cluster.submit(environment, name)
 
 
-@pytest.mark.parametrize(("first", "second"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("rocksdb", "hashmap"), pytest.param("hashmap", "rocksdb", marks=pytest.mark.rare)]
+)
 def test_a_savepoint_goes_from_one_backend_to_the_other(cluster, tmp_path, first, second):
     """With room for a few of the keys; incremental checkpoints, a task that fails over, another parallelism: each row
     counts once, and no file has a name."""

@@ -41,7 +41,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(1, 3), st.integers(0, 1), MEMORY, MEMORY)
 def test_a_chain_restores_what_was_there(
     steps: list[Any], new: int, unswept: int, memory: int | None, memory_after: int | None
