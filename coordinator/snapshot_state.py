@@ -203,9 +203,7 @@ def _subtask(index: int, state: OperatorSubtaskState) -> pb.SubtaskStateOverview
 
 
 def _read_header(storages: StateStorages, part: KeyedStateHandle, snapshot: Snapshot) -> KeyedStateHeader:
-    from snapline.dataflow.snapshot.state_format import (
-        read_header,
-    )  # Arrow, which a coordinator does without until then
+    from snapline.dataflow.snapshot.state_format import read_header  # which loads Arrow
 
     try:
         return read_header(lambda offset, size: read_blob_range(storages, part.handle, offset, size))
