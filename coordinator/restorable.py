@@ -1,7 +1,7 @@
-"""Whether a job can start from a snapshot: each operator has its state, and that can become what the job
-declares.
+"""Whether a job can start from a snapshot: all state has an operator, its files are there, and what they hold can
+become what the job declares.
 
-Loads Arrow, which a coordinator needs for nothing else: import this module where a job starts from a snapshot.
+Loads Arrow, which a coordinator does without as long as it can: import this module where a job starts from a snapshot.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, assign_states
-from snapline.coordinator.snapshots import NoSnapshot, Snapshot, damaged_files, read_blob_range
+from snapline.coordinator.snapshots import NoSnapshot, Snapshot, damaged_files, read_state_header
 from snapline.dataflow.config import DROP_STATE_COLUMNS, Configuration
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.handles import OperatorState
 from snapline.dataflow.snapshot.state_evolution import key_problem, schema_problems
-from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role, read_header
+from snapline.dataflow.snapshot.state_format import KEY_COLUMN, STATE_COLUMN, KeyedStateHeader, column_role
 from snapline.runtime.storage.state_storages import StateStorages
 
 
@@ -49,7 +49,7 @@ def _distinct_headers(storages: StateStorages, operator: OperatorState) -> list[
     found: dict[bytes, KeyedStateHeader] = {}
     for subtask in operator.subtasks.values():
         for part in subtask.managed_keyed:
-            header = read_header(lambda offset, size, part=part: read_blob_range(storages, part.handle, offset, size))  # type: ignore[misc]
+            header = read_state_header(storages, part)
             found.setdefault(bytes(header.schema.serialize()), header)
     return list(found.values())
 

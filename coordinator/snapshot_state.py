@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from snapline.coordinator.io import IoLane
-from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_blob_range, read_snapshot
+from snapline.coordinator.snapshots import NoSnapshot, Snapshot, read_snapshot, read_state_header
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
@@ -203,10 +203,8 @@ def _subtask(index: int, state: OperatorSubtaskState) -> pb.SubtaskStateOverview
 
 
 def _read_header(storages: StateStorages, part: KeyedStateHandle, snapshot: Snapshot) -> KeyedStateHeader:
-    from snapline.dataflow.snapshot.state_format import read_header  # which loads Arrow
-
     try:
-        return read_header(lambda offset, size: read_blob_range(storages, part.handle, offset, size))
+        return read_state_header(storages, part)
     except SnaplineError as error:
         raise NoSnapshot(f"a state file of {snapshot.location} cannot be read: {error}") from error
 

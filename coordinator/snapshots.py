@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from snapline.coordinator.checkpoint.abandoned_files import root_of_adopted
@@ -28,6 +29,7 @@ from snapline.dataflow.snapshot.digests import CheckedRanges, check_chunks, dige
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
+    KeyedStateHandle,
     OperatorStateEntry,
     OperatorStateHandle,
     SegmentStateHandle,
@@ -37,6 +39,9 @@ from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
+
+if TYPE_CHECKING:
+    from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 
 READ_BYTES = 8 * CHUNK_BYTES
 """A snapshot that is adopted is read in parts of this size."""
@@ -201,6 +206,14 @@ def read_blob_range(storages: StateStorages, handle: StreamStateHandle, offset: 
 
     length = min(size, handle.size - offset)
     return CheckedRanges(fetch, handle.size).read_range(offset, length) if handle.digests else fetch(offset, length)
+
+
+def read_state_header(storages: StateStorages, part: KeyedStateHandle) -> KeyedStateHeader:
+    """The header of a file of keyed state of a snapshot that was read here. Raises StateError, StorageError or
+    ChangedState."""
+    from snapline.dataflow.snapshot.state_format import read_header  # which loads Arrow
+
+    return read_header(lambda offset, size: read_blob_range(storages, part.handle, offset, size))
 
 
 def read_elements(

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from snapline.moved_names import MOVED_NAMES, name_moved, tell_where_former_rooms_are
 from snapline.runtime import version
 
-# gRPC reads this when it is imported, which is after this module wherever Snapline uses it. With its fork handlers a
+# gRPC reads these when it is imported, which is after this module wherever Snapline uses it. With its fork handlers a
 # child that is forked beside open channels starts gRPC's threads again, and dies of them now and then before it becomes
-# another program, such as the Java that PySpark starts.
+# another program, such as the Java that PySpark starts. Early versions of gRPC write a line at level INFO for each
+# connection that ends, into the console of the user.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 if TYPE_CHECKING:
     from snapline.aggregates import (

@@ -20,14 +20,14 @@ from snapline.coordinator.checkpoint.restore.state_assignment import (
     plan_restore,
 )
 from snapline.coordinator.restorable import state_problems
-from snapline.coordinator.snapshots import Snapshot, damaged_files, read_blob_range, read_snapshot
+from snapline.coordinator.snapshots import Snapshot, damaged_files, read_snapshot, read_state_header
 from snapline.dataflow.api.state import descriptor_of
 from snapline.dataflow.errors import SnaplineError, StateError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import OperatorID
-from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
-from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header
+from snapline.dataflow.snapshot.handles import OperatorState, OperatorSubtaskState
+from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.engine_state import engine_state_problems
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -226,7 +226,7 @@ def _keyed_states(storages: StateStorages, subtasks: Iterable[OperatorSubtaskSta
     headers: list[KeyedStateHeader] = []
     try:
         for state in subtasks:
-            headers += [_header(storages, part) for part in state.managed_keyed]
+            headers += [read_state_header(storages, part) for part in state.managed_keyed]
     except SnaplineError as error:
         yield StateSummary(f"cannot be read: {error}", "keyed", 0)
         return
@@ -241,10 +241,6 @@ def _keyed_states(storages: StateStorages, subtasks: Iterable[OperatorSubtaskSta
             if field.name not in shown:
                 shown.add(field.name)
                 yield StateSummary(field.name, "timers", keys)
-
-
-def _header(storages: StateStorages, part: KeyedStateHandle) -> KeyedStateHeader:
-    return read_header(lambda offset, size: read_blob_range(storages, part.handle, offset, size))
 
 
 def _kind_of(field: Any) -> str:

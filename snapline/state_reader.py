@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_elements, read_snapshot
+from snapline.coordinator.snapshots import Snapshot, read_blob_range, read_elements, read_snapshot, read_state_header
 from snapline.dataflow.api.state import descriptor_of
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.key_partition import assign_to_key_groups
@@ -30,7 +30,6 @@ from snapline.dataflow.snapshot.state_format import (
     KeyedStateHeader,
     column_role,
     decode_keyed_state,
-    read_header,
 )
 from snapline.runtime.settings import default_layers, resolve
 from snapline.runtime.storage.object_storage import open_storage
@@ -220,10 +219,11 @@ class StateReader:
 
     def _files(self, operator: OperatorState) -> list[list[_File]]:
         """The files of each subtask, oldest first."""
-        return [[_File(part, self._header(part)) for part in parts] for parts in _keyed(operator) if parts]
-
-    def _header(self, part: KeyedStateHandle) -> KeyedStateHeader:
-        return read_header(lambda offset, size: read_blob_range(self._storages, part.handle, offset, size))
+        return [
+            [_File(part, read_state_header(self._storages, part)) for part in parts]
+            for parts in _keyed(operator)
+            if parts
+        ]
 
     def _table(self, operator: OperatorState, files: Sequence[_File]) -> KeyedTable:
         fields: dict[str, StateColumn] = {}

@@ -36,11 +36,12 @@ def read(rows: Any, text: bytes, batch_rows: int) -> Iterator[Any]:
         yield [row for more in rest for row in more.rows.to_pylist()]
 
 
+@pytest.mark.parametrize("texts", [40, pytest.param(120, marks=pytest.mark.rare)])
 @pytest.mark.parametrize(("rows", "lines"), [(CsvFormat(SCHEMA), CSV), (JsonFormat(SCHEMA), JSON)], ids=["csv", "json"])
-def test_lines_read_together_are_what_they_are_one_by_one(rows: Any, lines: tuple[bytes, ...]) -> None:
+def test_lines_read_together_are_what_they_are_one_by_one(rows: Any, lines: tuple[bytes, ...], texts: int) -> None:
     """Good rows, bad lines with their numbers, and positions, in blocks and batches of any size."""
     draw = random.Random(7)
-    for _ in range(40):
+    for _ in range(texts):
         text, batch_rows = some_text(draw, lines), draw.choice([1, 3, 100])
         with patch.object(file_reading, "BLOCK_BYTES", draw.choice([5, 64, 1 << 20])):
             together = list(read(rows, text, batch_rows))

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.connectors.parquet.sink_job import Death, Fate, SinkJob
@@ -80,10 +80,19 @@ def test_a_death_at_every_step(
     assert death_at > 60, "the story got shorter than the test believes"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32))
-def test_random_lives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+@pytest.mark.parametrize("lives", [60, pytest.param(150, marks=pytest.mark.rare)])
+def test_random_lives(tmp_path_factory: pytest.TempPathFactory, lives: int) -> None:
     """Random writes, checkpoints, lost notifications, aborts, deaths (also while recovering) and rescales."""
+
+    @settings(max_examples=lives, deadline=None)
+    @given(seed=st.integers(0, 2**32))
+    def live(seed: int) -> None:
+        live_at_random(tmp_path_factory, seed)
+
+    live()
+
+
+def live_at_random(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     choose = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         job = SinkJob(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,12 +42,14 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(STEPS, st.integers(1, 3), st.integers(0, 1), MEMORY, MEMORY)
-def test_a_chain_restores_what_was_there(
-    steps: list[Any], new: int, unswept: int, memory: int | None, memory_after: int | None
-) -> None:
+@pytest.mark.parametrize("chains", [60, pytest.param(120, marks=pytest.mark.rare)])
+def test_a_chain_restores_what_was_there(chains: int) -> None:
     """The last snapshot that completed holds all keys as they were; removed ones do not come back."""
+    drawn = given(STEPS, st.integers(1, 3), st.integers(0, 1), MEMORY, MEMORY)(restore_a_chain)
+    settings(max_examples=chains, deadline=None)(drawn)()
+
+
+def restore_a_chain(steps: list[Any], new: int, unswept: int, memory: int | None, memory_after: int | None) -> None:
     subject, states = Subject(memory_bytes=memory), {}  # type: ignore[var-annotated]
     subject.claim()
     chain = subject.backend.incremental_snapshots("op-1")

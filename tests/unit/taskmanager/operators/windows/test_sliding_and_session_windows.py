@@ -312,17 +312,19 @@ def chosen_by_hand(by: RowsBy) -> Any:
     return choose
 
 
-@settings(max_examples=40)
-@given(
-    steps(rows=6),
-    st.sampled_from([TumblingEventTimeWindows(10), SlidingEventTimeWindows(20, 5), EventTimeSessionWindows(9)]),
-    st.builds(RowsBy, st.just("v"), st.booleans(), st.sampled_from(["first", "last", "all"])),
-    st.sampled_from([0, 12]),
-)
-def test_windows_that_keep_the_best_rows_emit_what_all_their_rows_would_give(
-    story: list, assigner: Any, by: RowsBy, lateness_ms: int
-) -> None:
+@pytest.mark.parametrize("stories", [40, pytest.param(100, marks=pytest.mark.rare)])
+def test_windows_that_keep_the_best_rows_emit_what_all_their_rows_would_give(stories: int) -> None:
     """Through snapshots, rescales and late rows: the same rows as a function that is handed everything."""
+    drawn = given(
+        steps(rows=6),
+        st.sampled_from([TumblingEventTimeWindows(10), SlidingEventTimeWindows(20, 5), EventTimeSessionWindows(9)]),
+        st.builds(RowsBy, st.just("v"), st.booleans(), st.sampled_from(["first", "last", "all"])),
+        st.sampled_from([0, 12]),
+    )(tell_of_best_rows)
+    settings(max_examples=stories)(drawn)()
+
+
+def tell_of_best_rows(story: list, assigner: Any, by: RowsBy, lateness_ms: int) -> None:
     story = [
         (0, [{**row, "v": (row["v"] or 0) % 3} for row in step[1]]) if isinstance(step, tuple) else step
         for step in story
