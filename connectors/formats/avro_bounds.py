@@ -183,8 +183,7 @@ def _decompressed(codec: str, data: bytes, size: int) -> bytes:
 
 def _zstandard(data: bytes) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        plain: bytes = stream.read(BLOCK_BYTES_MAX + 1)
-        return plain
+        return bytes(stream.read_buffer(BLOCK_BYTES_MAX + 1))
 
 
 _CODECS: Mapping[str, Any] = {

@@ -82,7 +82,8 @@ class HadoopStorage:
     def get_range(self, path: str, offset: int, size: int) -> bytes:
         source = self._resolve(path)
         with self._failures("read", source), self._filesystem.open_input_file(source) as file:
-            data = bytes(file.read_at(size, offset)) if size else b""
+            file.seek(offset)
+            data = bytes(file.read_buffer(size))  # `read_at` would keep the memory of what it could not read for good
         if len(data) < size:
             raise StorageError(f"{source} is shorter than expected: {offset + size} bytes wanted")
         return data
