@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -18,10 +19,12 @@ import pyarrow as pa
 
 from snapline.connectors.delta.delta_sink import file_options, partition_text
 from snapline.connectors.delta.delta_table import columns_of, failures, library, open_table, unusable
-from snapline.connectors.files.filesystems import Location, PathLike, absolute, locate
+from snapline.connectors.files.filesystems import Location, PathLike, absolute, first_line, locate
 from snapline.connectors.tables.table_discovery import milliseconds
 from snapline.connectors.tables.table_source import BATCH_ROWS, DISCOVERY_INTERVAL_MS, TableSource
 from snapline.dataflow.errors import ConnectorError
+
+SPACE = re.compile(r"\s*")
 
 
 class DeltaSource(TableSource):
@@ -153,7 +156,15 @@ class DeltaVersions:
         return following if following <= self._newest else None
 
     def files(self, version: int, *, whole: bool) -> Sequence[dict[str, Any]]:
-        return self._all_files(version) if whole else self._added_files(version)
+        if whole:
+            return self._all_files(version)
+        try:
+            return self._added_files(version)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise ConnectorError(
+                f"{self._source.described}: what the table's log says of version {version} makes no sense ({type(error).__name__}: "
+                f"{first_line(error)}); put the file back as it was, or start behind it with starting_version={version + 1}"
+            ) from error
 
     def _all_files(self, version: int) -> list[dict[str, Any]]:
         deltalake, source = library(), self._source
@@ -177,7 +188,7 @@ class DeltaVersions:
     def _added_files(self, version: int) -> list[dict[str, Any]]:
         source = self._source
         actions = self._actions(version)
-        committed_ms = next((a["commitInfo"].get("timestamp") for a in actions if "commitInfo" in a), None)
+        committed_ms = next((int(a["commitInfo"].get("timestamp") or 0) for a in actions if "commitInfo" in a), None)
         for action in actions:
             if "metaData" in action:
                 self._require_columns(action["metaData"]["schemaString"], version)
@@ -195,7 +206,9 @@ class DeltaVersions:
             if add.get("deletionVector"):
                 raise self._has_deletion_vectors(version)
             path = unquote(add["path"])
-            values = {name: text or None for name, text in add.get("partitionValues", {}).items()}
+            values = {name: text or None for name, text in (add.get("partitionValues") or {}).items()}
+            if not all(text is None or isinstance(text, str) for text in values.values()):
+                raise TypeError(f"partitionValues {values} are no texts")
             files.append(
                 {"path": path, "bytes": int(add["size"]), "values": values, "committed_ms": committed_ms, "of": number}
             )
@@ -207,7 +220,7 @@ class DeltaVersions:
         location = source.location_of(f"_delta_log/{version:020d}.json")
         try:
             with location.filesystem.open_input_file(location.path) as stream:
-                return [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+                return _actions_of(str(stream.read_buffer(), "utf-8"))
         except FileNotFoundError as error:
             raise ConnectorError(
                 f"{source.described}: version {version} is gone from the table's log, which is cleaned up "
@@ -244,3 +257,13 @@ class DeltaVersions:
             raise unusable(self._source.path, error) from error
         later = [int(one["version"]) for one in found if int(one.get("timestamp", 0)) >= at_ms]
         return min(later, default=self._newest + 1)
+
+
+def _actions_of(text: str) -> list[dict[str, Any]]:
+    """The actions of a version, each a value of JSON: most writers begin a line for each, and the library does not ask
+    for it. What is null is as good as not there."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while (begin := SPACE.match(text, at)) and (at := begin.end()) < len(text):
+        action, at = decoder.raw_decode(text, at)
+        found.append({name: said for name, said in action.items() if said is not None})
+    return found

@@ -9,6 +9,7 @@ ConfluentRegistryAvroDeserializationSchema.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import urllib.parse
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import check_schema
 from snapline.dataflow.errors import ConnectorError
@@ -24,6 +26,7 @@ from snapline.dataflow.errors import ConnectorError
 MAGIC = 0
 HEADER_BYTES = 5
 TIMEOUT_SECONDS = 10.0
+MAX_ANSWER_BYTES = 16 << 20
 NOT_FOUND = 404
 
 
@@ -56,11 +59,13 @@ class ConfluentAvroFormat(AvroFormat):
         self._login = base64.b64encode(login.encode()).decode() if parts.username else ""
         self._subject = subject
         self._writers: dict[int, Any] = {}
+        self._unusable: dict[int, str] = {}
+        """What is wrong with a schema of the registry, so that it is asked for once."""
         self._own_id: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was asked for."""
-        return {**super().__getstate__(), "_writers": {}, "_own_id": None}
+        return {**super().__getstate__(), "_writers": {}, "_unusable": {}, "_own_id": None}
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         """Decode each value with the schema that it was written with, and resolve it to the job's.
@@ -99,27 +104,32 @@ class ConfluentAvroFormat(AvroFormat):
                     "ConfluentAvroFormat: to write, say subject=, under which the schema is registered"
                 )
             where = f"/subjects/{urllib.parse.quote(self._subject, safe='')}/versions"
-            self._own_id = int(self._ask(where, {"schema": json.dumps(self.avro_schema)})["id"])
+            own_id = self._ask(where, {"schema": json.dumps(self.avro_schema)}).get("id")
+            if not isinstance(own_id, int) or not 0 <= own_id < 1 << 32:
+                raise ConnectorError(f"the schema registry at {self._registry} gives {own_id!r} for an id of a schema")
+            self._own_id = own_id
         header = bytes([MAGIC]) + self._own_id.to_bytes(4, "big")
         return [None if value is None else header + value for value in super().encode(batch)]
 
     def _writer(self, schema_id: int) -> Any:
         """The schema that a value was written with."""
+        if schema_id in self._unusable:
+            raise ValueError(self._unusable[schema_id])
         if schema_id not in self._writers:
-            import fastavro
-
             answer = self._ask(f"/schemas/ids/{schema_id}")
             if answer is None:
                 raise UnknownSchema(f"schema id {schema_id} is unknown to the registry at {self._registry}")
-            if answer.get("schemaType", "AVRO") != "AVRO":
-                raise ValueError(f"schema id {schema_id} is of {answer['schemaType']}, not of Avro")
-            parsed = fastavro.parse_schema(json.loads(answer["schema"]))
-            check_schema(parsed)
-            self._writers[schema_id] = parsed
+            try:
+                self._writers[schema_id] = _schema_of(answer)
+            except (IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+                self._unusable[schema_id] = f"schema id {schema_id} cannot be used ({type(error).__name__}: {error})"
+                raise ValueError(self._unusable[schema_id]) from error
         return self._writers[schema_id]
 
     def _ask(self, path: str, body: Any = None) -> Any:
-        """The answer, or None when there is no such schema. Raises ConnectorError when nobody answers."""
+        """The object that is the answer, or None when there is no such schema. Raises ConnectorError when nobody
+        answers, or with something else."""
+        from http.client import HTTPException
         from urllib.error import HTTPError  # 30 ms, which no other format needs
         from urllib.request import Request, urlopen
 
@@ -131,16 +141,42 @@ class ConfluentAvroFormat(AvroFormat):
             request.add_header("Authorization", f"Basic {self._login}")
         try:
             with urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
-                return json.loads(response.read())
+                answer = json.loads(_bounded(response))
+            if not isinstance(answer, dict):
+                raise ValueError(f"it says {str(answer)[:100]!r}, which is no answer to {path}")  # noqa: TRY004 - as for nonsense
+            return answer
         except HTTPError as error:
-            with error:
+            said = ""
+            with error, contextlib.suppress(HTTPException, OSError):
                 if error.code == NOT_FOUND and body is None:
                     return None
-                said = " ".join(error.read().decode(errors="replace").split())[:200]
+                said = " ".join(error.read(1000).decode(errors="replace").split())[:200]
             raise ConnectorError(
                 f"the schema registry at {self._registry} refuses {path}: {error.code} {said}"
             ) from error
-        except (OSError, ValueError) as error:
+        except (HTTPException, OSError, RecursionError, ValueError) as error:
             raise ConnectorError(
-                f"the schema registry at {self._registry} does not answer ({error}); check its address, and that it runs"
+                f"the schema registry at {self._registry} does not answer ({first_line(error)}); check its address, and that it runs"
             ) from error
+
+
+def _bounded(response: Any) -> bytes:
+    """All that the registry says. Raises ValueError when that is more than any schema takes."""
+    said: bytes = response.read(MAX_ANSWER_BYTES + 1)
+    if len(said) > MAX_ANSWER_BYTES:
+        raise ValueError(f"it says more than {MAX_ANSWER_BYTES} bytes")
+    return said
+
+
+def _schema_of(answer: Mapping[str, Any]) -> Any:
+    """The schema that a registry answers with. Raises many kinds of errors for one that makes no sense."""
+    import fastavro
+
+    if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
+        raise ValueError(f"it is of {kind}, not of Avro")
+    try:
+        parsed = fastavro.parse_schema(json.loads(answer["schema"]))
+    except fastavro.schema.SchemaParseException as error:
+        raise ValueError(str(error)) from error
+    check_schema(parsed)
+    return parsed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,35 @@ def test_what_is_gone(table):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
     with pytest.raises(ConnectorError, match=r"version 1 is gone from the table's log"):
         Job(DeltaSource(table, follow=True, starting_version="latest"), {"at": 0, "files": 0, "done": True}).look()
+
+
+def rewritten(table: Path, change: Callable[[dict[str, Any]], Any]) -> str:
+    """The log of the newest version, whose added files say something else, and nothing about who added them."""
+    lines = (table / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
+    return "\n".join(json.dumps(change(action)) for action in map(json.loads, lines) if "add" in action)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda action: {"add": {**action["add"], "path": 7}}, "TypeError: argument of type 'int'"),
+        (lambda action: {"add": {**action["add"], "partitionValues": {"day": 7}}}, "{'day': 7} are no texts"),
+        (lambda action: {"commitInfo": {"timestamp": "noon"}}, "ValueError: invalid literal for int"),
+    ],
+    ids=["a path", "a value of a partition", "a time"],
+)
+def test_a_log_that_makes_no_sense_is_one_line(table, change, said):
+    """The library takes less notice of a commit than who reads its rows: such a version ended in a traceback."""
+    (table / "_delta_log" / f"{2:020d}.json").write_text(rewritten(table, change))
+    with pytest.raises(ConnectorError, match=f"version 2 makes no sense .*{re.escape(said)}.* starting_version=3"):
+        Job(DeltaSource(table, starting_version=2)).look()
+
+
+def test_actions_need_no_lines_of_their_own(table):
+    """The library reads them behind each other; ours took it for damage. What is null is not there."""
+    with (table / "_delta_log" / f"{2:020d}.json").open("a") as log:
+        log.write('{"remove": null}{"commitInfo": null}')
+    assert [20, 21] == Job(DeltaSource(table, starting_version=2)).numbers()
 
 
 def test_wrong_input(table, tmp_path_factory):

@@ -4,9 +4,11 @@ that is away."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import pickle
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -59,17 +61,24 @@ class Registry(BaseHTTPRequestHandler):
         """Be quiet."""
 
 
+@contextlib.contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """The address of a server that answers so."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def registry():
     handler: Any = type("Registry", (Registry,), {"schemas": [], "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    found = SimpleNamespace(asked=handler.asked, address=f"127.0.0.1:{server.server_port}")
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(handler) as address:
+        yield SimpleNamespace(asked=handler.asked, schemas=handler.schemas, address=address)
 
 
 def form(registry, schema, **options):
@@ -119,3 +128,64 @@ def test_a_registry_that_refuses_or_is_away_fails_the_job(registry):
         form(registry, NEW).encode(pa.RecordBatch.from_pylist([{"n": 1, "s": None}], form(registry, NEW).schema))
     with pytest.raises(ConnectorError, match="registry is no address"):
         ConfluentAvroFormat(NEW, registry="localhost:8081")
+
+
+SCHEMA_DEFAULT = {**NEW, "fields": [{"name": "n", "type": "long", "default": "x"}]}
+UNUSABLE = {
+    "no JSON": ("{", "JSONDecodeError"),
+    "nested without end": ("[" * 100_000, "RecursionError"),
+    "a default of another type": (json.dumps(SCHEMA_DEFAULT), "Default value <x> must match schema type: long"),
+    "a field that is none": (json.dumps({**NEW, "fields": [5]}), "Record field must be a dict"),
+    "a record without a name": (json.dumps({"type": "record", "fields": []}), '"name" is a required field'),
+    "a decimal of nonsense": (json.dumps({"type": "bytes", "logicalType": "decimal", "precision": "x"}), "precision"),
+    "an enum of nothing": (json.dumps({"type": "enum", "name": "e"}), "KeyError: 'symbols'"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_values_of_a_schema_that_cannot_be_used_are_bad_rows(registry, name):
+    """Most of these ended the job in a traceback, again after each restart. The registry is asked once for each."""
+    schema, said = UNUSABLE[name]
+    good = written(registry, NEW, [{"n": 1, "s": None}])[0]
+    schemas, asked = registry.schemas, registry.asked
+    schemas.append(schema)
+    bad = b"\0\0\0\0\2\2"
+
+    decoded, found = form(registry, NEW).decode([bad, good, bad])
+
+    assert [None, 1, None] == decoded.column("n").to_pylist()
+    assert [0, 2] == [row.index for row in found]
+    assert all(row.reason.startswith("schema id 2 cannot be used (") and said in row.reason for row in found)
+    assert 1 == asked.count("/schemas/ids/2")
+
+
+ANSWERS = {
+    "another protocol": b"SSH-2.0-x\r\n\r\n",
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000,
+    "a page": b"HTTP/1.1 200 OK\r\n\r\n<html>",
+    "a list": b"HTTP/1.1 200 OK\r\n\r\n[]",
+    "lists without end": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+    "no chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a refusal that is cut": b"HTTP/1.1 500 no\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "more than any schema": b'HTTP/1.1 200 OK\r\n\r\n{"x": "' + b"x" * (16 << 20) + b'"}',
+    "no id": b"HTTP/1.1 200 OK\r\n\r\n{}",
+    "an id that is none": b'HTTP/1.1 200 OK\r\n\r\n{"id": -1}',
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whatever_a_registry_answers_is_one_line(name):
+    """A proxy's page, another server at its port, or one that means ill: most were a traceback or read whole."""
+
+    class Liar(BaseHTTPRequestHandler):
+        def do_POST(self):
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(ANSWERS[name])
+
+        def log_message(self, *_):
+            """Be quiet."""
+
+    with serving(Liar) as address:
+        kind = ConfluentAvroFormat(NEW, registry=f"http://{address}", subject="s")
+        with pytest.raises(ConnectorError, match=r"^the schema registry at http://127\.0\.0\.1:\d+ [^\n]+$"):
+            kind.encode(pa.RecordBatch.from_pylist([{"n": 1, "s": None}], kind.schema))
