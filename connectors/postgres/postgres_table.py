@@ -82,9 +82,9 @@ def connect(dsn: str) -> Any:
 
 
 def connection_info(dsn: str) -> str:
-    """The dsn with a bound on the time to connect, unless it has one. Raises psycopg's error for one that cannot be
-    read, and ConnectorError for one that would have libpq load a library or write a file: a declared job brings no
-    code, and brings a dsn."""
+    """The dsn with a bound on the time to connect, unless it has one, and texts in UTF-8, however the database keeps
+    them. Raises psycopg's error for one that cannot be read, and ConnectorError for one that would have libpq load a
+    library or write a file: a declared job brings no code, and brings a dsn."""
     conninfo = library().conninfo
     known = conninfo.conninfo_to_dict(dsn)
     if ":" in str(known.get("sslkey", "")):
@@ -95,6 +95,7 @@ def connection_info(dsn: str) -> str:
         if name in known:
             raise ConnectorError(f"dsn= may not have {name}=: {advice}")
     known.setdefault("connect_timeout", CONNECT_SECONDS)
+    known["client_encoding"] = "UTF8"
     return str(conninfo.make_conninfo(**known))
 
 

