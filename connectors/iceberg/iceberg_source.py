@@ -75,6 +75,8 @@ class IcebergSource(TableSource):
         self._named: dict[str, int] = {}
         """Ids of columns by their name, for files that have no ids."""
         self._options: dict[str, str] = {}
+        self._names_by_id: dict[int, str] = {}
+        """What columns, and the parts of records, lists and maps, are called in the table."""
 
     @property
     def described(self) -> str:
@@ -89,6 +91,8 @@ class IcebergSource(TableSource):
 
     def _look_at(self, table: Any) -> None:
         """Take over the columns that are read with their ids, and how the table's files are reached."""
+        from pyiceberg.schema import index_by_id
+
         super()._look_at(table)
         ids = {field.name: field.field_id for field in table.schema().fields}
         self.field_ids = {ids[name]: name for name in self.schema().names}
@@ -97,6 +101,7 @@ class IcebergSource(TableSource):
             name: field.field_id for field in mapping for name in field.names if field.field_id is not None
         }  # fmt: skip
         self._options = data_directory(table)[1]
+        self._names_by_id = {number: field.name for number, field in index_by_id(table.schema()).items()}
 
     def location_of(self, path: str) -> Location:
         """Where a data file lies, by its name in the table, in which nothing is escaped."""
@@ -112,6 +117,23 @@ class IcebergSource(TableSource):
             if number in self.field_ids:
                 names[self.field_ids[number]] = field.name
         return names
+
+    def renamed_inside(self, kind: pa.DataType) -> pa.DataType:
+        """Parts of records are known by their ids, too; one that the table has no more gets a name that it has not."""
+        if pa.types.is_struct(kind):
+            return pa.struct([self._renamed(field) for field in kind])
+        if pa.types.is_list(kind):
+            return pa.list_(self._renamed(kind.value_field))
+        if pa.types.is_large_list(kind):
+            return pa.large_list(self._renamed(kind.value_field))
+        if pa.types.is_map(kind):
+            return pa.map_(self._renamed(kind.key_field), self._renamed(kind.item_field))
+        return kind
+
+    def _renamed(self, field: pa.Field) -> pa.Field:
+        known = (field.metadata or {}).get(FIELD_ID)
+        name = field.name if known is None else self._names_by_id.get(int(known), f"{field.name}#{int(known)}")
+        return field.with_name(name).with_type(self.renamed_inside(field.type))
 
 
 class IcebergVersions:

@@ -64,6 +64,10 @@ class TableSource(Source):
     def names_in_file(self, file: pa.Schema) -> Mapping[str, str]:
         """How columns of the rows are called in a file, as far as it has them."""
 
+    def renamed_inside(self, kind: pa.DataType) -> pa.DataType:
+        """The type of a column in a file, with the names that the table has for the parts of records in it."""
+        return kind
+
     @property
     def bounded(self) -> bool:
         return not self.follow

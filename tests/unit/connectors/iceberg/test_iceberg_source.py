@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from pyiceberg.types import LongType, StringType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import IcebergSource
@@ -143,6 +143,26 @@ def test_columns_that_come_go_and_are_renamed(web):
         update.delete_column("number")
     with pytest.raises(ConnectorError, match="column 'n' of the table, which was int64, is gone"):
         job.look()
+
+
+def test_parts_of_records_are_known_by_their_ids(web):
+    """What a part had before it was renamed was null, and a new part got what a dropped one of its name had held."""
+    inner = pa.struct([("x", pa.int64()), ("z", pa.int64())])
+    columns = pa.schema([("s", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
+    table = load_catalog("default", **web.catalog).create_table("web.records", columns)
+    was = {"x": 1, "z": 2}
+    table.append(pa.table({"s": [was], "l": [[was]], "m": [[("k", was)]]}, columns))
+    for place in (("s",), ("l", "element"), ("m", "value")):
+        with table.update_schema() as update:
+            update.rename_column((*place, "x"), "y").delete_column((*place, "z"))
+        with table.update_schema() as update:
+            update.add_column((*place, "z"), LongType())
+
+    job = Job(IcebergSource("web.records", catalog=web.catalog))
+    job.look()
+
+    is_now = {"y": 1, "z": None}
+    assert [{"s": is_now, "l": [is_now], "m": [("k", is_now)]}] == job.read()
 
 
 def test_what_is_gone(web):
