@@ -7,6 +7,7 @@ by one task; columns are known by their ids, as the table knows them. Mirrors Ic
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Sequence
 from typing import Any
@@ -198,7 +199,7 @@ class IcebergVersions:
         tasks = list(self.table.scan(snapshot_id=version).plan_files())
         if any(task.delete_files for task in tasks):
             raise self._has_deletes(version)
-        return sorted((_said(task.file) for task in tasks), key=lambda file: str(file["path"]))
+        return sorted((self._said(task.file) for task in tasks), key=lambda file: str(file["path"]))
 
     def _added_files(self, version: int) -> list[dict[str, Any]]:
         source, snapshot = self._source, self.table.snapshot_by_id(version)
@@ -221,7 +222,7 @@ class IcebergVersions:
             if manifest.content != 0:
                 raise self._has_deletes(version)
             entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
-            files += [_said(entry.data_file) for entry in entries if entry.snapshot_id in (None, version)]
+            files += [self._said(entry.data_file) for entry in entries if entry.snapshot_id in (None, version)]
         ordered = sorted(files, key=lambda file: str(file["path"]))
         return [{**file, "committed_ms": snapshot.timestamp_ms} for file in ordered]
 
@@ -245,6 +246,17 @@ class IcebergVersions:
                     "job again, or leave the column out of columns="
                 )
 
+    def _said(self, file: Any) -> dict[str, Any]:
+        """What a split says of a file; other programs add files without the columns that their partition has a value
+        of."""
+        schema, names, values = self.table.schema(), self._source.field_ids, {}
+        for field, value in zip(self.table.specs()[file.spec_id].fields, file.partition, strict=True):
+            if str(field.transform) == "identity" and field.source_id in names:
+                with contextlib.suppress(OverflowError):  # years that Python has no dates of
+                    values[names[field.source_id]] = _text(field.transform, schema.find_type(field.source_id), value)
+        return {"path": file.file_path, "bytes": int(file.file_size_in_bytes), "values": values}
 
-def _said(file: Any) -> dict[str, Any]:
-    return {"path": file.file_path, "bytes": int(file.file_size_in_bytes)}
+
+def _text(transform: Any, kind: Any, value: Any) -> str | None:
+    """A partition's value as Arrow reads it; None for null, and for bytes, which have no text."""
+    return None if value is None or isinstance(value, bytes) else str(transform.to_human_string(kind, value))

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -163,6 +166,24 @@ def test_parts_of_records_are_known_by_their_ids(web):
 
     is_now = {"y": 1, "z": None}
     assert [{"s": is_now, "l": [is_now], "m": [("k", is_now)]}] == job.read()
+
+
+def test_a_file_without_the_column_of_its_partition(web, tmp_path):
+    """Tables that were Hive's have such files; the column was null, and the table says a value."""
+    path = tmp_path / "of_hive.parquet"
+    pq.write_table(pa.table({"n": [1]}), path)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET, partition=Record("monday"),
+        record_count=1, file_size_in_bytes=path.stat().st_size, spec_id=web.table.spec().spec_id,
+    )  # fmt: skip
+    job = Job(web.source(follow=True, columns=["day"]))
+    with web.table.transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
+        adding.append_data_file(file)
+    whole = Job(web.source())
+
+    for each in (job, whole):
+        each.look()
+    assert [[{"day": "monday"}], [{"n": 1, "day": "monday"}]] == [job.read(), whole.read()]
 
 
 def test_what_is_gone(web):
