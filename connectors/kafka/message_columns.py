@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,14 @@ METADATA_COLUMNS: dict[str, pa.DataType] = {
 }
 BAD_COLUMNS = (pa.field("bad_value", pa.binary()), pa.field("bad_reason", pa.string()))
 ON_ERROR_OF_KAFKA = (*ON_ERROR, "keep")
+HEADERS_OF = methodcaller("headers")
+"""Asked so, and once, because a call that Python has made fast does not look for the client's error: the list then has
+a name that is no object, and touching it ends the process."""
 NO_TIME = -1
 """What producers write that say no time."""
 Place = tuple[str, int]
+Headers = list[dict[str, Any]] | None
+"""The headers of a message, as a column has them; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,9 @@ def partition_rows(
     messages = [message for group in grouped.values() for message in group]
     values = [message.value() for message in messages]
     decoded, bad = row_format.decode(values)
-    columns = [*decoded.columns, *(_column(name, messages) for name in metadata)]
+    headers, unreadable = _headers(messages) if "headers" in metadata else ([], [])
+    bad = sorted({row.index: row for row in (*unreadable, *bad)}.values(), key=lambda row: row.index)
+    columns = [*decoded.columns, *(_column(name, messages, headers) for name in metadata)]
     names = [*decoded.schema.names, *metadata.values()]
     if on_error == "keep":
         reasons: list[str | None] = [None] * len(values)
@@ -107,7 +115,21 @@ def partition_rows(
     return found, [BadMessage(place, messages[row.index].offset(), row) for place, row in zip(places, bad, strict=True)]
 
 
-def _column(name: str, messages: Sequence[Any]) -> pa.Array:
+def _headers(messages: Sequence[Any]) -> tuple[list[Headers], list[BadValue]]:
+    """The headers of each message, and the messages whose headers the client cannot read."""
+    found: list[Headers] = []
+    unreadable = []
+    for index, message in enumerate(messages):
+        try:
+            headers = HEADERS_OF(message)
+        except SystemError:  # what the client makes of a name that is not UTF-8
+            headers = None
+            unreadable.append(BadValue(index, "a name among its headers is not UTF-8"))
+        found.append(None if headers is None else [{"name": name, "value": value} for name, value in headers])
+    return found, unreadable
+
+
+def _column(name: str, messages: Sequence[Any], headers: Sequence[Headers]) -> pa.Array:
     kind = METADATA_COLUMNS[name]
     match name:
         case "key":
@@ -122,8 +144,5 @@ def _column(name: str, messages: Sequence[Any]) -> pa.Array:
             times = [message.timestamp() for message in messages]
             found = [time_ms if known and time_ms != NO_TIME else None for known, time_ms in times]
         case _:
-            found = [
-                None if (headers := message.headers()) is None else [{"name": n, "value": v} for n, v in headers]
-                for message in messages
-            ]
+            found = list(headers)
     return pa.array(found, kind)

@@ -12,6 +12,8 @@ import pytest
 from snapline.connectors import AvroFormat, JsonFormat, KafkaSink, RawFormat, RowFormat
 from snapline.dataflow.errors import ConnectorError
 from tests.services import kafka as services
+from tests.services.kafka_broker import cluster
+from tests.services.kafka_broker.records import stamped
 from tests.unit.connectors.kafka.reading import Place, read_all, source_of
 
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
@@ -123,6 +125,24 @@ def test_keys_and_headers_are_read_as_they_were_written(broker):
     assert [b"1", None, b"", b"4", b"5"] == [row["value"] for row in rows]
     assert [*keys, None] == [row["key"] for row in rows]
     assert [None, None, *headers[2:], [{"name": "x", "value": b"1"}]] == [row["headers"] for row in rows]
+
+
+@pytest.mark.parametrize(("on_error", "expected"), [("drop", [b"2"]), ("keep", [*[b"1"] * 20, b"2"])])
+@services.needs_faults
+def test_a_header_whose_name_is_no_text_is_a_bad_row(broker, monkeypatch, on_error, expected):
+    """It was a SystemError of the client, whatever on_error said, and behind some other messages the end of the
+    process."""
+    topic = broker.topic()
+    monkeypatch.setattr(cluster, "stamped", lambda data, offset: stamped(data.replace(b"name", b"na\xffe"), offset))
+    broker.send(topic, [b"1"] * 20, headers=[("name", b"a")])
+    broker.send(topic, [b"2"], headers=[("other", b"b")])
+
+    rows = read(broker, topic, metadata=["headers"], on_error=on_error)
+    with pytest.raises(ConnectorError, match=r"offset 0 .*a name among its headers is not UTF-8"):
+        read(broker, topic, metadata=["headers"])
+
+    assert expected == [row["value"] for row in rows]
+    assert [[{"name": "other", "value": b"b"}]] == [row["headers"] for row in rows if row["headers"] is not None]
 
 
 @pytest.mark.parametrize("value", [b'{"s": "\xff"}', b'{"s": "a\nb"}'], ids=["bytes", "line break"])
