@@ -39,6 +39,12 @@ def place_of(url: str) -> str:
     return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """What the library raises for what the server says and for the way to it. Answers that are not of the protocol,
+    which it does not look at closely, are errors of Python."""
+    return (library().RedisError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
+
 def is_away(error: BaseException) -> bool:
     """Whether the server did not answer, so that another attempt may help."""
     redis = library()
@@ -52,6 +58,8 @@ def refused(what: str, url: str, error: BaseException) -> ConnectorError:
     """Say in one line what the server, or the way to it, has against what was asked."""
     said = first_line(error)
     where = f"{what}: Redis at {place_of(url)}"
+    if not isinstance(error, library().RedisError):
+        return ConnectorError(f"{where} answers what is not Redis' protocol ({said}); check the address in url=")
     if any(word in said for word in ("WRONGPASS", "NOAUTH", "invalid username-password", "Authentication", "NOPERM")):
         return ConnectorError(f"{where} refuses the user ({said}); correct user and password in url=, or its rights")
     if "WRONGTYPE" in said:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.formats.row_format import has_narrow_floats, require_narrow_floats
 from snapline.connectors.lookups.answers import Found
 from snapline.connectors.lookups.service_lookup import Key, ServiceAway, ServiceLookup
-from snapline.connectors.redis.redis_connection import connect, is_away, library, refused
+from snapline.connectors.redis.redis_connection import connect, failures, is_away, refused
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.errors import ConnectorError
 
@@ -121,7 +122,7 @@ class RedisLookup(ServiceLookup):
                 pipeline.get(name)
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._threads, pipeline.execute)
-        except library().RedisError as error:
+        except failures() as error:
             line = refused(self.described, self.url, error)
             raise (ServiceAway(str(line)) if is_away(error) else line) from error
         return dict(zip(keys, self._read(keys, answers), strict=True))
@@ -136,12 +137,20 @@ class RedisLookup(ServiceLookup):
     def _read(self, keys: Sequence[Key], answers: Sequence[Any]) -> list[Found]:
         """The rows of keys. Raises ConnectorError for a text that is no value of its type."""
         given = [answer if self.value == "hash" else [answer] for answer in answers]
+        if any(not isinstance(each, list) or len(each) != len(self.columns) for each in given):
+            raise ConnectorError(
+                f"{self.described}: the server has not answered with a value for each of {', '.join(self.columns)}; check that url= names "
+                "a Redis"
+            )
         columns = []
         for place, (name, kind) in enumerate(self.columns.items()):
-            raw = pa.array([values[place] for values in given], pa.binary())
             try:
-                columns.append((raw if kind == pa.binary() else raw.cast(pa.string()).cast(kind)).to_pylist())
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raw = pa.array([values[place] for values in given], pa.binary())
+                found = pa.table({name: raw if kind == pa.binary() else raw.cast(pa.string()).cast(kind)})
+                if has_narrow_floats(kind):
+                    require_narrow_floats(found, pa.table({name: raw.cast(pa.string())}).cast)
+                columns.append(found.column(name).to_pylist())
+            except (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError) as error:
                 raise ConnectorError(
                     f"{self.described}: {name!r} of one of {len(keys)} keys is no {kind}: {first_line(error)}; correct the value, or its type "
                     "in columns="

@@ -17,13 +17,15 @@ import pyarrow as pa
 
 from snapline.connectors.files.staging import file_name
 from snapline.connectors.own_output import require_own
-from snapline.connectors.redis.redis_connection import connect, library, refused, texts
+from snapline.connectors.redis.redis_connection import connect, failures, library, refused, texts
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1_000
 TIMEOUT_MS = 10_000
+COMMIT_TRIES = 100
+"""So often the transaction of a checkpoint is begun again because its marker was set meanwhile."""
 Value = bytes | dict[bytes, bytes] | None
 """What a key gets: a string, a hash, or None where it is deleted."""
 
@@ -85,7 +87,7 @@ class RedisSink(Sink):
         client = connect(self.url, self.timeout_ms, self.described)
         try:
             client.ping()
-        except library().RedisError as error:
+        except failures() as error:
             raise refused(self.described, self.url, error) from error
         finally:
             client.close()
@@ -161,7 +163,7 @@ class RedisWriter(SinkWriter):
                     _set(pipeline, key, value, sink.expire_ms)
                     self._bytes.inc(len(key) + _size(value))
                 pipeline.execute()
-        except library().RedisError as error:
+        except failures() as error:
             self._errors.inc()
             raise refused(sink.described, sink.url, error) from error
         self._pending = {}
@@ -183,7 +185,7 @@ class RedisCommitter(Committer):
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
                 self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])
-            except library().RedisError as error:
+            except failures() as error:
                 raise refused(self._sink.described, self._sink.url, error) from error
 
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -199,7 +201,7 @@ class RedisCommitter(Committer):
         """Set the keys, unless that was done; whoever else sets the marker meanwhile makes this one look again."""
         redis = library()
         with self._client.pipeline(transaction=True) as pipeline:
-            while True:
+            for _ in range(COMMIT_TRIES):
                 pipeline.watch(marker)
                 done = pipeline.get(marker)
                 if done is not None and int(done) >= checkpoint_id:
@@ -213,6 +215,10 @@ class RedisCommitter(Committer):
                 except redis.WatchError:
                     continue
                 return
+        raise ConnectorError(
+            f"{self._sink.described}: the key {marker!r} was set by somebody else during each of {COMMIT_TRIES} commits; "
+            "it is this sink's own: see which program writes it"
+        )
 
 
 def _set(pipeline: Any, key: bytes, value: Value, expire_ms: int | None) -> None:
