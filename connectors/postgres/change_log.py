@@ -90,6 +90,7 @@ class _Layout:
                     f"{what}: the type of column {column.name!r} was changed while its changes are read; start the job anew without "
                     "the old state, with another slot"
                 )
+        self.count = len(relation.columns)
         self.places = [there[column.name][0] for column in table.columns]
         self.key = [there[name][0] for name in table.key]
         self.new = sorted(set(there) - {column.name for column in table.columns})
@@ -149,6 +150,12 @@ class ChangeLog:
             case Changed():
                 layout = self._layouts.get(message.relation_id)
                 if layout is not None:
+                    for values in (message.new, message.old):
+                        if values is not None and len(values) != layout.count:
+                            raise ConnectorError(
+                                f"{self._wanted.what}: the server sent {len(values)} values of a row, and has said that there are "
+                                f"{layout.count} columns; start the job from its latest checkpoint"
+                            )
                     if self._done >= self._skip:
                         self._rows += self._rows_of(message, layout)
                     self._done += 1

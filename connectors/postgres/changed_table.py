@@ -185,17 +185,15 @@ def ensure_published(connection: Any, table: ChangedTable, publication: str, *, 
 
 def column_of(texts: Sequence[object] | pa.Array, column: ChangedColumn, what: str) -> pa.Array:
     """The values of a column from their texts. Raises ConnectorError for one that Arrow's type has no value for."""
-    values = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
     kind = arrow_type_of(column.spelled)
-    if kind == pa.string():
-        return values
-    if kind == pa.bool_():
-        return pc.equal(values, "t")
-    if kind == pa.binary():
-        return pa.array([None if text is None else bytes.fromhex(text[2:]) for text in values.to_pylist()], kind)
     try:
+        values = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
+        if kind == pa.bool_():
+            return pc.equal(values, "t")
+        if kind == pa.binary():
+            return pa.array([None if text is None else bytes.fromhex(text[2:]) for text in values.to_pylist()], kind)
         return values.cast(kind)
-    except pa.ArrowInvalid as error:
+    except (ValueError, TypeError) as error:
         raise ConnectorError(
             f"{what}: column {column.name!r} has a value that is no {kind}: {first_line(error)}; leave the column out of columns=, "
             "or correct the row"

@@ -218,7 +218,13 @@ class ChangesReader(SourceReader):
         received, answer = 0, False
         for data in self._stream.receive():
             received += len(data)
-            message = decode(data)
+            try:
+                message = decode(data)
+            except ValueError as error:
+                raise ConnectorError(
+                    f"{self._source.described}: the server sent a message at {lsn_text(changes.lsn)} that cannot be read ({first_line(error)}); "
+                    "a text of the table is not in the database's encoding, or dsn= names no PostgreSQL"
+                ) from error
             if message is not None:
                 changes.apply(message)
                 answer |= isinstance(message, Keepalive) and message.reply

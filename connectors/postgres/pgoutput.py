@@ -82,7 +82,15 @@ Message = Keepalive | Began | Committed | Relation | Changed | Truncated
 
 
 def decode(data: bytes) -> Message | None:
-    """One message of the replication stream. None for those that say nothing of rows."""
+    """One message of the replication stream. None for those that say nothing of rows. Raises ValueError for what is
+    none."""
+    try:
+        return _decode(data)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"the message ends early: {error}") from error
+
+
+def _decode(data: bytes) -> Message | None:
     if data[:1] == b"k":
         wal_end, _, reply = _KEEPALIVE.unpack_from(data, 1)
         return Keepalive(wal_end, bool(reply))
@@ -137,10 +145,14 @@ def _tuple(data: bytes, at: int) -> tuple[Values, int]:
         if kind == ord("t"):
             (length,) = _U32.unpack_from(data, at)
             at += 4
+            if length > len(data) - at:
+                raise IndexError(f"a value of {length} bytes")
             values.append(data[at : at + length].decode())
             at += length
-        else:
+        elif kind in b"nu":
             values.append(None if kind == ord("n") else UNCHANGED)
+        else:
+            raise ValueError(f"a value is of the kind {chr(kind)!r}")
     return tuple(values), at
 
 
