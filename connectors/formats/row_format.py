@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from snapline.dataflow.errors import ConnectorError
 
 REASON_LENGTH_MAX = 300
-UNREADABLE = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError)
+UNREADABLE = (ValueError, TypeError, KeyError, IndexError, EOFError, ArithmeticError)
 """What decoders raise for a value that is no row."""
 
 

@@ -128,3 +128,15 @@ def test_avro_schemas_that_no_column_can_be():
         AvroFormat(union)
     with pytest.raises(ConnectorError, match="must be that of a record"):
         AvroFormat('{"type": "array", "items": "int"}')
+
+
+def test_a_decimal_of_more_digits_than_python_has_is_a_bad_row():
+    """Python's decimal.Overflow is no OverflowError, and ended the job whatever on_error said."""
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    avro = AvroFormat({"type": "record", "name": "r", "fields": [{"name": "n", "type": number}]})
+    value = b"\xc0\x84\x3d" + b"\x7f" * 500_000
+
+    rows, bad = avro.decode([*avro.encode(pa.RecordBatch.from_pydict({"n": [decimal.Decimal("1.50")]})), value])
+
+    assert [decimal.Decimal("1.50"), None] == rows.column("n").to_pylist()
+    assert [1] == [row.index for row in bad]
