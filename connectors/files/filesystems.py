@@ -71,7 +71,10 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def locate(url: str, options: Mapping[str, str]) -> Location:
     """The file system and path of what `absolute` returned. Raises ConnectorError for a scheme that nobody knows."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConnectorError(f"cannot use {url}: {first_line(error)}") from error
     scheme = parts.scheme.lower()
     if len(scheme) < 2:
         return Location(fs.LocalFileSystem(), url, "")

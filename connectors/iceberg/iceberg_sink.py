@@ -25,6 +25,7 @@ from snapline.connectors.iceberg.iceberg_merge import merge_rows
 from snapline.connectors.iceberg.iceberg_table import (
     Catalog,
     Partitions,
+    ancestors,
     columns_of,
     failures,
     iceberg_type,
@@ -358,13 +359,10 @@ class IcebergCommitter(GlobalCommitter):
 def committed(table: Any, job_id: str, sink_uid: str) -> int | None:
     """The checkpoint that the newest snapshot of this job and sink names, among those that the table's state rests
     on."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in ancestors(table, ".".join(table.name())):
         said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if (said.get(JOB), said.get(SINK)) == (job_id, sink_uid):
             return int(said[CHECKPOINT])
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
     return None
 
 

@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from snapline.connectors.files.filesystems import Location, locate
 from snapline.connectors.iceberg.iceberg_sink import data_directory
-from snapline.connectors.iceberg.iceberg_table import Catalog, columns_of, failures, open_catalog, open_table, unusable
+from snapline.connectors.iceberg.iceberg_table import (
+    DAMAGES,
+    Catalog,
+    ancestors,
+    columns_of,
+    failures,
+    open_catalog,
+    open_table,
+    unusable,
+)
 from snapline.connectors.tables.table_discovery import milliseconds
 from snapline.connectors.tables.table_source import BATCH_ROWS, DISCOVERY_INTERVAL_MS, TableSource
 from snapline.dataflow.errors import ConnectorError
@@ -153,13 +162,8 @@ class IcebergVersions:
         table = open_table(self._catalog, source.table)
         if table is None:
             raise ConnectorError(f"{source.described}: there is no such table; create it first")
-        self.table, self._chain = table, []
-        snapshot = table.current_snapshot()
-        while snapshot is not None:
-            self._chain.append(snapshot.snapshot_id)
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else table.snapshot_by_id(parent)
-        self._chain.reverse()
+        self.table = table
+        self._chain = [snapshot.snapshot_id for snapshot in ancestors(table, source.table)][::-1]
         self._require_columns()
 
     def newest(self) -> int | None:
@@ -184,7 +188,7 @@ class IcebergVersions:
     def files(self, version: int, *, whole: bool) -> Sequence[dict[str, Any]]:
         try:
             return self._all_files(version) if whole else self._added_files(version)
-        except failures() as error:
+        except (*failures(), *DAMAGES) as error:
             raise unusable(self._source.table, error) from error
 
     def _place_of(self, snapshot_id: int) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,18 @@ CATALOG_ERRORS = {
     "thrift.Thrift": ("TException",),
 }
 """What catalogues in SQL, AWS Glue and Hive raise, by module; those of REST raise OSErrors."""
+DAMAGES: tuple[type[Exception], ...] = (
+    AttributeError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    SystemError,
+    RecursionError,
+    NotImplementedError,
+    zlib.error,
+)
+"""What else pyiceberg raises for metadata and manifests that are damaged, or that it does not know yet."""
 Catalog = str | Mapping[str, str]
 """The name of a catalogue in pyiceberg's configuration, or its properties."""
 
@@ -72,8 +85,24 @@ def open_table(catalog: Any, table: str) -> Any | None:
         return catalog.load_table(table)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
-    except failures() as error:
+    except (*failures(), *DAMAGES) as error:
         raise unusable(table, error) from error
+
+
+def ancestors(table: Any, name: str) -> Iterator[Any]:
+    """The snapshots that the table's state rests on, newest first. Raises ConnectorError for one that rests on
+    itself."""
+    snapshot, seen = table.current_snapshot(), set()
+    while snapshot is not None:
+        if snapshot.snapshot_id in seen:
+            raise ConnectorError(
+                f"Iceberg table {name}: snapshot {snapshot.snapshot_id} is said to be its own ancestor: the table's metadata is "
+                "damaged; put an older metadata file in its place"
+            )
+        seen.add(snapshot.snapshot_id)
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
 
 
 def unusable(table: str, error: BaseException) -> ConnectorError:
@@ -85,6 +114,11 @@ def unusable(table: str, error: BaseException) -> ConnectorError:
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; check the credentials in catalog=")
     if isinstance(error, exceptions.NoSuchNamespaceError):
         return ConnectorError(f"Iceberg table {table}: {first_line(error)}; create the namespace first")
+    if isinstance(error, DAMAGES):
+        return ConnectorError(
+            f"Iceberg table {table}: its metadata or a manifest cannot be read ({type(error).__name__}: {first_line(error)}); it is damaged, "
+            "or newer than pyiceberg: put an older metadata file in its place, or update pyiceberg"
+        )
     return TableUnreachable(
         f"Iceberg table {table}: {first_line(error)}; check that catalogue and warehouse can be reached"
     )
@@ -92,8 +126,12 @@ def unusable(table: str, error: BaseException) -> ConnectorError:
 
 def columns_of(table: Any) -> pa.Schema:
     """The table's columns with types of Arrow, as they are written."""
-    fields = [pa.field(field.name, iceberg_type(field.type), field.nullable) for field in table.schema().as_arrow()]
-    return pa.schema(fields)
+    try:
+        return pa.schema(
+            [field.with_type(iceberg_type(field.type)).remove_metadata() for field in table.schema().as_arrow()]
+        )
+    except DAMAGES as error:
+        raise unusable(".".join(table.name()), error) from error
 
 
 def iceberg_type(arrow: pa.DataType) -> pa.DataType | None:

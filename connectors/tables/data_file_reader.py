@@ -93,6 +93,10 @@ class DataFileReader(SourceReader):
         self._position = split.position
         # A file without any of the columns still says how many rows there are.
         wanted = list(self._names.values()) or file.names[:1]
+        if twice := next((name for name in wanted if file.names.count(name) > 1), None):
+            raise ConnectorError(
+                f"{self._files.described}: {split.description['path']} has two columns {twice!r}; write the file anew without one of them"
+            )
         self._rows = parquet_rows(self._stream, split.position, self._files.batch_rows, wanted)
 
     def _finish(self) -> Polled:
@@ -131,7 +135,7 @@ class DataFileReader(SourceReader):
         what = self._files.described
         try:
             is_gone = self._is_gone(path)
-        except OSError:
+        except (OSError, ValueError):
             is_gone = False
         if is_gone:
             return ConnectorError(

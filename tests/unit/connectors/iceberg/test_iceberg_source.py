@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from pyiceberg.types import LongType, StringType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import IcebergSource
+from snapline.connectors.iceberg.iceberg_sink import committed
 from snapline.dataflow.api.connector_api import SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.delta.test_delta_source import Job
@@ -168,22 +171,91 @@ def test_parts_of_records_are_known_by_their_ids(web):
     assert [{"s": is_now, "l": [is_now], "m": [("k", is_now)]}] == job.read()
 
 
+def add_file(web: Web, path: str) -> int:
+    """A snapshot with a file of another program, for the day `monday`. Returns its id."""
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=path, file_format=FileFormat.PARQUET, partition=Record("monday"), record_count=1,
+        file_size_in_bytes=1, spec_id=web.table.spec().spec_id,
+    )  # fmt: skip
+    with web.table.transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
+        adding.append_data_file(file)
+    return web.table.metadata.current_snapshot_id or 0
+
+
 def test_a_file_without_the_column_of_its_partition(web, tmp_path):
     """Tables that were Hive's have such files; the column was null, and the table says a value."""
     path = tmp_path / "of_hive.parquet"
     pq.write_table(pa.table({"n": [1]}), path)
-    file = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET, partition=Record("monday"),
-        record_count=1, file_size_in_bytes=path.stat().st_size, spec_id=web.table.spec().spec_id,
-    )  # fmt: skip
     job = Job(web.source(follow=True, columns=["day"]))
-    with web.table.transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
-        adding.append_data_file(file)
+    add_file(web, f"file://{path}")
     whole = Job(web.source())
 
     for each in (job, whole):
         each.look()
     assert [[{"day": "monday"}], [{"n": 1, "day": "monday"}]] == [job.read(), whole.read()]
+
+
+def test_files_that_other_programs_have_added_wrongly(web, tmp_path):
+    """Each was another error of Python."""
+    path = tmp_path / "twice.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["n", "n"]), path)
+    for place, says in (
+        (str(path), "twice.parquet has two columns 'n'; write the file anew without one of them"),
+        ("http://[x/y", "cannot use http://"),
+        ("a\0b", "cannot be read as Parquet: Embedded NUL"),
+    ):
+        job = Job(web.source(starting_snapshot=add_file(web, place)))
+        job.look()
+        with pytest.raises(ConnectorError, match=says):
+            job.read()
+
+
+def rewrite_metadata(web: Web, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what the table's newest metadata file says."""
+    path = Path(web.table.metadata_location.removeprefix("file://"))
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+def test_a_snapshot_that_is_its_own_ancestor(web):
+    """It was looked for without end, and took all memory; a sink looks at the same snapshots."""
+    first, second = web.add(0), web.add(1)
+    rewrite_metadata(web, lambda said: said["snapshots"][0].update({"parent-snapshot-id": second}))
+
+    with pytest.raises(ConnectorError, match=f"snapshot {second} is said to be its own ancestor"):
+        web.source().enumerate_splits()
+    with pytest.raises(ConnectorError, match="is said to be its own ancestor"):
+        committed(web.table, "job", "sink")
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"properties": "text"}, {"schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "n", "type": "unknown", "required": False}]}]}],
+    ids=["properties", "unknown type"],
+)  # fmt: skip
+def test_metadata_that_the_library_cannot_read_is_one_line(web, change):
+    """Each was another error of Python."""
+    web.add(0)
+    rewrite_metadata(
+        web,
+        lambda said: said.update({"partition-specs": [{"spec-id": 0, "fields": []}], "default-spec-id": 0, **change}),
+    )
+
+    with pytest.raises(ConnectorError, match=r"Iceberg table web.clicks: its metadata or a manifest cannot be read"):
+        web.source().enumerate_splits()
+
+
+def test_a_damaged_manifest_is_one_line(web):
+    """What was compressed in it was zlib's error, and a short one EOFError."""
+    web.add(0)
+    (manifest,) = Path(web.table.location().removeprefix("file://")).rglob("*-m0.avro")
+    data = manifest.read_bytes()
+    for place in range(len(data) - 300, len(data), 10):
+        manifest.write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        with contextlib.suppress(ConnectorError):
+            web.source().enumerate_splits()
 
 
 def test_what_is_gone(web):
