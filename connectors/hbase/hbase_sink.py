@@ -107,9 +107,10 @@ def connect(sink: HBaseSink) -> Any:
 
 def failures() -> tuple[type[Exception], ...]:
     """What happybase raises for what the server says and for the way to it; whatever else is raised is a defect."""
+    from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]  # is compiled
     from thriftpy2.thrift import TException
 
-    return (TException, OSError)
+    return (TException, ProtocolError, SystemError, OSError)  # the two in the middle: of what is no Thrift
 
 
 def refused(sink: HBaseSink, error: Exception) -> ConnectorError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,3 +149,24 @@ def test_keys_of_any_bytes_and_their_length(server):
     }
     with pytest.raises(ConnectorError, match=r"a row key of 32768 bytes, which begins with b'aaa.*; HBase takes 32767"):
         write_to(sink, rows("a" * 32_768, n=[1]))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x80\x01\x00\x02\xff\xff\xff\xff" + bytes(40)]
+)
+def test_what_is_no_thrift_server_is_one_line(answer):
+    """Each was another error of the library."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sink = HBaseSink("t", host="127.0.0.1", port=listening.getsockname()[1], row_key="k", family="f")
+        with pytest.raises(ConnectorError, match="no Thrift server of HBase answers"):
+            sink.validate()
+        thread.join()
