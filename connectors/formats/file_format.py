@@ -277,7 +277,9 @@ class OrcFormat(FileFormat):
 
 
 class _OrcEncoder:
-    """Writes stripes of one file, which has categories as the values that they stand for."""
+    """Writes stripes of one file, which has categories as the values that they stand for. Arrow takes the nulls of
+    records that begin within others from the wrong place, so nested rows are copied to a place of their own; where the
+    scale of a decimal is negative, it ends the process."""
 
     def __init__(self, writer: FileEncoder) -> None:
         self._writer = writer
@@ -287,10 +289,22 @@ class _OrcEncoder:
             if pa.types.is_dictionary(field.type):
                 decoded = field.with_type(field.type.value_type)
                 rows = rows.set_column(place, decoded, rows.column(place).cast(decoded.type))
+            elif _has_negative_scale(field.type):
+                raise ConnectorError(
+                    f"OrcFormat: column {field.name!r} is {field.type}, and ORC has no decimals of a negative scale; cast it before the sink"
+                )
+        if any(pa.types.is_nested(kind) for kind in rows.schema.types):
+            rows = rows.take(pa.array(range(rows.num_rows), pa.int64()))
         self._writer.write(rows)
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _has_negative_scale(kind: pa.DataType) -> bool:
+    """Whether a type is a decimal of whole tens, or has one inside of lists and records."""
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind) and kind.scale < 0) or any(_has_negative_scale(part) for part in parts)
 
 
 class LinesFormat(FileFormat):

@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import polars as pl
 import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
 
 from snapline.connectors import FileSink, FileSource
@@ -240,6 +241,20 @@ def test_a_type_that_files_have_not_is_refused_at_submission(tmp_path: Path, for
     ):
         FileSink(str(tmp_path), form).before_writing(Stream())
     assert "convert the column before" in advice(pa.ArrowInvalid("x"))
+
+
+def test_orc_has_nested_rows_that_begin_within_others_and_no_decimals_of_whole_tens() -> None:
+    """The nulls of a record were those of other rows where a batch was a slice; such a decimal ended the process."""
+    records = pa.array([{"a": 0}, None, {"a": 2}, None], pa.struct([("a", pa.int64())])).slice(1)
+    file = io.BytesIO()
+    writer = OrcFormat().open(file, pa.schema([]))
+    writer.write(pa.table({"r": records}))
+    writer.close()
+
+    assert [None, {"a": 2}, None] == orc.read_table(file).column("r").to_pylist()
+    tens = pa.array([[decimal.Decimal(1200)]], pa.list_(pa.decimal128(10, -2)))
+    with pytest.raises(ConnectorError, match=r"column 'd' is list<item: decimal128\(10, -2\)>, and ORC has no"):
+        OrcFormat().open(io.BytesIO(), pa.schema([])).write(pa.table({"d": tens}))
 
 
 def test_orc_has_categories_as_their_values() -> None:
