@@ -26,7 +26,13 @@ COLUMNS_MAX = 1 << 15
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "n/a", "null")
 """Fields that are null, unless the column is a text: Arrow's own, without those that say not-a-number. A text is null
 where there is nothing, not even quotes."""
-TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)
 
 
 class CsvFormat(RowFormat):
@@ -112,7 +118,7 @@ class CsvFormat(RowFormat):
         return table.select(self._schema.names).combine_chunks().to_batches()[0]
 
     def _read(self, text: bytes | pa.Buffer) -> pa.Table:
-        texts = [field.name for field in self._schema if any(is_kind(field.type) for is_kind in TEXTS)]
+        texts = [field.name for field in self._schema if any(is_kind(_value_type(field.type)) for is_kind in TEXTS)]
         if not texts:
             return self._convert(text, null_values=NULLS)
         plain = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
@@ -155,7 +161,11 @@ class CsvFormat(RowFormat):
         """
         text = pa.BufferOutputStream()
         options = pacsv.WriteOptions(include_header=False, delimiter=self.delimiter)
-        pacsv.write_csv(batch.select(self._schema.names), text, options)
+        batch = batch.select(self._schema.names)
+        # The hours of a zone are said without the seconds that zones had before there was a standard time.
+        pacsv.write_csv(
+            batch.cast(pa.schema([field.with_type(_in_utc(field.type)) for field in batch.schema])), text, options
+        )
         return text.getvalue()
 
     def _line(self, row: Sequence[object]) -> bytes:
@@ -163,3 +173,13 @@ class CsvFormat(RowFormat):
         text = io.StringIO()
         csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(row)
         return text.getvalue()[:-1].encode()
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a category; every other type as it is."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """The same moments in UTC; every other type as it is."""
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz is not None else kind

@@ -257,6 +257,27 @@ def test_orc_has_nested_rows_that_begin_within_others_and_no_decimals_of_whole_t
         OrcFormat().open(io.BytesIO(), pa.schema([])).write(pa.table({"d": tens}))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([-12_219_292_801, -1, None], pa.int64()).cast(pa.timestamp("s", "Europe/Berlin")),
+        pa.array(["a", None, "", "NA"]).dictionary_encode(),
+        pa.array([b"NA", None, b"xy"], pa.binary(2)),
+    ],
+    ids=lambda column: str(column.type)[:20],
+)
+def test_csv_is_read_as_it_was_written(column: pa.Array) -> None:
+    """A time before zones had whole minutes was half a minute off, a category that is null was an empty text, and bytes
+    that say NA were null."""
+    form = CsvFormat(pa.schema([("n", pa.int64()), ("v", column.type)]))
+    written = pa.record_batch({"n": range(len(column)), "v": column})
+
+    decoded, bad = form.decode(form.encode(written))
+
+    assert [] == bad
+    assert column.to_pylist() == decoded.column("v").to_pylist()
+
+
 def test_orc_has_categories_as_their_values() -> None:
     """Arrow's writer of ORC has no dictionaries."""
     file = io.BytesIO()
