@@ -149,6 +149,8 @@ def _texts(column: pa.Array) -> pa.Array:
         column = column if kind.tz is None else column.cast(pa.timestamp(kind.unit, "UTC"))
         texts = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S" if kind.tz is None else "%Y-%m-%dT%H:%M:%SZ")
         texts = pc.binary_join_element_wise('"', texts, '"', "")
+    elif kind == pa.time64("ns"):  # Python's times of day end at microseconds
+        texts = pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
     else:
         texts = pa.array([json.dumps(_plain(value, kind)) for value in column.to_pylist()], pa.string())
     return pc.fill_null(texts, "null")
@@ -165,12 +167,23 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _plain(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
-        return {str(key): _plain(item, kind.item_type) for key, item in value}
+        items = {_key_text(key, kind.key_type): _plain(item, kind.item_type) for key, item in value}
+        if len(items) != len(value):
+            raise ConnectorError(
+                "JsonFormat: a map has two keys that are one in an object of JSON, and one of their values would be lost; make them differ before"
+            )
+        return items
     if isinstance(value, (list, tuple)):
         return [_plain(item, kind.value_type) for item in value]
     if isinstance(value, dt.datetime):
         return value.isoformat() if value.tzinfo is None else value.astimezone(dt.UTC).isoformat()
     return str(value)
+
+
+def _key_text(key: Any, kind: pa.DataType) -> str:
+    """Return the key of a map as an object has it: as the same value is written elsewhere, and without its quotes."""
+    said = key if isinstance(key, float) else _plain(key, kind)
+    return said if isinstance(said, str) else json.dumps(said)
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:

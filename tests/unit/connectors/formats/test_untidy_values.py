@@ -278,6 +278,40 @@ def test_csv_is_read_as_it_was_written(column: pa.Array) -> None:
     assert column.to_pylist() == decoded.column("v").to_pylist()
 
 
+def test_json_has_times_of_day_to_the_nanosecond() -> None:
+    """They were cut to microseconds, as Python's are."""
+    form = JsonFormat(pa.schema([("v", pa.time64("ns"))]))
+    column = pa.array([86_399_999_999_999, None, 1], pa.int64()).cast(pa.time64("ns"))
+
+    decoded, _ = form.decode(form.encode(pa.record_batch({"v": column})))
+
+    assert column.equals(decoded.column("v"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [
+        (pa.binary(), b"\xff", "/w=="), (pa.bool_(), True, "true"), (pa.int64(), 1, "1"),
+        (pa.timestamp("us", "UTC"), NOON, "2026-01-01T12:30:00+00:00"),
+    ],
+)  # fmt: skip
+def test_keys_of_maps_are_written_to_json_as_values_are(kind: pa.DataType, key: Any, text: str) -> None:
+    """Bytes were written as Python shows them."""
+    form = JsonFormat(pa.schema([("m", pa.map_(kind, pa.int64()))]))
+
+    (line,) = form.encode(pa.RecordBatch.from_pylist([{"m": [(key, 1)]}], form.schema))
+
+    assert {"m": {text: 1}} == json.loads(line or b"")
+
+
+def test_a_map_of_two_equal_keys_is_refused_by_json() -> None:
+    """The first value was lost."""
+    form = JsonFormat(pa.schema([("m", pa.map_(pa.string(), pa.int64()))]))
+
+    with pytest.raises(ConnectorError, match="a map has two keys that are one in an object of JSON"):
+        form.encode(pa.RecordBatch.from_pylist([{"m": [("k", 1), ("k", 2)]}], form.schema))
+
+
 def test_orc_has_categories_as_their_values() -> None:
     """Arrow's writer of ORC has no dictionaries."""
     file = io.BytesIO()
