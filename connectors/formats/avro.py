@@ -216,7 +216,22 @@ def _fitting(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
     if types.is_integer(kind) or types.is_decimal(kind):
         numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
         return column.cast(kind) if any(is_kind(column.type) for is_kind in numbers) else None
-    return column
+    if types.is_float32(kind) and types.is_float64(column.type):
+        narrow = column.cast(kind)
+        if not pc.is_inf(narrow).equals(pc.is_inf(column)):
+            raise pa.ArrowInvalid("a number is larger than float has them")
+        return narrow
+    if types.is_floating(kind) and types.is_integer(column.type):
+        return column.cast(kind)
+    if types.is_null(column.type) or (types.is_date(kind) and not types.is_timestamp(column.type)):
+        return column
+    same = (types.is_boolean, types.is_date, types.is_struct, types.is_map, _is_list)
+    return column if all(is_kind(column.type) == is_kind(kind) for is_kind in same) else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    """Whether values are lists, of whatever layout."""
+    return bool(pa.types.is_nested(kind) and not (pa.types.is_struct(kind) or pa.types.is_map(kind)))
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
@@ -225,7 +240,12 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {key: _plain(item, kind.item_type) for key, item in value}
+        items = {key: _plain(item, kind.item_type) for key, item in value}
+        if len(items) != len(value):
+            raise ConnectorError(
+                "AvroFormat: a map has a key twice, and one of its values would be lost; make them differ before"
+            )
+        return items
     if pa.types.is_struct(kind):
         return {field.name: _plain(value.get(field.name), field.type) for field in kind}
     if pa.types.is_list(kind):

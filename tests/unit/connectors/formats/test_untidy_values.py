@@ -375,10 +375,25 @@ def test_avro_writes_maps_and_reads_uuids() -> None:
         ("int", pa.array([3_000_000_000]), "not in range"),
         ("long", pa.array([2**63], pa.uint64()), "not in range"),
         ("long", pa.array(["1"]), "is string, and int64 in the schema; cast it before"),
+        ("float", pa.array([1e300]), "a number is larger than float has them"),
+        ("double", pa.array([2**53 + 1]), "not in range"),
+        ("boolean", pa.array(["false"]), "is string, and bool in the schema"),
+        ({"type": "int", "logicalType": "date"}, pa.array([NOON]), "and date32.day. in the schema"),
+        (
+            {"type": "array", "items": "string"},
+            pa.array(["ab"]),
+            "is string, and list<item: string not null> in the schema",
+        ),
+        (
+            {"type": "map", "values": "int"},
+            pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int32())),
+            "key twice",
+        ),
     ],
 )
-def test_avro_refuses_numbers_that_it_would_change(kind: str, column: pa.Array, says: str) -> None:
-    """1.5 was written as 1, and an int beyond 32 bits as what no reader of Avro takes."""
+def test_avro_refuses_values_that_it_would_change(kind: Any, column: pa.Array, says: str) -> None:
+    """1.5 was written as 1, an int beyond 32 bits as what no reader of Avro takes, a large number as infinity, any text
+    as true, a time as its day, a text as a list of letters, and of two values of a key the last."""
     with pytest.raises(ConnectorError, match=says):
         read_again(avro(kind), column)
 
