@@ -54,7 +54,7 @@ class KeyedRows:
     def __init__(
         self, rows: PreparedRows, key: Sequence[str], delete: str, what: str, *, takes_nan: bool = True
     ) -> None:
-        """`takes_nan`: whether rows can be found by not-a-number."""
+        """`takes_nan`: whether rows can be found by not-a-number, and by a float32 that is infinite."""
         self._takes_nan = takes_nan
         self._rows, self._key, self._delete, self._what = rows, tuple(key), delete, what
 
@@ -79,6 +79,12 @@ class KeyedRows:
             if is_float and not self._takes_nan and pc.any(pc.is_nan(rows.column(name))).as_py():
                 raise ConnectorError(
                     f"{self._what}: {name!r} is not-a-number in a row, by which no row can be found; make it a number or leave it out"
+                )
+            is_narrow = pa.types.is_float32(rows.column(name).type)
+            if is_narrow and not self._takes_nan and pc.any(pc.is_inf(rows.column(name))).as_py():
+                raise ConnectorError(
+                    f"{self._what}: {name!r} is infinite in a row, and no row can be found by a float32 that is; make it a number or "
+                    "leave it out"
                 )
         fields = [field.with_nullable(True) for field in rows.schema]
         yield "", pa.RecordBatch.from_arrays([*rows.columns, gone], schema=pa.schema([*fields, (GONE, pa.bool_())]))
@@ -117,5 +123,10 @@ def waiting_rows(directory: str, options: Mapping[str, str], notes: Sequence[Map
                 tables.append(pq.read_table(stream))
     rows, key = pa.concat_tables(tables, promote_options="default"), list(notes[0]["key"])
     numbered = rows.select(key).append_column(GONE, pa.array(range(rows.num_rows), pa.int64()))
+    for place, kind in enumerate(numbered.schema.types):
+        if pa.types.is_floating(
+            kind
+        ):  # the zero below nothing is equal to the other one, and a merge takes one of them
+            numbered = numbered.set_column(place, key[place], pc.add(numbered.column(place), pa.scalar(0.0, kind)))
     last = numbered.group_by(key).aggregate([(GONE, "max")]).column(f"{GONE}_max")
     return rows.take(last.sort())

@@ -143,6 +143,17 @@ def test_a_key_that_is_not_a_number(tmp_path, iceberg):
         write(IcebergSink("shop.t", catalog=iceberg[0], key=["k"]), {"k": [nan], "n": [1]})
 
 
+def test_a_key_of_a_float32_that_is_infinite_is_refused_by_iceberg(iceberg):
+    """The library finds no such row, so that each checkpoint added it once more."""
+    infinite = pa.array([float("inf")], pa.float32())
+
+    with pytest.raises(ConnectorError, match="'k' is infinite in a row, and no row can be found by a float32 that is"):
+        write(IcebergSink("shop.t", catalog=iceberg[0], key=["k"]), {"k": infinite, "n": [1]})
+    for number in (1, 2):
+        write(IcebergSink("shop.doubles", catalog=iceberg[0], key=["k"]), {"k": [float("inf")], "n": [number]})
+    assert [2] == iceberg[1].load_table("shop.doubles").scan().to_arrow().column("n").to_pylist()
+
+
 @pytest.mark.parametrize("column", [times(0, LATE), pa.array([0, 3_000_000], pa.date32())])
 def test_years_beyond_9999(tmp_path, iceberg, column):
     """Python's times end there, and so did the job, with a traceback; Iceberg's library cannot read them back."""

@@ -59,6 +59,15 @@ def test_a_checkpoint_is_merged_once(tmp_path):
     assert version == deltalake.DeltaTable(tmp_path).version()
 
 
+def test_both_zeros_are_one_key(tmp_path):
+    """No checkpoint with both could be committed: the library found two rows for one of the table."""
+    sink = DeltaSink(tmp_path, key=["k"])
+    commit(sink, 1, rows(k=[0.0], n=[1]))
+    commit(sink, 2, rows(k=[-0.0, 0.0, 1.0], n=[2, 3, 4]))
+
+    assert [(0.0, 3), (1.0, 4)] == sorted((row["k"], row["n"]) for row in seen_by_all(tmp_path))
+
+
 def test_what_cannot_work(tmp_path):
     """Each in one line: at definition, or when the rows come."""
     for options, says in (
