@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from snapline.connectors.connector_metrics import BYTES_READ, LAG_MS
+from snapline.connectors.files.casts import cast_unchanged
 from snapline.connectors.files.filesystems import Location, advice, first_line, locate
 from snapline.connectors.formats.file_reading import BadLine, FileRows
 from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC, BadRow
@@ -199,7 +200,7 @@ class FileReader(SourceReader):
                 )
             column = rows.column(place)
             try:
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                columns.append(column if column.type == field.type else cast_unchanged(column, field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConnectorError(
                     f"FileSource: column {field.name!r} of {url} is {column.type}, which does not fit {field.type}: "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import gzip
 import os
 import pickle
@@ -407,6 +409,35 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("word\nx\n")
     with pytest.raises(ConnectorError, match="its header has no column 'n', but word"):
         read(FileSource(tmp_path, "csv", schema=SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1, 86_400_000_000], pa.timestamp("us")), pa.date32()),
+        (pa.array([1, 2]), pa.bool_()),
+        (pa.array([1e300]), pa.float32()),
+    ],
+    ids=lambda given: str(given.type if isinstance(given, pa.Array) else given),
+)
+def test_values_that_would_change_do_not_fit(tmp_path: Path, column: pa.Array, kind: pa.DataType) -> None:
+    """Where a later file has another type: times became days, two was true, and a large number infinity."""
+    pq.write_table(pa.table({"v": column}), tmp_path / "a")
+
+    with pytest.raises(ConnectorError, match=r"which does not fit .*: some values of .* are not the same as"):
+        read(FileSource(tmp_path, schema=pa.schema([("v", kind)])))
+
+
+def test_values_that_stay_the_same_are_cast(tmp_path: Path) -> None:
+    """Midnight is a day, one is true, and numbers are rounded to the digits that were asked for."""
+    kinds = pa.schema([("d", pa.date32()), ("b", pa.bool_()), ("n", pa.decimal128(10, 2)), ("f", pa.float32())])
+    midnight = pa.array([86_400_000_000], pa.timestamp("us"))
+    pq.write_table(pa.table({"d": midnight, "b": [1], "n": [0.1 + 0.2], "f": [float("inf")]}), tmp_path / "a")
+
+    (found,) = read(FileSource(tmp_path, schema=kinds))
+
+    expected = (dt.date(1970, 1, 2), True, decimal.Decimal("0.30"), float("inf"))
+    assert expected == tuple(found.values())
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
