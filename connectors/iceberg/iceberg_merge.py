@@ -39,13 +39,25 @@ def rows_of_keys(keys: pa.Table) -> Any:
     built: Any = expressions  # the library's types say less than its constructors take
     *first, last = keys.column_names
     if not first:
-        return built.In(last, keys[last].to_pylist())
+        return _is_one_of(last, keys[last].to_pylist())
     gathered = keys.group_by(first).aggregate([(last, "list")]).to_pylist()
     alternatives = [
-        built.And(*(built.EqualTo(name, row[name]) for name in first), built.In(last, row[f"{last}_list"]))
+        built.And(*(built.EqualTo(name, row[name]) for name in first), _is_one_of(last, row[f"{last}_list"]))
         for row in gathered
     ]
     return balanced(built.Or, alternatives)
+
+
+def _is_one_of(name: str, values: Sequence[Any]) -> Any:
+    """The expression for a column that has one of the values. The zeros are equal, and among others the library finds
+    only the one that is given."""
+    from pyiceberg import expressions
+
+    built: Any = expressions
+    zeros = [value for value in values if isinstance(value, float) and not value]
+    if not zeros or len(zeros) == len(values):
+        return built.In(name, values)
+    return built.Or(built.EqualTo(name, 0.0), built.In(name, [value for value in values if value not in zeros]))
 
 
 def balanced(join: Any, expressions: Sequence[Any]) -> Any:

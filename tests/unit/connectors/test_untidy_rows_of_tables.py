@@ -143,6 +143,17 @@ def test_a_key_that_is_not_a_number(tmp_path, iceberg):
         write(IcebergSink("shop.t", catalog=iceberg[0], key=["k"]), {"k": [nan], "n": [1]})
 
 
+def test_a_zero_replaces_the_other_one_in_iceberg(iceberg):
+    """Among several keys only the zero with the same sign was found, and the table had both."""
+    where, catalog = iceberg
+    sink = IcebergSink("shop.t", catalog=where, key=["k"])
+    write(sink, {"k": [0.0, 2.0], "n": [1, 2]})
+    write(sink, {"k": [1.0, -0.0], "n": [3, 4]})
+
+    found = catalog.load_table("shop.t").scan().to_arrow().sort_by("n").to_pylist()
+    assert [{"k": 2.0, "n": 2}, {"k": 1.0, "n": 3}, {"k": 0.0, "n": 4}] == found
+
+
 def test_a_key_of_a_float32_that_is_infinite_is_refused_by_iceberg(iceberg):
     """The library finds no such row, so that each checkpoint added it once more."""
     infinite = pa.array([float("inf")], pa.float32())
