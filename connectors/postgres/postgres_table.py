@@ -35,6 +35,7 @@ DETAILS = ("Key (", "Failing row ", "Partition key")
 DECIMAL_DIGITS = 38
 JSON_OPENS = '{"v": '
 BEFORE_YEAR_1 = r"^(-\d+|0000)-(.*)$"
+BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 SESSION = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'"
 """What a time without a zone means does not depend on the server's settings, nor how a value is written as text."""
 REFUSED_STATES = ("28", "3D", "42")
@@ -315,6 +316,8 @@ def texts(batch: pa.RecordBatch, types: Mapping[str, str], what: str) -> pa.Reco
 
 def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array | None:
     """The values as texts; None for a type that the table's column has no text of."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     kind = column.type
     if pa.types.is_nested(kind) and spelled in {"json", "jsonb"}:
         return _json(column)
@@ -322,11 +325,22 @@ def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array 
         return _arrays(column, spelled.removesuffix("[]"), name, what)
     if pa.types.is_nested(kind) or pa.types.is_duration(kind):
         return None
-    if any(is_kind(kind) for is_kind in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)):
+    if any(is_kind(kind) for is_kind in BYTES):
         return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
+    is_cut = spelled == "date" and not _are_days(column)
+    if is_cut or (pa.types.is_timestamp(kind) and spelled.startswith(("time ", "time("))):
+        return None  # the server would leave out the time of day, or the day
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _moments(column, name, what)
     return column.cast(pa.string())
+
+
+def _are_days(column: pa.Array) -> bool:
+    """Whether no value has a time of day, in UTC."""
+    if not pa.types.is_timestamp(column.type):
+        return True
+    moments = column.cast(pa.timestamp(column.type.unit))
+    return bool(moments.cast(pa.date32()).cast(moments.type).equals(moments))
 
 
 def _json(column: pa.Array) -> pa.Array:

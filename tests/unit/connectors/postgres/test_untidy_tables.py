@@ -217,6 +217,34 @@ def test_times_are_those_of_utc_whatever_the_zones(server, key):
     )
 
 
+@BOTH
+def test_bytes_stay_what_they_are_in_whatever_layout(server, key):
+    """Views and categories were sent as texts, in which the server takes a backslash for more than one."""
+    server.run("DROP TABLE IF EXISTS layouts", "CREATE TABLE layouts (id bigint PRIMARY KEY, a bytea, b bytea)")
+    given = [b"\\x41", b"\\\\", None]
+
+    views, categories = pa.array(given, pa.binary_view()), pa.array(given).dictionary_encode()
+    write(server, "layouts", {"id": range(3), "a": views, "b": categories}, key)
+
+    assert [(value, value) for value in given] == server.rows("SELECT a, b FROM layouts ORDER BY id")
+
+
+@pytest.mark.parametrize(
+    ("kind", "hours", "is_kept"),
+    [("date", 0, True), ("date", 12, False), ("time", 12, False), ("time(3)", 12, False), ("timestamp", 12, True)],
+)
+def test_a_time_is_not_cut_to_its_day_or_hour(server, kind, hours, is_kept):
+    """The server leaves out of the text what its column has no place for, without a word."""
+    server.run("DROP TABLE IF EXISTS cut_times", f"CREATE TABLE cut_times (id bigint PRIMARY KEY, v {kind})")
+    at = pa.array([hours * 3600, None], pa.int64()).cast(pa.timestamp("s", "America/New_York"))
+
+    if is_kept:
+        write(server, "cut_times", {"id": [1, 2], "v": at})
+    else:
+        with pytest.raises(ConnectorError, match=f"column 'v' is timestamp.*, and {kind[:4]}.* in the table"):
+            write(server, "cut_times", {"id": [1, 2], "v": at})
+
+
 def test_years_before_the_first_and_after_9999(server):
     """PostgreSQL has them, and reads no minus sign; what is beyond Arrow's own texts is named."""
     server.run("CREATE TABLE eras (id int PRIMARY KEY, at timestamp, day date)")
