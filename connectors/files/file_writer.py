@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN, FILES_WRITTEN
+from snapline.connectors.files.casts import cast_unchanged
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
@@ -327,7 +328,8 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema, *, cast: bool, what: str
             if batch.schema.types == schema.types:
                 return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
             if cast or differ_in_offsets_only(batch.schema, schema):
-                return batch.cast(schema)
+                columns = [cast_unchanged(batch.column(field.name), field.type) for field in schema]
+                return pa.RecordBatch.from_arrays(columns, schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConnectorError(
             f"{what}: a batch does not fit the schema: {_misfit(batch, schema)}{first_line(error)}"
@@ -339,7 +341,7 @@ def _misfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
     """Which column cannot be cast."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         try:
-            batch.column(name).cast(kind)
+            cast_unchanged(batch.column(name), kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return f"column {name!r}: "
     return ""

@@ -141,6 +141,19 @@ def test_a_sink_without_rows_can_be_read(tmp_path, form, suffix, count):
     assert count(tmp_path) == 0
 
 
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [(pa.array([1], pa.timestamp("us")), pa.date32()), (pa.array([2]), pa.bool_()), (pa.array([1e300]), pa.float32())],
+    ids=["day", "truth", "float32"],
+)
+def test_values_that_a_schema_would_change_are_refused(tmp_path: Path, column: pa.Array, kind: pa.DataType) -> None:
+    """A time was cut to its day, two was true, and a large number was infinite in the files."""
+    wanted = pa.schema([("v", kind)])
+    for sink in (FileSink(tmp_path, schema=wanted), FileSink(tmp_path, JsonFormat(wanted))):
+        with pytest.raises(ConnectorError, match=r"does not fit the schema: column 'v': some values of .* are not the"):
+            written(sink, pa.record_batch({"v": column}))
+
+
 def test_lines_have_the_columns_of_the_stream(tmp_path):
     """A name is enough where they are known; where they are not, the job is not built."""
     env = sl.StreamExecutionEnvironment.get_execution_environment()
