@@ -23,6 +23,10 @@ def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterato
     for name in columns:
         if name in batch.schema.names and any(is_bytes(batch.schema.field(name).type) for is_bytes in _BYTES):
             raise ConnectorError(f"FileSink: partition_by names {name!r}, which is bytes; make it a text before")
+        if name in batch.schema.names and batch.schema.field(name).type == pa.time64("ns"):
+            # Python's times of day end at microseconds, and several of these would be one directory.
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, name, batch.column(place).cast(pa.string()))
     for values, rows in split_by_values(batch, columns, "FileSink"):
         yield partition_directory(tuple(columns), values), rows
 

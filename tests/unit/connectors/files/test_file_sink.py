@@ -141,6 +141,16 @@ def test_a_sink_without_rows_can_be_read(tmp_path, form, suffix, count):
     assert count(tmp_path) == 0
 
 
+def test_times_of_day_that_differ_by_nanoseconds_are_partitions_of_their_own(tmp_path: Path) -> None:
+    """They were one directory, whose name was none of them."""
+    times = pa.array([1, 2], pa.time64("ns"))
+    writer = FileSink(tmp_path, partition_by=["at"]).create_writer(Place(), ())
+    assert isinstance(writer, FileSinkWriter)
+    found = [name for name, _ in writer.split(pa.record_batch({"n": [1, 2], "at": times}))]
+
+    assert ["at=00:00:00.000000001", "at=00:00:00.000000002"] == found
+
+
 @pytest.mark.parametrize(
     ("column", "kind"),
     [(pa.array([1], pa.timestamp("us")), pa.date32()), (pa.array([2]), pa.bool_()), (pa.array([1e300]), pa.float32())],
