@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -294,7 +295,7 @@ class _OrcEncoder:
                     f"OrcFormat: column {field.name!r} is {field.type}, and ORC has no decimals of a negative scale; cast it before the sink"
                 )
         if any(pa.types.is_nested(kind) for kind in rows.schema.types):
-            rows = rows.take(pa.array(range(rows.num_rows), pa.int64()))
+            rows = rows.take(pa.array(np.arange(rows.num_rows)))
         self._writer.write(rows)
 
     def close(self) -> None:
