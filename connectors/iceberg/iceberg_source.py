@@ -46,6 +46,8 @@ class IcebergSource(TableSource):
     (['page'], False, 1, 'IcebergSource web.clicks')
     >>> clicks.names_in_file(pa.schema([("page", pa.string())]))
     {'page': 'page'}
+    >>> clicks.renamed_inside(pa.list_(pa.string()))
+    ListType(list<item: string>)
     >>> clicks.location_of("file:///data/part-0.parquet").path
     '/data/part-0.parquet'
     """
