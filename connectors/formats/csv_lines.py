@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from snapline.connectors.formats.row_format import RowFormat, require_narrow_floats
+from snapline.connectors.formats.row_format import RowFormat, require_narrow_floats, require_years
 from snapline.dataflow.errors import ConnectorError
 
 QUOTE = ord('"')
@@ -162,6 +162,7 @@ class CsvFormat(RowFormat):
         text = pa.BufferOutputStream()
         options = pacsv.WriteOptions(include_header=False, delimiter=self.delimiter)
         batch = batch.select(self._schema.names)
+        require_years(batch, "CsvFormat")
         # The hours of a zone are said without the seconds that zones had before there was a standard time.
         pacsv.write_csv(
             batch.cast(pa.schema([field.with_type(_in_utc(field.type)) for field in batch.schema])), text, options

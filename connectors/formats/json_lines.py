@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from snapline.connectors.formats.row_format import RowFormat, has_narrow_floats, require_narrow_floats
+from snapline.connectors.formats.row_format import RowFormat, has_narrow_floats, require_narrow_floats, require_years
 from snapline.dataflow.errors import ConnectorError
 
 NEW_LINE, OPEN, CLOSE = b"\n{}"
@@ -112,10 +112,17 @@ class JsonFormat(RowFormat):
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         names = self._schema.names
+        require_years(batch.select(names), "JsonFormat")
         parts: list[Any] = []
         for number, name in enumerate(names):
             label = ("{" if number == 0 else ", ") + json.dumps(name) + ": "
-            parts += [pa.scalar(label), _texts(batch.column(name))]
+            column = batch.column(name)
+            try:
+                parts += [pa.scalar(label), _texts(column)]
+            except (OverflowError, AttributeError) as error:
+                raise ConnectorError(
+                    f"JsonFormat: column {name!r} is {column.type}, of which a value has no text in JSON ({error}); cast it before the sink"
+                ) from error
         lines = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
         return lines.cast(pa.binary()).to_pylist()
 

@@ -18,6 +18,10 @@ import pyarrow.compute as pc
 from snapline.dataflow.errors import ConnectorError
 
 REASON_LENGTH_MAX = 300
+DAY_OF = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+"""A day in the units of Arrow's timestamps."""
+FIRST_DAY, END_DAY = -719_528, 2_932_897
+"""Days since 1970 of the beginning of the years 0 and 10,000."""
 UNREADABLE = (ValueError, TypeError, KeyError, IndexError, EOFError, ArithmeticError)
 """What decoders raise for a value that is no row."""
 
@@ -120,6 +124,21 @@ def require_narrow_floats(table: pa.Table, read_as: Callable[[pa.Schema], pa.Tab
             doubles = read_as(table.schema.set(place, table.schema.field(place).with_type(_with_doubles(column.type))))
             if _count_infinite(doubles.column(name)) != infinite:
                 raise ValueError(f"a number of column {name!r} is larger than float32 has them")
+
+
+def require_years(batch: pa.RecordBatch, what: str) -> None:
+    """Raise ConnectorError for a moment outside of the years 0 to 9999, which have four digits: of those far beyond
+    Arrow makes texts that are no times, and Python's have none."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        kind = field.type
+        if not pa.types.is_timestamp(kind) and not pa.types.is_date(kind):
+            continue
+        a_day = 1 if pa.types.is_date32(kind) else DAY_OF[kind.unit if pa.types.is_timestamp(kind) else "ms"]
+        counts = pc.min_max(column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py()
+        if counts["min"] is not None and not FIRST_DAY * a_day <= counts["min"] <= counts["max"] < END_DAY * a_day:
+            raise ConnectorError(
+                f"{what}: column {field.name!r} has a moment outside of the years 0 to 9999; correct it, or make it null before"
+            )
 
 
 def has_narrow_floats(kind: pa.DataType) -> bool:

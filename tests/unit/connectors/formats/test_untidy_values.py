@@ -403,3 +403,45 @@ def test_decimals_of_avro_that_no_column_holds_name_their_field(digits: int) -> 
     """It was Arrow's line about a precision, of no field."""
     with pytest.raises(ConnectorError, match=f"field 'v' is a decimal of {digits} digits, and columns have 38 at most"):
         avro({"type": "bytes", "logicalType": "decimal", "precision": digits})
+
+
+@pytest.mark.parametrize("kind", [JsonFormat, CsvFormat])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, 10**18], pa.timestamp("s")),
+        pa.array([253_402_300_800_000, 0], pa.timestamp("ms", "UTC")),
+        pa.array([-719_529], pa.date32()),
+        pa.array([2_932_897], pa.date32()),
+        pa.array([4_000_000 * 86_400_000], pa.date64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_years_of_five_digits_are_refused_where_they_are_written(kind, column):
+    """JSON got hours without end and CSV `<value out of range>` for a time, in silence; a day was an OverflowError."""
+    with pytest.raises(ConnectorError, match=r"column 'v' has a moment outside of the years 0 to 9999; correct it"):
+        kind(pa.schema({"v": column.type})).encode(pa.record_batch({"v": column}))
+
+
+@pytest.mark.parametrize("kind", [JsonFormat, CsvFormat])
+def test_the_first_and_the_last_moment_with_four_digits_are_written(kind):
+    """Bounds are the moments themselves, and null is within them."""
+    moments = pa.array([-62_167_219_200_000_000, 253_402_300_799_999_999, None], pa.timestamp("us"))
+    first, last, _ = kind(pa.schema({"v": moments.type})).encode(pa.record_batch({"v": moments}))
+    assert b"0000-01-01" in first
+    assert b"9999-12-31" in last
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+        pa.array([[4_000_000]], pa.list_(pa.date32())),
+        pa.array([2**62], pa.duration("s")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_value_without_a_text_in_json_names_its_column(column):
+    """These were an AttributeError and OverflowErrors."""
+    with pytest.raises(ConnectorError, match=r"column 'v' is .* of which a value has no text in JSON \(.*\); cast it"):
+        JsonFormat(pa.schema({"v": column.type})).encode(pa.record_batch({"v": column}))
