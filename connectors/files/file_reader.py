@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from snapline.connectors.connector_metrics import BYTES_READ, LAG_MS
-from snapline.connectors.files.casts import cast_unchanged
 from snapline.connectors.files.filesystems import Location, advice, first_line, locate
+from snapline.connectors.formats.casts import cast_unchanged
 from snapline.connectors.formats.file_reading import BadLine, FileRows
 from snapline.dataflow.api.bad_rows import BAD_ROWS_METRIC, BadRow
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceContextInfo, SourceReader, SourceSplit

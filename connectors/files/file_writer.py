@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN, FILES_WRITTEN
-from snapline.connectors.files.casts import cast_unchanged
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
+from snapline.connectors.formats.casts import cast_unchanged
 from snapline.connectors.formats.file_format import FileEncoder, FileFormat
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import Counter, MetricGroup

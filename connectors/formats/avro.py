@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.connectors.formats.avro_bounds import check_schema
+from snapline.connectors.formats.casts import cast_unchanged
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
 
@@ -217,10 +218,7 @@ def _fitting(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
         numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
         return column.cast(kind) if any(is_kind(column.type) for is_kind in numbers) else None
     if types.is_float32(kind) and types.is_float64(column.type):
-        narrow = column.cast(kind)
-        if not pc.is_inf(narrow).equals(pc.is_inf(column)):
-            raise pa.ArrowInvalid("a number is larger than float has them")
-        return narrow
+        return cast_unchanged(column, kind)
     if types.is_floating(kind) and types.is_integer(column.type):
         return column.cast(kind)
     if types.is_null(column.type) or (types.is_date(kind) and not types.is_timestamp(column.type)):

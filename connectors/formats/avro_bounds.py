@@ -85,6 +85,16 @@ def _checked_sum(counts: Iterator[int]) -> int:
     return total
 
 
+def readable(stream: Any) -> pa.NativeFile:
+    """The file as Arrow reads it."""
+    return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
+
+
+def read_bytes(stream: pa.NativeFile, size: int) -> bytes:
+    """At most so many bytes. Arrow's own `read` keeps the memory of what it could not read for good."""
+    return bytes(stream.read_buffer(size))
+
+
 # --- containers -------------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +107,7 @@ class BoundedContainer:
     def __init__(self, stream: Any) -> None:
         import fastavro
 
+        stream = readable(stream)
         header = fastavro.reader(stream)
         check_schema(header.writer_schema)
         self._stream = stream
@@ -130,7 +141,7 @@ class BoundedContainer:
             count, size = self._number(first), self._number(self._stream.read(1))
             if not 0 <= size <= BLOCK_BYTES_MAX:
                 raise ValueError(f"a block says that it has {size} bytes; {BLOCK_BYTES_MAX} are the most that is read")
-            data, marker = self._stream.read(size), self._stream.read(SYNC_BYTES)
+            data, marker = read_bytes(self._stream, size), self._stream.read(SYNC_BYTES)
             if len(data) < size or marker != self._marker:
                 raise ValueError("a block does not end where it says; the file is cut short, or damaged")
             plain = _CODECS[self._codec](data)
@@ -183,7 +194,7 @@ def _decompressed(codec: str, data: bytes, size: int) -> bytes:
 
 def _zstandard(data: bytes) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return bytes(stream.read_buffer(BLOCK_BYTES_MAX + 1))
+        return read_bytes(stream, BLOCK_BYTES_MAX + 1)
 
 
 _CODECS: Mapping[str, Any] = {

@@ -28,7 +28,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
-from snapline.connectors.formats.avro_bounds import BoundedContainer
+from snapline.connectors.formats.avro_bounds import BoundedContainer, read_bytes, readable
 from snapline.connectors.formats.csv_lines import COLUMNS_MAX, NULLS, CsvFormat
 from snapline.connectors.formats.json_lines import JSON_TEXT, JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
@@ -230,7 +230,7 @@ class TextLines:
 
     def __init__(self, stream: Any, *, quoted: bool) -> None:
         """`quoted`: a line that ends inside quotes goes on in the next one."""
-        stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
+        stream = readable(stream)
         stream.seek(0)
         start = stream.read(MAGIC_BYTES)
         stream.seek(0)
@@ -262,7 +262,7 @@ class TextLines:
         else:
             here = self._here[self._start :]
             read = self.at_bytes + len(here)
-            while read < at_bytes and (block := self._block(min(BLOCK_BYTES, at_bytes - read))):
+            while read < at_bytes and (block := read_bytes(self._text, min(BLOCK_BYTES, at_bytes - read))):
                 read += len(block)
             rest = here[at_bytes - self.at_bytes :]  # something, when the place lies in what is here already
         self._ended = False
@@ -284,12 +284,8 @@ class TextLines:
             self.at_line += taken.line_count()
         return taken
 
-    def _block(self, size: int) -> bytes:
-        """The next bytes. `read` of Arrow keeps the memory of what it could not read for good; this does not."""
-        return bytes(self._text.read_buffer(size))
-
     def _fill(self) -> None:
-        block = self._block(BLOCK_BYTES)
+        block = read_bytes(self._text, BLOCK_BYTES)
         rest = self._here[self._start :]
         if not block:
             self._ended = True

@@ -119,7 +119,7 @@ class JsonFormat(RowFormat):
             column = batch.column(name)
             try:
                 parts += [pa.scalar(label), _texts(column)]
-            except (OverflowError, AttributeError) as error:
+            except (OverflowError, ValueError) as error:
                 raise ConnectorError(
                     f"JsonFormat: column {name!r} is {column.type}, of which a value has no text in JSON ({error}); cast it before the sink"
                 ) from error
@@ -180,6 +180,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
                 "JsonFormat: a map has two keys that are one in an object of JSON, and one of their values would be lost; make them differ before"
             )
         return items
+    if pa.types.is_interval(kind):
+        raise ValueError("months, days and nanoseconds are no one number")
     if isinstance(value, (list, tuple)):
         return [_plain(item, kind.value_type) for item in value]
     if isinstance(value, dt.datetime):

@@ -2,8 +2,8 @@
 
 Decides that a value is read with the schema of its writer and resolved to the one that the job knows, so that columns
 stay as they are while writers move on; that schemas are asked for once and kept; that an id which the registry does not
-know makes a bad row, and a registry that cannot be reached fails the job. Mirrors Flink's
-ConfluentRegistryAvroDeserializationSchema.
+know, or whose schema makes no sense, makes a bad row; and that a registry which cannot be reached fails the job.
+Mirrors Flink's ConfluentRegistryAvroDeserializationSchema.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MAGIC = 0
 HEADER_BYTES = 5
 TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 16 << 20
+"""No schema is longer; a registry, or what stands at its address, that says more is not believed."""
 NOT_FOUND = 404
 
 
@@ -122,7 +123,9 @@ class ConfluentAvroFormat(AvroFormat):
             try:
                 self._writers[schema_id] = _schema_of(answer)
             except (IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-                self._unusable[schema_id] = f"schema id {schema_id} cannot be used ({type(error).__name__}: {error})"
+                self._unusable[schema_id] = (
+                    f"schema id {schema_id} cannot be used ({type(error).__name__}: {first_line(error)})"
+                )
                 raise ValueError(self._unusable[schema_id]) from error
         return self._writers[schema_id]
 

@@ -110,7 +110,7 @@ def failures() -> tuple[type[Exception], ...]:
     from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]  # is compiled
     from thriftpy2.thrift import TException
 
-    return (TException, ProtocolError, SystemError, OSError)  # the two in the middle: of what is no Thrift
+    return (TException, OSError, ProtocolError, SystemError)  # the last two when what answers does not speak Thrift
 
 
 def refused(sink: HBaseSink, error: Exception) -> ConnectorError:

@@ -82,8 +82,8 @@ Message = Keepalive | Began | Committed | Relation | Changed | Truncated
 
 
 def decode(data: bytes) -> Message | None:
-    """One message of the replication stream. None for those that say nothing of rows. Raises ValueError for what is
-    none."""
+    """One message of the replication stream. None for those that say nothing of rows. Raises ValueError for bytes
+    that are no message."""
     try:
         return _decode(data)
     except (struct.error, IndexError) as error:

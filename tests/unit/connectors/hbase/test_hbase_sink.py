@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from snapline.connectors import HBaseSink
 from snapline.dataflow.errors import ConnectorError
+from tests.services.answering import answering
 from tests.services.hbase import Memory, running_hbase
 from tests.unit.connectors.parquet.places import Place
 
@@ -156,17 +156,10 @@ def test_keys_of_any_bytes_and_their_length(server):
 )
 def test_what_is_no_thrift_server_is_one_line(answer):
     """Each was another error of the library."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1_000)
-                connection.sendall(answer)
+    def say(connection: socket.socket) -> None:
+        connection.recv(1_000)
+        connection.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        sink = HBaseSink("t", host="127.0.0.1", port=listening.getsockname()[1], row_key="k", family="f")
-        with pytest.raises(ConnectorError, match="no Thrift server of HBase answers"):
-            sink.validate()
-        thread.join()
+    with answering(say) as port, pytest.raises(ConnectorError, match="no Thrift server of HBase answers"):
+        HBaseSink("t", host="127.0.0.1", port=port, row_key="k", family="f").validate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,27 +15,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from snapline.connectors.postgres.postgres_table import connect
 from snapline.connectors.postgres.replication import open_connection
 from snapline.dataflow.errors import ConnectorError
+from tests.services.answering import answering
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
     """The address of what says yes to TLS, and no more: libpq looks for the client's key then."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(8)
-                    connection.sendall(b"S")
-                    connection.recv(1_000)
+    def say_yes(connection: socket.socket) -> None:
+        connection.recv(8)
+        connection.sendall(b"S")
+        connection.recv(1_000)
 
-        threading.Thread(target=answer, daemon=True).start()
-        yield f"host=127.0.0.1 port={listening.getsockname()[1]} dbname=shop user=u sslmode=require"
-        listening.shutdown(socket.SHUT_RDWR)
+    with answering(say_yes) as port:
+        yield f"host=127.0.0.1 port={port} dbname=shop user=u sslmode=require"
 
 
 @pytest.fixture

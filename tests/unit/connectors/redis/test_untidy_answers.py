@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from snapline.connectors import RedisLookup, RedisSink
 from snapline.dataflow.api.connector_api import Committable
 from snapline.dataflow.errors import ConnectorError
+from tests.services.answering import answering
 from tests.unit.connectors.parquet.places import Place
 
 COMMAND = re.compile(rb"\*\d+\r\n\$\d+\r\n(\w+)")
@@ -25,32 +26,17 @@ Serve = Callable[[dict[bytes, bytes]], str]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start what answers each command with these bytes, and return its address."""
-    running: list[tuple[socket.socket, threading.Thread]] = []
+    with contextlib.ExitStack() as running:
 
-    def start(answers: dict[bytes, bytes]) -> str:
-        listening = socket.create_server(("127.0.0.1", 0))
+        def start(answers: dict[bytes, bytes]) -> str:
+            def answer(connection: socket.socket) -> None:
+                while said := connection.recv(65_536):
+                    for command in COMMAND.findall(said):
+                        connection.sendall({**GREETINGS, **answers}[command])
 
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    while said := connection.recv(65_536):
-                        for command in COMMAND.findall(said):
-                            connection.sendall({**GREETINGS, **answers}[command])
+            return f"redis://127.0.0.1:{running.enter_context(answering(answer))}"
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        running.append((listening, thread))
-        return f"redis://127.0.0.1:{listening.getsockname()[1]}"
-
-    yield start
-    for listening, thread in running:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        thread.join()
+        yield start
 
 
 def look_up(url: str, kind: pa.DataType | None = None, value: Any = "string") -> Any:

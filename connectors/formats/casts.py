@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 def cast_unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column in another type. Raises ArrowInvalid for values that are not the same there.
 
-    >>> from snapline.connectors.files.casts import cast_unchanged
+    >>> from snapline.connectors.formats.casts import cast_unchanged
     >>> cast_unchanged(pa.array([0, 1]), pa.bool_()).to_pylist()
     [False, True]
     """
