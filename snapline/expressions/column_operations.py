@@ -108,10 +108,17 @@ def _floor_divide(left: Value, right: Value) -> Value:
     found = _by_numpy(left, right, np.floor_divide)
     if found is not None:
         return found
-    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
-        return pc.floor(pc.divide(left, right))
     right = _without_zeros(right)
     quotient = pc.divide(left, right)
+    if pa.types.is_floating(quotient.type):
+        return pc.floor(quotient)
+    if pa.types.is_decimal(quotient.type):
+        kind = pa.decimal256 if pa.types.is_decimal256(quotient.type) else pa.decimal128
+        quotient = pc.trunc(quotient).cast(kind(max(quotient.type.precision - quotient.type.scale, 1), 0))
+    elif pa.types.is_signed_integer(quotient.type) and pa.types.is_signed_integer(right.type):
+        # The least number by -1 does not fit: it wraps, where Arrow's quotient is zero.
+        by_minus_one = pc.equal(right, pa.scalar(-1, right.type))
+        quotient = pc.if_else(by_minus_one, pc.negate(left.cast(quotient.type)), quotient)
     rest = pc.subtract(left, pc.multiply(quotient, right))
     zero = pa.scalar(0, rest.type)
     down = pc.and_(pc.not_equal(rest, zero), pc.xor(pc.less(rest, zero), pc.less(right, pa.scalar(0, right.type))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -197,3 +198,43 @@ def test_an_expression_is_neither_true_nor_false() -> None:
     """`and`, `or` and chained comparisons would say something else than they seem to."""
     with pytest.raises(TypeError, match="combine conditions with &"):
         bool(sl.col("a") > 1)
+
+
+def values_of(expression: sl.Expr, **columns: pa.Array) -> list[Any]:
+    """The values of an expression over these columns."""
+    return expression.evaluate(pa.RecordBatch.from_pydict(columns)).to_pylist()
+
+
+@pytest.mark.parametrize("divisor", [sl.col("by"), sl.lit(decimal.Decimal("2.00")), sl.lit(2)])
+def test_decimals_are_divided_and_rounded_down(divisor: sl.Expr) -> None:
+    """The quotient of decimals is a whole number, and the remainder is what is left."""
+    prices = pa.array([decimal.Decimal("7.50"), decimal.Decimal("-7.50"), None, decimal.Decimal("4.00")])
+    columns = {"price": prices, "by": pa.array([decimal.Decimal("2.00")] * 4)}
+
+    assert values_of(sl.col("price") // divisor, **columns) == [3, -4, None, 2]
+    assert values_of(sl.col("price") % divisor, **columns) == [
+        decimal.Decimal("1.50"),
+        decimal.Decimal("0.50"),
+        None,
+        decimal.Decimal("0.00"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+def test_the_least_number_divided_by_minus_one_wraps_as_in_polars(kind: pa.DataType) -> None:
+    """Arrow makes zero of it, which left the whole number as its remainder."""
+    least = -(2 ** (kind.bit_width - 1))
+    columns = {"a": pa.array([least, 7, None], kind), "b": pa.array([-1, -1, -1], kind)}
+
+    for divisor in (sl.col("b"), sl.lit(-1)):
+        assert values_of(sl.col("a") // divisor, **columns) == [least, -7, None]
+        assert values_of(sl.col("a") % divisor, **columns) == [0, 0, None]
+
+
+def test_a_divisor_of_zero_gives_null_for_floats_as_for_whole_numbers() -> None:
+    """Both `//` and `%` say so, whichever sign the zero has."""
+    columns = {"x": pa.array([1.0, -1.0, 5.0]), "y": pa.array([0.0, -0.0, 2.0])}
+
+    for operation in (sl.col("x") // sl.col("y"), sl.col("x") % sl.col("y")):
+        assert values_of(operation, **columns)[:2] == [None, None]
+    assert values_of(sl.col("x") // 0, **columns) == [None, None, None]
