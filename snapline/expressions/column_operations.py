@@ -50,9 +50,18 @@ def _fitted(value: Value, beside: Value) -> Value:
         return value
 
 
+def _beside_floats(*values: Value) -> tuple[Value, ...]:
+    """Whole numbers beside floats as the nearest ones of these: Arrow takes none that a float has to round."""
+    floats = {value.type for value in values if pa.types.is_floating(value.type)}
+    if not floats:
+        return values
+    wide = max(floats, key=lambda data_type: data_type.bit_width)
+    return tuple(v.cast(wide, safe=False) if pa.types.is_integer(v.type) else v for v in values)
+
+
 def _aligned(left: Value, right: Value) -> tuple[Value, Value]:
-    """Literals fitted, and the two kinds of strings as one."""
-    left, right = _fitted(left, right), _fitted(right, left)
+    """Literals fitted, whole numbers beside floats as floats, and the two kinds of strings as one."""
+    left, right = _beside_floats(_fitted(left, right), _fitted(right, left))
     if left.type != right.type and pa.types.is_large_string(left.type) | pa.types.is_large_string(right.type):
         left, right = (v.cast(pa.large_string()) if pa.types.is_string(v.type) else v for v in (left, right))
     return left, right
@@ -77,7 +86,7 @@ def _add(left: Value, right: Value) -> Value:
 
 
 def _as_fraction(value: Value) -> Value:
-    return value.cast(pa.float64()) if pa.types.is_integer(value.type) else value
+    return value.cast(pa.float64(), safe=False) if pa.types.is_integer(value.type) else value
 
 
 def _divide(left: Value, right: Value) -> Value:
@@ -146,7 +155,7 @@ def _is_in(value: Value, values: pa.Array) -> Value:
 
 
 def _fill_null(value: Value, with_: Value) -> Value:
-    return pc.coalesce(value, _fitted(with_, value))
+    return pc.coalesce(*_beside_floats(value, _fitted(with_, value)))
 
 
 def _if_else(*values: Value) -> Value:
@@ -240,7 +249,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "is_nan": pc.is_nan,
     "is_in": _is_in,
     "fill_null": _fill_null,
-    "coalesce": pc.coalesce,
+    "coalesce": lambda *values: pc.coalesce(*_beside_floats(*values)),
     "cast": lambda value, target: value.cast(target),
     "if_else": _if_else,
     "field": pc.struct_field,

@@ -238,3 +238,25 @@ def test_a_divisor_of_zero_gives_null_for_floats_as_for_whole_numbers() -> None:
     for operation in (sl.col("x") // sl.col("y"), sl.col("x") % sl.col("y")):
         assert values_of(operation, **columns)[:2] == [None, None]
     assert values_of(sl.col("x") // 0, **columns) == [None, None, None]
+
+
+BESIDE_FLOATS: dict[str, Callable[[Any], Any]] = {
+    "a fraction": lambda m: m.col("ns") / 1_000_000_000,
+    "a product": lambda m: m.col("ns") * 1.5,
+    "a sum with a column": lambda m: m.col("ns") + m.col("x"),
+    "a comparison": lambda m: m.col("ns") > m.col("x"),
+    "a root": lambda m: m.col("ns").sqrt(),
+    "a choice": lambda m: m.when(m.col("x") > 2).then(m.col("ns")).otherwise(0.5),
+    "no null": lambda m: m.col("ns").fill_null(0.5),
+    "the first that is there": lambda m: m.coalesce(m.col("ns"), m.col("x")),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_FLOATS)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_whole_numbers_that_no_float_has_are_rounded_beside_floats(name: str, kind: pa.DataType) -> None:
+    """Nanoseconds since 1970 are such numbers, and a job that divided them failed."""
+    columns = {"ns": pa.array([2**53 + 1, 1_700_000_000_123_456_789, None], kind), "x": pa.array([1.5, 2.5, 3.5])}
+    expected = pl.DataFrame(columns).select(out=BESIDE_FLOATS[name](pl))["out"].to_list()
+
+    assert values_of(BESIDE_FLOATS[name](sl), **columns) == pytest.approx(expected)
