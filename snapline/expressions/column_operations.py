@@ -33,6 +33,7 @@ _UNITS = {
     "q": "quarter",
     "y": "year",
 }
+_WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
 
 
 def _fitted(value: Value, beside: Value) -> Value:
@@ -195,23 +196,37 @@ def _plain_time(value: Value) -> Value:
     return value.view(pa.timestamp(value.type.unit))
 
 
+def _has_offset(value: Value) -> bool:
+    """Whether a zone other than UTC is between what is stored and the time that it says."""
+    zone = getattr(value.type, "tz", None)
+    return zone is not None and zone not in _NO_OFFSET
+
+
 def _part(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
     return lambda value: function(_plain_time(value))
 
 
 def _truncate(value: Value, every: str) -> Value:
     digits = len(every) - len(every.lstrip("0123456789"))
-    floored = pc.floor_temporal(_plain_time(value), int(every[:digits]), _UNITS[every[digits:]])
-    return floored if floored.type == value.type else floored.view(value.type)
+    unit = _UNITS[every[digits:]]
+    local = pc.local_timestamp(value) if _has_offset(value) else _plain_time(value)
+    floored = pc.floor_temporal(local, int(every[:digits]), unit)
+    if not _has_offset(value):
+        return floored if floored.type == value.type else floored.view(value.type)
+    # Where the clocks go back, hours come twice: a time lies in its own one, and a day begins with the first.
+    since = pc.subtract(value, pc.subtract(local, floored))
+    is_begin = pc.equal(pc.local_timestamp(since), floored)
+    if unit in _WITHIN_A_DAY and pc.all(is_begin).as_py() is not False:
+        return since
+    begin = pc.assume_timezone(floored, value.type.tz, ambiguous="earliest", nonexistent="latest")
+    return pc.if_else(is_begin, since, begin) if unit in _WITHIN_A_DAY else begin
 
 
 def _epoch(value: Value, unit: str) -> Value:
-    if pa.types.is_date(value.type):
-        value = value.cast(pa.timestamp("ms"))
-    zone = getattr(value.type, "tz", None)
+    value = value.cast(pa.timestamp("ms" if pa.types.is_date(value.type) else value.type.unit))
     if unit in _UNITS:  # a cast to a coarser unit would go towards zero
         value = _truncate(value, f"1{unit}")
-    return value.cast(pa.timestamp(unit, zone)).cast(pa.int64())
+    return value.cast(pa.timestamp(unit)).cast(pa.int64())
 
 
 def _round(value: Value, decimals: int) -> Value:

@@ -23,7 +23,7 @@ from snapline.dataflow.errors import JobDefinitionError
 
 Text = str
 """`str`, where a class has a property of that name."""
-_EVERY = re.compile(r"^\d+(us|ms|mo|s|m|h|d|w|q|y)$")
+_EVERY = re.compile(r"0*[1-9]\d{0,8}(us|ms|mo|s|m|h|d|w|q|y)")
 _INFIX = frozenset("+ - * / // % ** == != < <= > >= & | ^".split())
 _LITERALS = (
     bool,
@@ -444,7 +444,7 @@ class TimeExpr:
 
     def truncate(self, every: str) -> Expr:
         """The beginning of the `10s`, `15m`, `1h`, `1d`, `1w` or `1mo` that the time lies in."""
-        if not isinstance(every, str) or _EVERY.match(every) is None:
+        if not isinstance(every, str) or _EVERY.fullmatch(every) is None:
             raise JobDefinitionError(f"{every!r} is no length of time, such as 10s, 15m, 1h, 1d, 1w, 1mo")
         return Expr("dt.truncate", (self._of,), (every,))
 

@@ -260,3 +260,47 @@ def test_whole_numbers_that_no_float_has_are_rounded_beside_floats(name: str, ki
     expected = pl.DataFrame(columns).select(out=BESIDE_FLOATS[name](pl))["out"].to_list()
 
     assert values_of(BESIDE_FLOATS[name](sl), **columns) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("every", ["1s", "15m", "1h", "6h", "1d", "1w", "1mo"])
+@pytest.mark.parametrize(
+    "first", [dt.datetime(2024, 10, 26, 20, tzinfo=dt.UTC), dt.datetime(2024, 3, 30, 20, tzinfo=dt.UTC)]
+)
+def test_times_are_truncated_where_the_clocks_are_changed(every: str, first: dt.datetime) -> None:
+    """An hour that comes twice begins twice, as in Polars; a job that met one failed."""
+    times = [first + dt.timedelta(minutes=7 * number) for number in range(300)]
+    column = pa.array([*times, None], pa.timestamp("us", "Europe/Berlin"))
+    expected = pl.DataFrame({"t": column}).select(pl.col("t").dt.truncate(every).dt.epoch("us"))["t"].to_list()
+
+    assert values_of(sl.col("t").dt.truncate(every).dt.epoch("us"), t=column) == expected
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_the_time_since_1970_is_that_of_utc_where_the_clocks_are_changed(unit: str) -> None:
+    """A zone has no part in it, not even in an hour that comes twice."""
+    utc = pa.array([1_729_986_310_500_000, 1_729_989_910_500_000, -1_500_000, None], pa.timestamp("us", "UTC"))
+    column = utc.cast(pa.timestamp("us", "Europe/Berlin"))
+
+    assert values_of(sl.col("t").dt.epoch(unit), t=column) == values_of(sl.col("t").dt.epoch(unit), t=utc)
+
+
+@pytest.mark.parametrize(
+    ("day", "begin"),
+    [
+        (dt.datetime(2024, 3, 10, 10, tzinfo=dt.UTC), dt.datetime(2024, 3, 10, 5, tzinfo=dt.UTC)),
+        (dt.datetime(2024, 11, 3, 6, tzinfo=dt.UTC), dt.datetime(2024, 11, 3, 4, tzinfo=dt.UTC)),
+    ],
+)
+def test_a_day_whose_midnight_is_missing_or_comes_twice_has_one_beginning(day: dt.datetime, begin: dt.datetime) -> None:
+    """In Havana the clocks are changed at midnight: a day begins with the first moment that it has."""
+    column = pa.array([day], pa.timestamp("us", "America/Havana"))
+
+    found = values_of(sl.col("t").dt.truncate("1d").cast(pa.timestamp("us", "UTC")), t=column)
+    assert found == [begin]
+
+
+@pytest.mark.parametrize("every", ["0s", "00h", "1h\n", "99999999999s"])
+def test_a_length_of_time_that_is_none_is_refused(every: str) -> None:
+    """Arrow divides by a length of zero, which ends the whole process."""
+    with pytest.raises(JobDefinitionError, match="is no length of time"):
+        sl.col("t").dt.truncate(every)
