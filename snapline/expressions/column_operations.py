@@ -8,6 +8,7 @@ and streams.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -33,6 +34,8 @@ _UNITS = {
     "q": "quarter",
     "y": "year",
 }
+_DAY_OF_MONTH = re.compile(r"%[EO]?[deDFxc]")
+"""What of a form of strptime is the day of a month."""
 _WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
 
 
@@ -149,7 +152,10 @@ def _remainder(left: Value, right: Value) -> Value:
 
 
 def _is_in(value: Value, values: pa.Array) -> Value:
-    held = pc.is_in(value, value_set=values.cast(value.type), skip_nulls=True)
+    values, plain = values.cast(value.type), value
+    if value.type in (pa.float32(), pa.float64()):  # zero is one value here as well, whichever sign it has
+        plain, values = (pc.add(one, pa.scalar(0, one.type)) for one in (value, values))
+    held = pc.is_in(plain, value_set=values, skip_nulls=True)
     if isinstance(value, pa.Array) and value.null_count == 0:
         return held
     return pc.if_else(pc.is_null(value), pa.scalar(None, pa.bool_()), held)
@@ -180,12 +186,38 @@ def _contains(value: Value, pattern: str, literal: bool) -> Value:
 
 
 def _replace(value: Value, pattern: str, replacement: str, literal: bool, all_: bool) -> Value:
-    function = pc.replace_substring if literal else pc.replace_substring_regex
+    # Arrow replaces an empty text for ever.
+    function = pc.replace_substring if literal and pattern else pc.replace_substring_regex
+    if literal and not pattern:
+        replacement = replacement.replace("\\", r"\\")
     return function(value, pattern, replacement, max_replacements=None if all_ else 1)
 
 
 def _strip(value: Value, characters: str | None) -> Value:
     return pc.utf8_trim_whitespace(value) if characters is None else pc.utf8_trim(value, characters)
+
+
+def _to_datetime(value: Value, form: str, time_unit: str) -> Value:
+    found = pc.strptime(value, form, time_unit)
+    if not isinstance(value, pa.Array) or _DAY_OF_MONTH.search(form) is None or "%z" in form:
+        return found
+    # Arrow takes 30 February for 2 March: a text that says January as well has the day that was meant.
+    early = pc.less_equal(pc.day(found), 3)
+    texts, days = value.filter(early), pc.day(found.filter(early))
+    in_january = pc.binary_join_element_wise(texts, pa.scalar("01", value.type), pa.scalar(" ", value.type))
+    wrong = texts.filter(pc.not_equal(pc.day(pc.strptime(in_january, f"{form} %m", time_unit)), days))
+    if len(wrong):
+        raise pa.ArrowInvalid(f"Failed to parse string: {wrong[0].as_py()!r} as a {found.type}: there is no such day")
+    return found
+
+
+def _strftime(value: Value, form: str) -> Value:
+    """Seconds without a fraction, which Arrow's %S would bring."""
+    if pa.types.is_timestamp(value.type):
+        value = _truncate(value, "1s").cast(pa.timestamp("s", value.type.tz))
+    elif pa.types.is_time(value.type):
+        value = pc.floor_temporal(value, 1, "second").cast(pa.time32("s"))
+    return pc.strftime(value, form)
 
 
 def _plain_time(value: Value) -> Value:
@@ -279,7 +311,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "str.slice": _slice,
     "str.strip_chars": _strip,
     "str.concat": lambda separator, *values: pc.binary_join_element_wise(*values, pa.scalar(separator, values[0].type)),
-    "str.to_datetime": pc.strptime,
+    "str.to_datetime": _to_datetime,
     "dt.year": _part(pc.year),
     "dt.month": _part(pc.month),
     "dt.day": _part(pc.day),
@@ -291,6 +323,6 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "dt.date": _part(lambda value: value.cast(pa.date32(), safe=False)),
     "dt.truncate": _truncate,
     "dt.epoch": _epoch,
-    "dt.strftime": pc.strftime,
+    "dt.strftime": _strftime,
 }
 """The kernels by the name that an expression shows; operands come first, then what is no column."""

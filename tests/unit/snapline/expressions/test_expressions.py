@@ -304,3 +304,48 @@ def test_a_length_of_time_that_is_none_is_refused(every: str) -> None:
     """Arrow divides by a length of zero, which ends the whole process."""
     with pytest.raises(JobDefinitionError, match="is no length of time"):
         sl.col("t").dt.truncate(every)
+
+
+@pytest.mark.parametrize("all_", [True, False])
+def test_an_empty_text_is_replaced_where_the_empty_pattern_matches(all_: bool) -> None:
+    """Arrow never came to an end with every empty text of a text."""
+    text = sl.col("s").str
+    replaced = (text.replace_all if all_ else text.replace)("", r"\1", literal=True)
+
+    assert values_of(replaced, s=pa.array(["ab", "", None])) == [r"\1a\1b\1" if all_ else r"\1ab", r"\1", None]
+
+
+@pytest.mark.parametrize(
+    ("form", "wrong"),
+    [
+        ("%Y-%m-%d", "2021-02-29"),
+        ("%Y-%m-%d", "2020-2-30"),
+        ("%d. %b %Y", "31. Apr 2021"),
+        ("%F %T", "2021-06-31 01:02:03"),
+    ],
+)
+def test_a_day_that_its_month_has_not_is_no_time(form: str, wrong: str) -> None:
+    """Arrow would take it for one of the next month."""
+    right = [at(2020) + dt.timedelta(days=number) for number in range(800)]
+    texts = [moment.strftime(form) for moment in right]
+
+    assert values_of(sl.col("s").str.to_datetime(form), s=pa.array([*texts, None])) == [*right, None]
+    with pytest.raises(pa.ArrowInvalid, match=f"{wrong}.*there is no such day"):
+        values_of(sl.col("s").str.to_datetime(form), s=pa.array([*texts, wrong]))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("us", "Europe/Berlin"), pa.timestamp("ms", "UTC")])
+def test_seconds_as_text_have_no_fraction(kind: pa.DataType) -> None:
+    """They are those of strftime in Python and Polars, also before 1970."""
+    column = pa.array([-1_013_000, 1_700_000_000_123_000, None], pa.timestamp("us")).cast(kind)
+    expected = pl.DataFrame({"t": column}).select(pl.col("t").dt.strftime("%Y-%m-%d %H:%M:%S"))["t"].to_list()
+
+    assert values_of(sl.col("t").dt.strftime("%Y-%m-%d %H:%M:%S"), t=column) == expected
+
+
+def test_zero_is_among_values_whichever_sign_it_has() -> None:
+    """As `==` and keys have it."""
+    column = pa.array([0.0, -0.0, 1.0, None])
+
+    assert values_of(sl.col("x").is_in([0.0]), x=column) == [True, True, False, None]
+    assert values_of(sl.col("x").is_in([-0.0]), x=column) == [True, True, False, None]
