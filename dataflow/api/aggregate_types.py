@@ -18,10 +18,11 @@ WINDOW_TIME = pa.timestamp("ms")
 def check_aggregate_type(aggregate: Aggregate, data_type: pa.DataType) -> None:
     """Raises TypeError when the aggregate cannot be taken over a column of this type."""
     by_order = aggregate.function in {"min", "max"}
-    if aggregate.function == "count" or is_number(data_type) or (by_order and has_order(data_type)):
+    is_held = isinstance(_over(aggregate, data_type), HeldAggregate)
+    if aggregate.function == "count" or (not is_held and (is_number(data_type) or (by_order and has_order(data_type)))):
         return
     where = f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, which"
-    if isinstance(_over(aggregate, data_type), HeldAggregate):
+    if is_held:
         raise TypeError(
             f"{where} has to be known before the first row: declare the columns of the operator before (schema=)"
         )
@@ -32,7 +33,8 @@ def check_aggregate_type(aggregate: Aggregate, data_type: pa.DataType) -> None:
 
 def over_columns(aggregate: AnyAggregate, schema: pa.Schema) -> AnyAggregate:
     """The aggregate as it is taken over columns of these types: counts and numbers have accumulators of numbers; the
-    least and greatest text, bytes or decimal, and the sum and mean of decimals, are held."""
+    least and greatest text, bytes, decimal or uint64 (accumulators are int64), the mean of these numbers and the sum of
+    decimals are held."""
     if not isinstance(aggregate, Aggregate) or not aggregate.column:
         return aggregate
     return _over(aggregate, schema.field(aggregate.column).type)
@@ -41,7 +43,8 @@ def over_columns(aggregate: AnyAggregate, schema: pa.Schema) -> AnyAggregate:
 def _over(aggregate: Aggregate, data_type: pa.DataType) -> Aggregate | HeldAggregate:
     by_order = aggregate.function in {"min", "max"} and is_compared(data_type)
     added_up = aggregate.function in {"sum", "mean"} and pa.types.is_decimal(data_type) and data_type.scale >= 0
-    if by_order or added_up:
+    too_large = aggregate.function in {"min", "max", "mean"} and pa.types.is_uint64(data_type)
+    if by_order or added_up or too_large:
         return HeldAggregate(aggregate.name, aggregate.function, aggregate.column)
     return aggregate
 

@@ -1,4 +1,4 @@
-"""Sums and means of decimals, which are exact: no float stands between.
+"""Sums and means of decimals, and means of uint64, which are exact: no float stands between.
 
 An accumulator is a decimal of 76 digits and a count, so that sums cannot wrap. Decides what becomes of a sum with more
 digits than its result has: it is null, as in Flink's SQL. Mirrors Flink's SumAggFunction and AvgAggFunction of
@@ -17,11 +17,11 @@ from snapline.dataflow.api.batch_aggregates import BatchAggregateFunction, Group
 
 
 class DecimalTotal(BatchAggregateFunction):
-    """The sum, or the mean as float64, of a column of decimals; null where there was none."""
+    """The sum, or the mean as float64, of a column of decimals or uint64; null where there was none."""
 
     def __init__(self, function: str, data_type: pa.DataType) -> None:
         self._function, self._type = function, data_type
-        self._wide = pa.decimal256(76, data_type.scale)
+        self._wide = pa.decimal256(76, getattr(data_type, "scale", 0))
         self.accumulator = pa.schema([("sum", self._wide), ("count", pa.int64())])
 
     def result_type(self, *_: pa.DataType) -> pa.DataType:

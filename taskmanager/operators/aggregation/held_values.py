@@ -36,6 +36,8 @@ def ordered_numbers(column: pa.Array) -> Numbers:
         return np.asarray(pc.rank(_comparable(column), sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    if pa.types.is_uint64(column.type):  # the upper half comes after the lower one
+        return (numpy_values(column) ^ np.uint64(1 << 63)).view(np.int64)
     kind = np.float64 if pa.types.is_floating(column.type) else np.int64
     return np.ascontiguousarray(numpy_values(column).astype(kind, copy=False))
 
@@ -125,7 +127,7 @@ class QuantileValues(HeldValues):
 
     def results(self, entries: Slots, offsets: Int64Array) -> pa.Array:
         rows, bounds = self._rows(entries, offsets)
-        values = ordered_numbers(self._store.column(self._column, rows)).astype(np.float64, copy=False)
+        values = numpy_values(self._store.column(self._column, rows)).astype(np.float64, copy=False)
         values = values[np.lexsort((values, _owners(bounds)))]
         counts = np.diff(bounds)
         some = counts > 0

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 import snapline as sl
+import snapline.connectors as sl_connectors
 from snapline.dataflow.api.aggregate_types import result_type
 from snapline.dataflow.api.functions import ProcessWindowFunction
 from snapline.dataflow.api.windows import (
@@ -238,3 +239,36 @@ def test_a_column_that_changes_its_type_is_named() -> None:
     harness = Harness(create_window_operator(spec)).start().process(pa.record_batch({"k": ["a"], "t": [1], "v": [1]}))
     with pytest.raises(StateError, match="column 'v' is string, and the state of 'all' was made for int64"):
         harness.process(pa.record_batch({"k": ["a"], "t": [1], "v": ["x"]}))
+
+
+def test_uint64_are_ordered_and_averaged_as_what_they_are() -> None:
+    """The upper half of them would be negative as int64."""
+    values = [5, 2**63, 2**64 - 1, None, 2**63 - 1]
+    schema = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.uint64())])
+    rows = [{"k": 1, "at": number, "v": value} for number, value in enumerate(values)]
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    source = sl_connectors.CollectionSource.of_rows(rows, schema=schema, batch_rows=2)
+    stream = env.from_source(source, sl.WatermarkStrategy.for_monotonous_timestamps("at"), uid="rows")
+    found: dict[str, Any] = {
+        "lo": sl.min("v"),
+        "hi": sl.max("v"),
+        "best": sl.top_n("v", 3),
+        "mean": sl.mean("v"),
+        "middle": sl.median("v"),
+    }
+    windows = stream.key_by("k").window(sl.TumblingEventTimeWindows(1000))
+    in_windows = windows.aggregate(uid="windows", **found)
+    running = stream.key_by("k").running_aggregate(uid="running", **found)
+    expected = {
+        "k": 1,
+        "lo": 5,
+        "hi": 2**64 - 1,
+        "best": [2**64 - 1, 2**63, 2**63 - 1],
+        "mean": float(5 + 2**63 + 2**64 - 1 + 2**63 - 1) / 4,
+        "middle": float(2**63),
+    }
+
+    for last in ([*in_windows.execute_and_collect(local=True)][-1], [*running.execute_and_collect(local=True)][-1]):
+        assert {name: last[name] for name in expected} == expected
+    greatest = windows.max_by("v", uid="greatest").execute_and_collect(local=True)
+    assert [row["v"] for row in greatest] == [2**64 - 1]
