@@ -61,7 +61,7 @@ def _min(slots: Any, values: Any, valid: Any, lowest: Any, running: Any) -> None
     everything, report = valid.shape[0] == 0, running.shape[0] > 0
     for row in range(slots.shape[0]):
         slot = slots[row]
-        if (everything or valid[row]) and values[row] < lowest[slot]:
+        if (everything or valid[row]) and (values[row] < lowest[slot] or lowest[slot] != lowest[slot]):
             lowest[slot] = values[row]
         if report:
             running[row] = lowest[slot]
@@ -72,7 +72,7 @@ def _max(slots: Any, values: Any, valid: Any, highest: Any, running: Any) -> Non
     everything, report = valid.shape[0] == 0, running.shape[0] > 0
     for row in range(slots.shape[0]):
         slot = slots[row]
-        if (everything or valid[row]) and values[row] > highest[slot]:
+        if (everything or valid[row]) and (values[row] > highest[slot] or highest[slot] != highest[slot]):
             highest[slot] = values[row]
         if report:
             running[row] = highest[slot]
@@ -160,7 +160,7 @@ class AggregateColumn(Column):
         if name == "sum":
             return 0
         if self._floating:
-            return float("inf") if name == "min" else float("-inf")
+            return float("nan")
         bounds = np.iinfo(np.int64)
         return int(bounds.max if name == "min" else bounds.min)
 

@@ -45,7 +45,8 @@ from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
 
 INPUT_TYPE_METADATA = b"snapline.aggregate.input"
-_REDUCERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+_REDUCERS = {"sum": np.add, "min": np.fmin, "max": np.fmax}
+"""What makes one total of two; any number comes before NaN."""
 
 
 @dataclass(frozen=True, slots=True)

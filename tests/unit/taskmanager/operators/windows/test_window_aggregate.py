@@ -12,7 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.windows import Aggregate, EventTimeSessionWindows, TumblingEventTimeWindows
+from snapline.dataflow.api.windows import (
+    Aggregate,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
@@ -402,6 +407,24 @@ def test_floats_fold_like_floats() -> None:
 
     assert (row["lo"], row["hi"]) == (1.0, 2.0)
     assert math.isnan(row["s"])
+
+
+@pytest.mark.parametrize(
+    "assigner", [TumblingEventTimeWindows(10), SlidingEventTimeWindows(10, 5), EventTimeSessionWindows(5)]
+)
+def test_the_least_and_the_greatest_of_nothing_but_nan_is_nan(assigner: Any) -> None:
+    """No value was infinite; one that is a number comes before NaN, in whichever pane or session it was."""
+    described = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("lo", "min", "v"), Aggregate("hi", "max", "v")))
+    nan, inf = math.nan, math.inf
+    values: dict[int, list[Any]] = {1: [nan, nan, None], 2: [nan, inf, nan], 3: [-inf, nan, nan], 4: [None, nan, 7.0]}
+    harness = Harness(create_window_operator(described)).start()
+    for number, time in enumerate([1, 7, 4]):
+        column = pa.array([of_key[number] for of_key in values.values()], pa.float64())
+        harness.process(pa.record_batch({"k": [*values], "t": [time] * len(values), "v": column}))
+    rows = harness.watermark(100).rows()
+    found = {row["k"]: (row["lo"], row["hi"]) for row in rows if _ms(row["window_start"]) in (0, 1)}
+
+    assert [str(found[key]) for key in values] == ["(nan, nan)", "(inf, inf)", "(-inf, -inf)", "(7.0, 7.0)"]
 
 
 def test_a_window_is_forgotten_when_it_has_fired() -> None:
