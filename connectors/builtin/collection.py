@@ -63,11 +63,17 @@ class CollectionSource(Source):
         """Dictionaries, column name to value. Types come from `schema`, else from the values."""
         try:
             table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
                 "columns and types, or say schema="
             ) from error
+        late = set() if schema is not None else {name for row in rows for name in row} - set(table.schema.names)
+        if late:  # pyarrow asks only the first row for its columns
+            raise ConnectorError(
+                f"CollectionSource: the first row has no {min(late)!r}, which a later one has; give every row the same "
+                "columns, or say schema="
+            )
         per_split = max(1, min(batch_rows, -(-len(rows) // splits)))
         return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
 

@@ -86,3 +86,20 @@ def test_collected_rows_appear_with_the_commit_and_once() -> None:
     committer.commit([*first, *second])
 
     assert CollectSink.rows("here") == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_a_column_that_only_later_rows_have_is_refused() -> None:
+    """Its values were left out without a word; one that a later row has not is null there, and a schema says it all."""
+    rows = [{"a": 1}, {"a": 2, "b": 3}]
+
+    with pytest.raises(ConnectorError, match=r"the first row has no 'b', which a later one has; .*say schema="):
+        CollectionSource.of_rows(rows)
+    columns = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    assert CollectionSource.of_rows(rows, schema=columns).schema() == columns
+    assert CollectionSource.of_rows(rows[::-1]).schema() == columns
+
+
+def test_a_number_that_no_column_has_room_for_is_refused() -> None:
+    """Arrow's own error named neither the source nor the way out."""
+    with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):
+        CollectionSource.of_rows([{"a": 2**64}])
