@@ -14,8 +14,13 @@ from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
 from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
 from snapline.runtime.cores.machine import InvariantViolation
+from snapline.runtime.logs import harmless
 from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 
+MAX_SUMMARY = 4_000
+"""Characters that the line which tells a failure has at most."""
+MAX_TRACEBACK = 100_000
+"""Characters that a traceback has at most."""
 OUR_ROOMS = frozenset({"taskmanager", "runtime", "dataflow", "snapline", "pyarrow"})
 
 
@@ -77,15 +82,25 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
         elif error.activity != "process_batch":
             where = ""
     return SerializedFailure(
-        summary=f"{prefix}{type(cause).__name__}: {_first_line(cause)}" if prefix else _summary(cause),
+        summary=_shortened(
+            f"{prefix}{type(cause).__name__}: {_first_line(cause)}" if prefix else _summary(cause), MAX_SUMMARY
+        ),
         blame=blame,
         retryable=not isinstance(cause, (JobDefinitionError, ConfigurationError)),
         error_type=type(cause).__name__,
-        traceback=_traceback(cause, blame),
+        traceback=_shortened(_traceback(cause, blame), MAX_TRACEBACK),
         operator_uid=operator_uid,
         position=where,
         row=row,
     )
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text as any message, log and terminal can carry it: with its begin and its end, and without halves of
+    characters, as names of files have."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}... ({len(text) - most:,} characters left out) ...{text[-most // 2 :]}"
+    return harmless(text)
 
 
 def _traceback(cause: BaseException, blame: Blame) -> str:

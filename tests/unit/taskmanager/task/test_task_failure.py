@@ -9,7 +9,7 @@ import pyarrow as pa
 import snapline as sl
 from snapline.dataflow.failures import USER_TRACEBACK
 from snapline.taskmanager.operators.base.failure import OperatorFailure
-from snapline.taskmanager.task.task_failure import InputPosition, serialize_failure
+from snapline.taskmanager.task.task_failure import MAX_SUMMARY, MAX_TRACEBACK, InputPosition, serialize_failure
 
 
 def failure_of(call: Any) -> str:
@@ -46,3 +46,23 @@ def test_frames_between_two_of_the_users_are_kept() -> None:
 
     assert [line.split(", in ")[1] for line in told.splitlines() if "File " in line][-1] == "divide"
     assert told.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_halves_of_characters_in_a_message_do_not_keep_a_failure_from_being_sent() -> None:
+    """The name of a file that is no UTF-8 broke the connection of the TaskManager, and nobody was told of the error."""
+    failure = serialize_failure(OperatorFailure("m", "map", "open", ValueError("no \udcff here")), InputPosition())
+
+    assert failure.summary == "operator 'map' (uid 'm') failed in open: ValueError: no \\udcff here"
+    assert failure.traceback == "ValueError: no \\udcff here\n"
+
+
+def test_a_message_of_many_megabytes_is_told_by_its_begin_and_its_end() -> None:
+    """A function that quoted its input had made a failure that fitted into no message: the job could not be seen."""
+    error = ValueError(f"begins {'x' * 10_000_000} ends")
+    failure = serialize_failure(OperatorFailure("m", "map", "open", error), InputPosition())
+
+    for text, most in ((failure.summary, MAX_SUMMARY), (failure.traceback, MAX_TRACEBACK)):
+        assert most <= len(text) <= most + 100
+        assert "ValueError: begins xxx" in text
+        assert text.rstrip().endswith("xxx ends")
+        assert "characters left out" in text
