@@ -18,9 +18,10 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from snapline.coordinator.coordinator_config import CoordinatorConfig, parse
 from snapline.coordinator.event_logs import FAILURES
@@ -170,11 +171,11 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: _Stop, leadership
     entrypoint.stop()
     if fatal:
         _tell_starter(config.status_fd, {"error": fatal})
-        print(f"coordinator: {fatal}", file=sys.stderr)
+        _say(f"coordinator: {fatal}", sys.stderr)
         return EXIT_BROKE_DOWN
     if lost and leadership is None:
         _tell_starter(config.status_fd, {"error": lost})
-        print(f"coordinator: {lost}", file=sys.stderr)
+        _say(f"coordinator: {lost}", sys.stderr)
         return EXIT_REPLACED
     return 0
 
@@ -185,14 +186,20 @@ def _announce(config: CoordinatorConfig, address: str) -> None:
         write_address(Path(config.address_file), address)
     _tell_starter(config.status_fd, {"address": address})
     if not config.sidecar:
-        print(f"Coordinator listens at {address}", flush=True)
+        _say(f"Coordinator listens at {address}", sys.stdout)
 
 
 def _announce_standby(config: CoordinatorConfig, leader: str) -> None:
     """Say that it runs, and does not lead yet."""
     _tell_starter(config.status_fd, {"standby": leader})
     if not config.sidecar:
-        print(f"Coordinator stands by: {leader or 'another one'} leads", flush=True)
+        _say(f"Coordinator stands by: {leader or 'another one'} leads", sys.stdout)
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Print the line, or lose it, as on a full disk: a coordinator leads, and has its exit code, all the same."""
+    with suppress(OSError):
+        print(line, file=stream, flush=True)
 
 
 def _watch_parent(stopping: threading.Event, logger: Logger) -> None:
@@ -209,7 +216,7 @@ def _watch_parent(stopping: threading.Event, logger: Logger) -> None:
 
 def _refuse(error: Exception, status_fd: int) -> int:
     _tell_starter(status_fd, {"error": str(error)})
-    print(f"coordinator: {error}", file=sys.stderr)
+    _say(f"coordinator: {error}", sys.stderr)
     return EXIT_REFUSED
 
 

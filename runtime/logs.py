@@ -16,7 +16,8 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -70,12 +71,27 @@ def make_logger(
         return values
 
     logger: Logger = structlog.wrap_logger(
-        structlog.WriteLogger(out),
+        _LosingLogger(structlog.WriteLogger(out).msg),
         processors=[leave_out, _shape, render] if without else [_shape, render],
         wrapper_class=type("AdjustableLogger", (structlog.make_filtering_bound_logger(LEVELS[level.lower()]),), {}),
         cache_logger_on_first_use=False,
     ).bind(logger=name)
     return logger
+
+
+class _LosingLogger:
+    """A logger that loses the lines which cannot be written, as on a full disk, so that whoever logs goes on."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def __getattr__(self, level: str) -> Callable[[str], None]:
+        """Return what writes a line, whatever its level is."""
+        return self._write_or_lose
+
+    def _write_or_lose(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            self._write(line)
 
 
 def change_level(logger: Logger, level: str) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -78,14 +79,20 @@ class _Heard:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Write it, and keep the lines that end with it."""
-        written = self._stream.write(text)
+        """Write it, and keep the lines that end with it, also where they cannot be written, as on a full disk."""
+        with suppress(OSError):
+            self._stream.write(text)
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
             self._begun = self._begun[-MAX_LINE:]
             if lines:
                 self._recent.keep(lines)
-        return written
+        return len(text)
+
+    def flush(self) -> None:
+        """Let what waits be written, if it can be."""
+        with suppress(OSError):
+            self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the stream's own."""

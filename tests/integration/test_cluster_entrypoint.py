@@ -257,3 +257,19 @@ def test_a_coordinator_that_was_replaced_in_its_directory_ends(tmp_path):
         second.stop()
     assert first.returncode == EXIT_REPLACED
     assert errors.splitlines()[-1].startswith("coordinator: another coordinator (session ")
+
+
+def test_a_coordinator_leads_and_ends_although_the_disk_below_its_output_is_full(tmp_path):
+    """A full disk below its log kept it from starting, and a standby from taking over."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "snapline.coordinator", "--bind=127.0.0.1:0", "-Dweb.port=-1"]
+        command += [f"--checkpoint-dir={tmp_path}", f"--address-file={tmp_path / 'address'}"]
+        coordinator = subprocess.Popen(command, stdout=full, stderr=full, cwd=ROOT)
+        try:
+            wait_until((tmp_path / "address").exists, what="the coordinator listens")
+            with ClusterClient((tmp_path / "address").read_text().strip(), Security()) as client:
+                assert client.list_jobs() == []
+        finally:
+            coordinator.terminate()
+            coordinator.wait()
+        assert coordinator.returncode == 0

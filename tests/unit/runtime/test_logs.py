@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -21,6 +22,11 @@ from snapline.runtime.logs import (
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+class FullDisk(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def lines(stream: io.StringIO) -> list[dict]:
@@ -138,3 +144,12 @@ def test_what_others_say_steers_no_terminal_and_makes_no_line():
     assert first.endswith("path=\\x1b[2J\\n12:00:00 INFO  page: all is well\\x0d")
     assert others[0].endswith("task failed")
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical", "exception"])
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level):
+    """A full disk below the log kept processes from starting, and a task whose failure was logged from ending."""
+    getattr(make_logger("x", "debug", FullDisk()), level)("no room for this")
+    closed = io.StringIO()
+    closed.close()
+    make_logger("x", stream=closed, as_json=True).error("nowhere to write this")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 
 import pytest
 
 from snapline.runtime.logs import make_logger
 from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINE, MAX_LINES, RecentOutput, last_lines
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_is_logged_and_what_is_printed_is_kept_and_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,3 +58,11 @@ def test_the_last_lines_that_have_room_are_taken_whole() -> None:
     assert last_lines(["aaa", "bb", "c"], 3) == ("bb", "c")
     assert last_lines(["aaa", "bb", "c"], 2) == ("c",)
     assert last_lines(["aaa"], 2) == ()
+
+
+def test_a_function_may_print_although_the_disk_below_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it prints is kept all the same, and no call of print fails a task."""
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    with RecentOutput() as recent:
+        print("of a function", flush=True)
+    assert recent.tail(10) == ("of a function",)
