@@ -19,8 +19,8 @@ from snapline.dataflow.api.user_metrics import MetricGroup, MetricValue
 from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.wire.messages import OperatorDescriptor, TapTask
-from snapline.runtime.cores.machine import InvariantViolation, check
-from snapline.taskmanager.operators.base.failure import OperatorFailure
+from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.failure import OperatorFailure, is_of_operator
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -57,18 +57,18 @@ class ChainedOperator:
             self.taps.show(batch)
         try:
             self.operator.process_batch(batch, input_index)
-        except (OperatorFailure, InvariantViolation):
-            raise
-        except (Exception, SystemExit) as error:  # a function that calls sys.exit() fails its task, by name
+        except BaseException as error:
+            if not is_of_operator(error):
+                raise
             raise self.failure("process_batch", error) from error
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Deliver a watermark to the operator."""
         try:
             self.operator.process_watermark(watermark)
-        except (OperatorFailure, InvariantViolation):
-            raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_operator(error):
+                raise
             raise self.failure("process_watermark", error) from error
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
@@ -84,9 +84,9 @@ class ChainedOperator:
         self.operator.announce_snapshot(barrier.options.snapshot_type)
         try:
             snapshot = self.operator.snapshot_state(barrier.checkpoint_id, barrier.timestamp_ms)
-        except (OperatorFailure, InvariantViolation):
-            raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_operator(error):
+                raise
             raise self.failure("snapshot_state", error) from error
         return self.descriptor.operator_id, replace(snapshot, is_final=True) if is_final else snapshot
 
@@ -102,9 +102,9 @@ class ChainedOperator:
         """Return what any other call gives; what it raises names the operator and the activity."""
         try:
             return call()
-        except (OperatorFailure, InvariantViolation):
-            raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_operator(error):
+                raise
             raise self.failure(activity, error) from error
 
 

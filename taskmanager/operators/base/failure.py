@@ -12,6 +12,8 @@ from hashlib import blake2b
 from operator import length_hint
 from typing import Any
 
+from snapline.runtime.cores.machine import InvariantViolation
+
 
 class OperatorFailure(Exception):
     """`__cause__` is what was raised."""
@@ -33,6 +35,14 @@ class RowFailure(Exception):
         self.cause = cause
         self.digest = digest
         """The digest of what the function was given, by which the row is known again after a restart."""
+
+
+def is_of_operator(error: BaseException) -> bool:
+    """Whether an exception fails the operator that it comes out of, by name. Three that are no Exception do as well:
+    that of sys.exit(), that of a coroutine which was cancelled, and the panic of a library in Rust, as Polars is."""
+    if isinstance(error, (Exception, SystemExit)):
+        return not isinstance(error, (OperatorFailure, InvariantViolation))
+    return type(error).__name__ in {"CancelledError", "PanicException"}
 
 
 def failed_row(index: int, row: Any, cause: BaseException) -> RowFailure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -349,6 +350,26 @@ def test_a_function_that_calls_exit_fails_its_task_by_name() -> None:
 
     assert (failure.operator_uid, failure.blame) == ("leave", Blame.USER)
     assert failure.summary == "operator 'leave' (uid 'leave') failed in process_batch: SystemExit: 3"
+
+
+class PanicException(BaseException):
+    """What a library in Rust, such as Polars, raises, which is no Exception."""
+
+
+@pytest.mark.parametrize("raised", [PanicException("index 3"), CancelledError("index 3")])
+def test_what_is_no_exception_and_comes_from_a_function_fails_its_task_by_name(raised: BaseException) -> None:
+    """A panic of Polars named no operator, blamed Snapline, and went through a local run as it was."""
+
+    def panic(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise raised
+
+    job = LocalJob([Operator("src", source_of([batch(k=[1])])), Operator("panic", MapBatchesSpec(panic), [edge(0)])])
+    failure = job.run().find("panic").failure
+
+    assert (failure.operator_uid, failure.blame) == ("panic", Blame.USER)
+    assert (
+        failure.summary == f"operator 'panic' (uid 'panic') failed in process_batch: {type(raised).__name__}: index 3"
+    )
 
 
 def test_an_operator_that_cannot_open_fails_its_task() -> None:
