@@ -15,6 +15,7 @@ from typing import Any
 from pyarrow import fs
 
 from snapline.connectors.files.filesystems import Location
+from snapline.dataflow.errors import ConnectorError
 
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
@@ -25,14 +26,18 @@ def is_hidden(name: str) -> bool:
 
 
 def files_below(filesystem: Any, directory: str, *, recursive: bool = True, hidden: bool = False) -> list[Any]:
-    """Return what is known of each file below a directory, in the order of paths."""
+    """Return what is known of each file below a directory, in the order of paths. Raises ConnectorError for a name that
+    is no UTF-8, which Arrow cannot read."""
     infos = filesystem.get_file_info(fs.FileSelector(directory, recursive=recursive))
     start = len(directory.rstrip("/")) + 1
-    found = [
-        info
-        for info in infos
-        if info.type == fs.FileType.File and (hidden or not any(map(is_hidden, info.path[start:].split("/"))))
-    ]
+    try:
+        found = [
+            info
+            for info in infos
+            if info.type == fs.FileType.File and (hidden or not any(map(is_hidden, info.path[start:].split("/"))))
+        ]
+    except UnicodeDecodeError as unreadable:
+        raise ConnectorError(f"{unreadable.object!r} has a name that is no UTF-8: rename it, or move it away") from None
     return sorted(found, key=lambda info: info.path)
 
 

@@ -457,3 +457,11 @@ def test_a_local_job_reads_what_a_sink_wrote(tmp_path: Path) -> None:
     assert 500 == environment.execute("read", local=True, threads=3).rows_read
     found = CollectSink.rows("files")
     assert rows(0, 500).to_pylist() == sorted((dict(row) for row in found), key=lambda row: row["n"])
+
+
+def test_a_name_that_is_no_utf8_is_told_in_one_line(tmp_path: Path) -> None:
+    """One such file in a directory made a traceback of Arrow's, which did not say which file it was."""
+    Path(os.fsdecode(bytes(tmp_path / "a") + b"\xff")).touch()
+    source = FileSource(tmp_path, JsonFormat(SCHEMA))
+    with pytest.raises(ConnectorError, match=r"a\\xff' has a name that is no UTF-8: rename it, or move it away"):
+        source.enumerate_splits()
