@@ -50,9 +50,10 @@ class RecentOutput:
             sys.stdout, sys.stderr = self._replaced
 
     def keep(self, lines: list[str]) -> None:
-        """Keep these lines, in place of the oldest."""
+        """Keep these lines, in place of the oldest; halves of characters, which no message carries, are spelled out."""
+        cut = (line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}..." for line in lines)
         with self._lock:
-            self._lines.extend(line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}..." for line in lines)
+            self._lines.extend(line.encode(errors="backslashreplace").decode() for line in cut)
 
     def tail(self, count: int) -> tuple[str, ...]:
         """Return the last lines, the oldest first: at most so many, and no more than fit into a message."""

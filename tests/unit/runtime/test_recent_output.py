@@ -66,3 +66,10 @@ def test_a_function_may_print_although_the_disk_below_is_full(monkeypatch: pytes
     with RecentOutput() as recent:
         print("of a function", flush=True)
     assert recent.tail(10) == ("of a function",)
+
+
+def test_halves_of_characters_are_kept_so_that_a_message_can_carry_them() -> None:
+    """A function that printed the name of a file that is no UTF-8 cut its TaskManager off from who asked for logs."""
+    recent = RecentOutput()
+    recent.keep(["größe", "no \udcff here"])
+    assert recent.tail(2) == ("größe", "no \\udcff here")
