@@ -705,10 +705,13 @@ S3_ALLOW_HTTP = _bool("s3.allow-http", "false", "Plain HTTP, for servers on the 
 LOG_LEVEL = _enum("log.level", "INFO", "Least level that is logged.", "DEBUG", "INFO", "WARNING", "ERROR")
 
 
+_BY_LOWER_CASE = {key.lower(): key for key in OPTIONS}
+
+
 def nearest_key(key: str) -> str:
     """The known key that is most like the given one, or an empty string."""
-    matches = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.5)
-    return matches[0] if matches else ""
+    matches = difflib.get_close_matches(key.lower(), _BY_LOWER_CASE, n=1, cutoff=0.5)
+    return _BY_LOWER_CASE[matches[0]] if matches else ""
 
 
 def check_key(key: str) -> None:

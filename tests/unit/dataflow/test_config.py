@@ -21,6 +21,15 @@ def test_unknown_key_names_the_nearest():
         Configuration({"execution.checkpointing.intervall": "1s"})
 
 
+@pytest.mark.parametrize("key", ["EXECUTION-CHECKPOINTING-INTERVAL", "Taskmanager.NumberOfTaskSlots", "S3.EndPoint"])
+def test_unknown_key_in_capitals_names_the_nearest_too(key):
+    """Variables of the environment are in capitals for most people, and SNAPLINE_CONF_ is no exception."""
+    with pytest.raises(
+        ConfigurationError, match=r"did you mean '(execution.ch.*interval|taskmanager.nu.*|s3.endpoint)'"
+    ):
+        Configuration({key: "1"})
+
+
 def test_bad_value_names_key_value_and_form():
     """All three are in the message."""
     with pytest.raises(ConfigurationError, match=r"execution.checkpointing.interval = 'soon': expected a duration"):
