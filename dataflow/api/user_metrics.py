@@ -101,7 +101,11 @@ class Gauge:
             return self._value
         try:
             return float(self._read())
-        except Exception:  # a figure is no reason to end a job
+        except KeyboardInterrupt:
+            raise
+        except (
+            BaseException
+        ):  # a figure is no reason to end a job: neither is a call of sys.exit(), or a panic of Polars
             return float("nan")
 
 

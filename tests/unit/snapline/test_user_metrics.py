@@ -184,6 +184,16 @@ def test_names_and_kinds_of_metrics_are_checked_where_they_are_registered() -> N
         group.counter("rows").inc(-1)
 
 
+@pytest.mark.parametrize("raised", [SystemExit(1), type("PanicException", (BaseException,), {})("index 3")])
+def test_what_is_no_exception_and_comes_from_a_gauge_ends_nothing(raised: BaseException) -> None:
+    """The heartbeat that asked such a gauge ended the TaskManager, and every job that had tasks there."""
+
+    def read() -> float:
+        raise raised
+
+    assert math.isnan(sl.Gauge(read).value)
+
+
 def test_a_gauge_whose_function_fails_is_not_a_number_and_ends_nothing() -> None:
     """Heartbeats ask for it, and a figure is no reason to end a job."""
     group = sl.MetricGroup("parse")
