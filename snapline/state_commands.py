@@ -139,7 +139,8 @@ def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -
     except BaseException as refusal:
         partial.unlink(missing_ok=True)
         if isinstance(refusal, (pa.ArrowException, OSError)):
-            raise StateReadError(f"{target} cannot be written: {refusal}") from refusal
+            hint = "; .parquet and .arrow take states of any type" if isinstance(refusal, pa.ArrowInvalid) else ""
+            raise StateReadError(f"{target} cannot be written: {refusal}{hint}") from refusal
         raise
     partial.replace(target)
     return rows
