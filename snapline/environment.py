@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
@@ -306,9 +306,9 @@ class StreamExecutionEnvironment:
         stream = DataStream(self, (StreamEdge(node.node_id),), schema)
         return stream if watermark_strategy is None else stream.assign_timestamps_and_watermarks(watermark_strategy)
 
-    def from_collection(self, rows: Sequence[dict[str, object]], *, uid: str = "collection") -> DataStream:
-        """Rows given here, dictionaries with equal names and types; for tests and first steps. Raises ConnectorError
-        for rows that do not fit together.
+    def from_collection(self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "collection") -> DataStream:
+        """Rows given here, dictionaries with equal names and types, or a table that Arrow can read (of pyarrow, Polars
+        or pandas); for tests and first steps. Raises ConnectorError for rows that do not fit together.
 
         >>> env.from_collection([{"word": "a", "n": 1}, {"word": "b", "n": 2}]).schema.names
         ['word', 'n']

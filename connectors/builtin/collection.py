@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -54,27 +54,35 @@ class CollectionSource(Source):
     @classmethod
     def of_rows(
         cls,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any]] | Any,
         *,
         schema: pa.Schema | None = None,
         splits: int = 1,
         batch_rows: int = BATCH_ROWS,
     ) -> CollectionSource:
-        """Dictionaries, column name to value. Types come from `schema`, else from the values."""
+        """Dictionaries, column name to value, or a table that Arrow can read (of pyarrow, Polars or pandas). Types come
+        from `schema`, else from the values or the table.
+
+        >>> sl_connectors.CollectionSource.of_rows(pa.table({"n": [1, 2]})).schema().names
+        ['n']
+        """
+        is_table = hasattr(rows, "__arrow_c_stream__")
         try:
-            table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+            rows = rows if is_table else [dict(row) for row in rows]
+            table = pa.table(rows, schema=schema) if is_table else pa.Table.from_pylist(rows, schema=schema)
+        except (OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
                 "columns and types, or say schema="
             ) from error
-        late = set() if schema is not None else {name for row in rows for name in row} - set(table.schema.names)
+        named = set() if is_table or schema is not None else {name for row in rows for name in row}
+        late = named - set(table.schema.names)
         if late:  # pyarrow asks only the first row for its columns
             raise ConnectorError(
                 f"CollectionSource: the first row has no {min(late)!r}, which a later one has; give every row the same "
                 "columns, or say schema="
             )
-        per_split = max(1, min(batch_rows, -(-len(rows) // splits)))
+        per_split = max(1, min(batch_rows, -(-len(table) // splits)))
         return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
 
     def schema(self) -> pa.Schema | None:

@@ -103,9 +103,7 @@ class Gauge:
             return float(self._read())
         except KeyboardInterrupt:
             raise
-        except (
-            BaseException
-        ):  # a figure is no reason to end a job: neither is a call of sys.exit(), or a panic of Polars
+        except BaseException:  # a figure ends no job, also where it calls sys.exit() or Polars panics
             return float("nan")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -103,3 +104,20 @@ def test_a_number_that_no_column_has_room_for_is_refused() -> None:
     """Arrow's own error named neither the source nor the way out."""
     with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):
         CollectionSource.of_rows([{"a": 2**64}])
+
+
+def test_a_table_of_another_library_is_a_collection() -> None:
+    """It was refused as dictionaries that could not be made; rows that come one by one are taken, too."""
+    rows = [{"town": "Oslo", "n": 1}, {"town": "Bern", "n": 2}]
+
+    for given in (pa.Table.from_pylist(rows), pl.DataFrame(rows), iter(rows)):
+        source = CollectionSource.of_rows(given, splits=2)
+        reader = source.create_reader(Place())
+        reader.add_splits(source.enumerate_splits())
+        found = []
+        while (polled := reader.poll_next(0)).status is not InputStatus.END_OF_INPUT:
+            assert polled.batch is not None
+            found += polled.batch.to_pylist()
+        assert rows == sorted(found, key=lambda row: row["n"])
+    with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):
+        CollectionSource.of_rows([("Oslo", 1, 2)])
