@@ -323,13 +323,10 @@ def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None
     up to the largest message; one of a stream reads nothing that it does not ask for, and the answer is the same on the
     wire."""
 
-    async def refuse(_requests: Any, context: Any) -> Any:
+    async def refuse(_requests: Any, context: Any) -> None:
         refused(host_of(context.peer()), line)
-        try:
-            await context.abort(code, line)
-        except grpc.aio.InternalError:  # who called is gone: gRPC would write a traceback for each
-            return
-        yield None  # never reached: makes this a stream
+        context.set_code(code)  # an abort would keep the call in a circle of its own exception
+        context.set_details(line)
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 
