@@ -1,7 +1,8 @@
 """From the user's StreamGraph to a JobGraph: defaults, uids, chaining, pickling.
 
 Two nodes are chained when the edge between them is forward with equal parallelism, the downstream node has that one
-input only, both are in one slot sharing group, and neither forbids it; as in Flink's StreamingJobGraphGenerator. A
+input only, both are in one slot sharing group, and neither forbids it; as in Flink's StreamingJobGraphGenerator, but
+that a chain is at most MAX_CHAINED deep, because its operators call each other on one stack, which Python bounds. A
 node's uid is the user's, or derived from its name and position. An operator with state must have one of the user's when
 checkpoints are on: a derived uid changes when the graph does, and then its state would silently be dropped.
 """
@@ -51,6 +52,8 @@ from snapline.dataflow.snapshot.declared_states import declared_schema, declared
 NO_RESTORE = SavepointRestoreSettings()
 _WITHOUT_OUTPUT = (SinkSpec, SinkFunctionSpec, SinkWriterSpec, GlobalCommitterSpec, CustomOperatorSpec)
 """Operators that put out nothing, or of which only their author knows whether they do."""
+MAX_CHAINED = 100
+"""Operators of a chain behind each other: each has about four calls on the stack, of the 1,000 that Python allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +237,10 @@ def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[
     """Node id to the id of the head of its chain."""
     chaining = configuration.get_option(OPERATOR_CHAINING)
     head_of: dict[int, int] = {}
+    depths: dict[int, int] = {}
     for item in resolved:
         node = item.node
-        head = node.node_id
+        head, depth = node.node_id, 1
         if chaining and len(item.inputs) == 1 and node.chainable and not node.starts_new_chain:
             edge, partitioning = item.inputs[0]
             upstream = resolved[edge.source].node
@@ -245,9 +249,10 @@ def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[
                 and upstream.chainable
                 and upstream.slot_sharing_group == node.slot_sharing_group
                 and upstream.max_parallelism in (None, node.max_parallelism)
+                and depths[edge.source] < MAX_CHAINED
             ):
-                head = head_of[edge.source]
-        head_of[node.node_id] = head
+                head, depth = head_of[edge.source], depths[edge.source] + 1
+        head_of[node.node_id], depths[node.node_id] = head, depth
     return head_of
 
 

@@ -68,6 +68,19 @@ def test_forward_operators_of_equal_parallelism_become_one_chain():
     assert [(Partitioning.HASH, ("k",))] == [(e.partitioning, e.key_columns) for e in graph.edges]
 
 
+def test_a_long_chain_goes_on_in_another_task():
+    """A job of 300 operators in a row runs, because its chains end before the stack of Python does."""
+    stream = environment(parallelism__default=1).from_collection(ROWS, uid="rows")
+    for number in range(300):
+        stream = stream.map(dict, uid=f"map-{number}")
+
+    assert ROWS == list(stream.execute_and_collect(local=True))
+
+    graph = stream.environment.translate("job").job_graph
+    assert [100, 100, 100, 1] == [len(vertex.operators) for vertex in graph.vertices]
+    assert {Partitioning.FORWARD} == {edge.partitioning for edge in graph.edges}
+
+
 def test_an_edge_says_whether_its_consumer_works_row_by_row():
     """Of what comes in: what such a row costs does not fall with larger batches, so that less may wait. Behind an
     aggregate, and in a function of two inputs that takes batches, it does: q4 had lost more than half of its events."""
