@@ -74,7 +74,7 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises SnaplineError when the port is taken."""
+        """Listen; returns the port. Raises SnaplineError when the port is taken, or is none."""
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
         registry = CollectorRegistry(auto_describe=False)
@@ -84,9 +84,9 @@ class MetricsServer:
             registry.register(_ReadyFamilies(self._families, self._logger))
         try:
             self._server = MetricsEndpoint(host, port, make_wsgi_app(registry), self._security, self._logger)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise SnaplineError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror}; choose another --metrics-port"
+                f"cannot serve metrics on {host}:{port}: {getattr(error, 'strerror', error)}; choose another --metrics-port"
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="snapline-metrics", daemon=True)
         self._thread.start()

@@ -74,6 +74,14 @@ def test_a_taken_port_is_one_clear_line(served):
         MetricsServer(list, silent_logger()).start("127.0.0.1", port)
 
 
+def test_a_number_that_is_no_port_is_one_clear_line():
+    """A port of six digits is refused like one that is taken, and no error of Python's sockets."""
+    with pytest.raises(
+        SnaplineError, match=r"cannot serve metrics on 127.0.0.1:99999: .*; choose another --metrics-port"
+    ):
+        MetricsServer(list, silent_logger()).start("127.0.0.1", 99999)
+
+
 def test_half_requests_take_no_more_than_their_share(monkeypatch):
     """A hundred connections that say nothing: so many as are served at a time are held, each for its time, and the rest
     is closed at once. When the time of these is over, Prometheus is answered."""
