@@ -88,6 +88,7 @@ def translate(
     pickle: Callable[[object], bytes] = cloudpickle.dumps,
 ) -> Translation:
     """Build the JobGraph. Raises JobDefinitionError that names the operator."""
+    _check_printable("a job's name", name)
     if not graph.nodes:
         raise JobDefinitionError(f"job {name!r} has no operators: add a source with env.from_source(...)")
     resolved, without_uid = _resolve(graph, configuration)
@@ -193,6 +194,8 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
         if (reader := readers.get(node.node_id)) is not None:  # an enumerator goes with its readers
             node.uid = f"{reader.uid}-splits" if reader.uid else ""
             node.slot_sharing_group = reader.slot_sharing_group
+        _check_printable("an operator's name", node.name)
+        _check_printable(f"operator {node.name!r}: a uid", node.uid if node.uid is not None else "")
         parallelism = node.parallelism or default_parallelism
         if parallelism < 1:
             raise JobDefinitionError(f"operator {node.name!r}: parallelism must be at least 1, got {parallelism}")
@@ -231,6 +234,11 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
             tasks[node.spec.task] = node.name
         resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
     return resolved, without_uid
+
+
+def _check_printable(what: str, text: object) -> None:
+    if not isinstance(text, str) or not text.isprintable():
+        raise JobDefinitionError(f"{what} is text that can be printed, got {text!r:.100}")
 
 
 def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[int, int]:

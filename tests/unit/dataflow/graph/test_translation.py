@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -223,6 +224,18 @@ def test_uid_used_twice_is_refused():
 
     with pytest.raises(JobDefinitionError, match=r"uid 'same' is used twice"):
         env.translate("job")
+
+
+@pytest.mark.parametrize("wrong", [5, b"a", "a\ud800", "a\x00"], ids=repr)
+def test_names_that_nobody_can_print_are_refused(wrong: Any):
+    """What is no text, or has halves of characters, is refused with what it is the name of."""
+    for stream, job, named in (
+        (source(environment()).map(dict, uid=wrong), "job", "operator 'map': a uid"),
+        (source(environment()).map(dict, name=wrong), "job", "an operator's name"),
+        (source(environment()), wrong, "a job's name"),
+    ):
+        with pytest.raises(JobDefinitionError, match=f"{named} is text that can be printed, got "):
+            stream.environment.translate(job)
 
 
 def test_function_that_cannot_be_pickled_is_named():
