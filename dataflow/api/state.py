@@ -163,10 +163,18 @@ def _element_type(
     return plain if ttl is None else timed_type(plain)
 
 
-def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -> pa.DataType:
-    """The Arrow type of one element: as declared, or bytes if a serializer makes them."""
+def _check_name(name: str) -> None:
     if not name:
         raise StateError("a state needs a name")
+    try:
+        str.encode(name)
+    except (TypeError, UnicodeEncodeError):  # a snapshot has its name as UTF-8
+        raise StateError(f"a state's name is text in UTF-8, got {name!r}") from None
+
+
+def _declared_type(name: str, what: str, declared: ValueType, serializer: str) -> pa.DataType:
+    """The Arrow type of one element: as declared, or bytes if a serializer makes them."""
+    _check_name(name)
     if (declared is None) == (not serializer):
         raise StateError(
             f"state {name!r}: say its {what} as an Arrow type or schema, or name a serializer (serializer='json'); one of them"
@@ -384,8 +392,7 @@ class RunningAggregateDescriptor(StateDescriptor):
 
     def __post_init__(self) -> None:
         """StateError for an unknown aggregate or a column that is not numeric."""
-        if not self.name:
-            raise StateError("a state needs a name")
+        _check_name(self.name)
         for aggregate in self.aggregates:
             if aggregate not in RUNNING_AGGREGATES:
                 known = ", ".join(RUNNING_AGGREGATES)

@@ -64,6 +64,8 @@ def test_a_field_says_all_that_is_needed(descriptor: StateDescriptor) -> None:
         (lambda: ValueStateDescriptor("v", int), "<class 'int'> is no Arrow type"),
         (lambda: ValueStateDescriptor("v", pa.null()), "of type null cannot hold anything"),
         (lambda: ValueStateDescriptor("", pa.int64()), "a state needs a name"),
+        (lambda: ValueStateDescriptor(5, pa.int64()), "a state's name is text in UTF-8, got 5"),  # type: ignore[arg-type]
+        (lambda: RunningAggregateDescriptor("a\ud800", pa.int64()), r"a state's name is text in UTF-8, got 'a\\ud800'"),
         (lambda: MapStateDescriptor("m", None, pa.int64()), "map state 'm' needs an Arrow type for its keys"),
         (lambda: MapStateDescriptor("m", pa.list_(pa.int64()), pa.int64()), "map state 'm': a value of type list"),
         (lambda: ReducingStateDescriptor("r", "sum", pa.int64()), "'sum' is not a function of two values"),  # type: ignore[arg-type]
