@@ -64,7 +64,7 @@ class KeyedTimers:
                 if numbers:
                     self._noted[domain] = ([], [])
                     slots = self._scope.slots[np.array(numbers, np.int32)]
-                    queue.register(slots, np.array(noted, np.int64))
+                    queue.register(slots, _as_int64(noted))
             return
         pending, self._pending = self._pending, {}
         for domain, queue in self.queues():
@@ -73,7 +73,7 @@ class KeyedTimers:
                 if not chosen:
                     continue
                 slots = self._scope.slots[np.array([number for _, number, _, _ in chosen], np.int32)]
-                times = np.array([timestamp for _, _, timestamp, _ in chosen], np.int64)
+                times = _as_int64([timestamp for _, _, timestamp, _ in chosen])
                 namespaces = np.array([namespace for _, _, _, namespace in chosen], np.int64)
                 (queue.register if register else queue.delete)(slots, times, namespaces)
 
@@ -120,6 +120,16 @@ def _whole_milliseconds(timestamp: Any) -> int:
     raise StateError(
         f"a timer's time is whole milliseconds since the epoch, got {timestamp!r}, a {type(timestamp).__name__}: {way_out}"
     )
+
+
+def _as_int64(times_ms: list[int]) -> Int64Array:
+    """The times that rows have asked for. Raises StateError for one that is no int64, which is looked for here and not
+    at each row."""
+    try:
+        return np.array(times_ms, np.int64)
+    except OverflowError:
+        beyond = next(time_ms for time_ms in times_ms if not -(2**63) <= time_ms < 2**63)
+        raise StateError(f"a timer's time is int64 milliseconds since the epoch, which {beyond} is not") from None
 
 
 def timer_times(times_ms: Any) -> Int64Array:

@@ -248,6 +248,24 @@ def test_a_failing_row_is_named() -> None:
     assert (raised.value.row_index, type(raised.value.cause)) == (1, ZeroDivisionError)
 
 
+class BeyondAllTime(KeyedProcessFunction):
+    def __init__(self, time_ms: int, deletes: bool) -> None:
+        self.time_ms, self.deletes = time_ms, deletes
+
+    def process_element(self, row, context) -> None:
+        timers = context.timer_service
+        (timers.delete_event_time_timer if self.deletes else timers.register_event_time_timer)(self.time_ms)
+
+
+@pytest.mark.parametrize("wrong", [2**63, -(2**63) - 1])
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_time_that_no_timer_has_room_for_is_named(wrong: int, deletes: bool) -> None:
+    """A number beyond int64 is refused as what it is, whether a timer is set for it or forgotten."""
+    harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), BeyondAllTime(wrong, deletes)))).start()
+    with pytest.raises(StateError, match=f"a timer's time is int64 milliseconds since the epoch, which {wrong} is not"):
+        harness.process(pa.record_batch({"k": [1]}))
+
+
 class TooEarly(KeyedProcessFunction):
     def open(self, context) -> None:
         context.get_state(ValueStateDescriptor("n", pa.int64())).value()
