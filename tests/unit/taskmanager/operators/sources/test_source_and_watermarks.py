@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from snapline.connectors.builtin.scripted import End, ScriptedSource
 from snapline.dataflow.api.connector_api import InputStatus
@@ -14,7 +15,7 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceSpec, WatermarkSpec
 from snapline.dataflow.ids import JobID
-from snapline.taskmanager.operators.base.event_time import create_tracker
+from snapline.taskmanager.operators.base.event_time import create_tracker, max_event_time_ms
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
 from snapline.taskmanager.operators.sources.watermark_operator import ROWS_BETWEEN, WatermarkCadence, WatermarkOperator
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
@@ -388,3 +389,11 @@ def test_a_watermark_that_left_alone_goes_with_the_next_rows() -> None:
         elif cadence.wake_at_ms is not None and at_ms >= cadence.wake_at_ms:
             cadence.on_time(output)
     assert emitted == [1_000, 1_200, 1_260, 1_460, 1_660, 1_860]
+
+
+def test_a_time_that_is_none_is_refused_and_not_dropped_as_late() -> None:
+    """The least int64 is what NaT becomes as a number; its window would have begun before all numbers."""
+    batch = pa.record_batch({"t": pa.array([5, -(2**63)])})
+
+    with pytest.raises(ValueError, match=r"event time column 't' holds -9223372036854775808, .* filter such rows out"):
+        max_event_time_ms(batch, "t")
