@@ -82,6 +82,10 @@ class CollectionSource(Source):
                 f"CollectionSource: the first row has no {min(late)!r}, which a later one has; give every row the same "
                 "columns, or say schema="
             )
+        if not table.column_names and (table.num_rows if is_table else rows):
+            raise ConnectorError(
+                "CollectionSource: the rows have no columns, and would be lost: give them one, or no rows"
+            )
         per_split = max(1, min(batch_rows, -(-len(table) // splits)))
         return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
 

@@ -121,3 +121,10 @@ def test_a_table_of_another_library_is_a_collection() -> None:
         assert rows == sorted(found, key=lambda row: row["n"])
     with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):
         CollectionSource.of_rows([("Oslo", 1, 2)])
+
+
+@pytest.mark.parametrize("rows", [[{}, {}], pa.table({"n": [1, 2]}).select([])], ids=["rows", "table"])
+def test_rows_without_columns_are_refused(rows: object) -> None:
+    """Nothing would be left of them in a table, and a job would read none where there are two."""
+    with pytest.raises(ConnectorError, match="the rows have no columns, and would be lost"):
+        CollectionSource.of_rows(rows)
