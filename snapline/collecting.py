@@ -46,10 +46,12 @@ class CollectedRows:
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None, limit: int | None) -> None:
         """The constructor is called by `execute_and_collect` alone."""
+        from snapline.taskmanager.operators.base.rows import rows_of
+
         self._source = batches
         self._batches = _limited(batches, limit)
         self._schema = schema
-        self._rows = (row for batch in self._batches for row in batch.to_pylist())
+        self._rows = (row for batch in self._batches for row in rows_of(batch))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return the rows themselves, which are their own iterator."""

@@ -174,3 +174,12 @@ def test_a_stream_alone_keeps_the_query_that_fills_it_and_no_other() -> None:
     environment, _ = alone(wanted)
 
     assert queries[:1] == environment.streamed_frames
+
+
+def test_rows_with_two_columns_of_one_name_are_refused():
+    """A dictionary has room for one of them, and the other would be missing without a word."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    doubled = env.from_collection([{"a": 1, "b": 2}]).map_batches(lambda batch: batch.rename_columns(["a", "a"]))
+
+    with pytest.raises(ValueError, match="a row cannot have two columns of one name: a, a"):
+        list(doubled.execute_and_collect(local=True))
