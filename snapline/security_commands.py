@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -62,7 +64,10 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     DIR gets one directory for each kind of process, to be copied to its machines as it is. Said again it keeps the
     authority and the secrets, and renews the certificates. ca.key and token stay where they are.
     """
-    made = make_certificates(directory, hosts, days)
+    try:
+        made = make_certificates(directory, hosts, days)
+    except OSError as error:
+        raise SnaplineError(f"no certificates below {directory}: {error.strerror}: {error.filename}") from error
     for each in made:
         echo(str(each))
 
@@ -73,8 +78,17 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
 
     if shutil.which("openssl") is None:
         raise SnaplineError("openssl is not installed: certificates are made with it")
+    for host in hosts:
+        if not _is_host(host):
+            raise SnaplineError(
+                f"--host {host!r} is no name or address: say it without a port, and other letters in punycode"
+            )
     directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     authority = directory / "ca.pem"
+    if authority.exists() and not (directory / "ca.key").exists():
+        raise SnaplineError(
+            f"{directory / 'ca.key'} is not there, which renews certificates of {authority}: put it back, or begin in another directory"
+        )
     if not authority.exists():
         _run_openssl(
             directory, ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=snapline authority",
@@ -82,7 +96,7 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
         )  # fmt: skip
     token = _keep(directory / "token")
     storage = _keep(directory / "coordinator" / "storage-secret")
-    served = [f"IP:{host}" if host.replace(".", "").isdigit() or ":" in host else f"DNS:{host}" for host in hosts]
+    served = [f"IP:{host}" if _is_address(host) else f"DNS:{host}" for host in hosts]
     local = ["DNS:localhost", "IP:127.0.0.1"]
     written = []
     for role, names in {
@@ -110,6 +124,18 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
         _write(place / "snapline.toml", "".join(f'"{key}" = "{settings[key]}"\n' for key in sorted(settings)))
         written.append(place / "snapline.toml")
     return written
+
+
+def _is_host(host: str) -> bool:
+    return _is_address(host) or re.fullmatch(r"(\*\.)?(?=.*[A-Za-z])\w[\w.-]{0,252}", host, re.ASCII) is not None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: int) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from snapline.cli import cli
 from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.coordinator_process import CoordinatorProcess
+from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import Identity, Role, identify
 from snapline.runtime.settings import from_toml, resolve
 from tests.services.certificates import why_not
@@ -67,3 +68,31 @@ def test_five_minutes(tmp_path: Path) -> None:
     shown = (directory / "taskmanager" / "token").read_text().strip()
     assert Identity(Role.TASK_MANAGER) == identify([token], shown, now_s=0)
     assert token not in (directory / "client" / "token").read_text()
+
+
+@needs_openssl
+@pytest.mark.parametrize("host", ["", "a\nb", "ä.example", "10.0.0.1:6123", "10.0.0.300", "a" * 300], ids=repr)
+def test_a_host_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, host: str) -> None:
+    """The option is named in one line, and what openssl says of its own files is not shown."""
+    with pytest.raises(SnaplineError, match=r"--host '.*' is no name or address"):
+        run("certificates", str(tmp_path / "cluster"), "--host", host)
+    assert not (tmp_path / "cluster").exists()
+
+
+@needs_openssl
+def test_certificates_of_an_authority_without_its_key_are_refused(tmp_path: Path) -> None:
+    """The file that is missing is named, before certificates or a directory are written."""
+    run("certificates", str(tmp_path), "--host", "::1", "--host", "*.example")
+    (tmp_path / "ca.key").unlink()
+
+    with pytest.raises(SnaplineError, match=r"ca.key is not there, which renews certificates of .*: put it back"):
+        run("certificates", str(tmp_path), "--host", "localhost")
+
+
+@needs_openssl
+def test_certificates_below_a_file_are_refused(tmp_path: Path) -> None:
+    """A directory that cannot be made is one line with its name."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SnaplineError, match=r"no certificates below .*/file/x: Not a directory"):
+        run("certificates", str(tmp_path / "file" / "x"), "--host", "localhost")
