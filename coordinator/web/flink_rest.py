@@ -21,7 +21,7 @@ from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, Coordin
 from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_jobs
 from snapline.coordinator.web.flink_cluster import BadParameter, Figures
 from snapline.coordinator.web.large_answers import LargeAnswers
-from snapline.coordinator.web.request_bodies import BodyRefused, flag_in, read_json, text_in
+from snapline.coordinator.web.request_bodies import BodyRefused, flag_in, read_json, text_in, whole_number
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.version import VERSION
 
@@ -237,7 +237,7 @@ class FlinkRest:
 
     async def _exceptions(self, request: Request) -> Answer:
         given = request.query_params.get("maxExceptions")
-        at_most = flink_jobs.DEFAULT_EXCEPTIONS if given is None else int(given)
+        at_most = flink_jobs.DEFAULT_EXCEPTIONS if given is None else whole_number("maxExceptions", given)
         return flink_jobs.job_exceptions(await self._details(request), max(at_most, 0))
 
     async def _figures(self, request: Request, job_id: str) -> Figures:
@@ -272,7 +272,7 @@ class FlinkRest:
         return await self._large.make(vertex, make)
 
     async def _subtask(self, request: Request) -> Answer:
-        wanted = int(request.path_params["subtaskindex"])
+        wanted = whole_number("subtaskindex", request.path_params["subtaskindex"])
         vertex = await self._vertex(request)
         for subtask in vertex.subtasks:
             if subtask.subtask_index == wanted:
@@ -286,7 +286,7 @@ class FlinkRest:
         return flink_checkpoints.checkpointing_statistics(await self._ask(request, "ListCheckpoints", message))
 
     async def _checkpoint_details(self, request: Request) -> pb.CheckpointDetails:
-        number = int(request.path_params["checkpointid"])
+        number = whole_number("checkpointid", request.path_params["checkpointid"])
         message = pb.GetCheckpointRequest(job_id=_id(request, "jobid"), checkpoint_id=number)
         found: pb.CheckpointDetails = await self._ask(request, "GetCheckpoint", message)
         return found

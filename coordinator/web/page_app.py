@@ -29,7 +29,7 @@ from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, Coordin
 from snapline.coordinator.web.flink_rest import FlinkRest, Refusal
 from snapline.coordinator.web.large_answers import LargeAnswers
 from snapline.coordinator.web.recent_figures import PERIOD_SECONDS, UNSEEN_PERIOD_SECONDS, RecentFigures
-from snapline.coordinator.web.request_bodies import BodyRefused, number_in, read_json, text_in
+from snapline.coordinator.web.request_bodies import BodyRefused, number_in, read_json, text_in, whole_number
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
@@ -208,19 +208,19 @@ class PageApp:
         return answer
 
     async def _checkpoint(self, request: Request) -> Answer:
-        number = int(request.path_params["checkpoint_id"])
+        number = whole_number("checkpoint_id", request.path_params["checkpoint_id"])
         message = pb.GetCheckpointRequest(job_id=_job_id(request), checkpoint_id=number)
         answer: Answer = await self._ask(request, "GetCheckpoint", message)
         return answer
 
     async def _snapshot_state(self, request: Request) -> Answer:
-        number = int(request.path_params["checkpoint_id"])
+        number = whole_number("checkpoint_id", request.path_params["checkpoint_id"])
         message = pb.GetSnapshotStateRequest(job_id=_job_id(request), checkpoint_id=number)
         answer: Answer = await self._ask(request, "GetSnapshotState", message, LONG_CALL_SECONDS)
         return answer
 
     async def _recent(self, request: Request) -> Answer:
-        return self._figures.columns_of(_job_id(request), int(request.query_params.get("hours", "1")))
+        return self._figures.columns_of(_job_id(request), whole_number("hours", request.query_params.get("hours", "1")))
 
     async def _why(self, request: Request) -> Answer:
         message = pb.ExplainJobRequest(job_id=_job_id(request), without_stacks="stacks" not in request.query_params)
@@ -251,7 +251,7 @@ class PageApp:
         return answer
 
     async def _logs(self, request: Request) -> Answer:
-        of, lines = request.path_params, int(request.query_params.get("lines", LOG_LINES))
+        of, lines = request.path_params, whole_number("lines", request.query_params.get("lines", str(LOG_LINES)))
         message = pb.DumpThreadsRequest(
             job_id=of.get("job_id", ""), resource_id=of.get("resource_id", ""), log_lines=lines
         )

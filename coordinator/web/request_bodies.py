@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,3 +69,10 @@ def number_in(body: Mapping[str, Any], key: str) -> int:
     if type(value) is not int:
         raise ValueError(f"{key} has to be a whole number")
     return value
+
+
+def whole_number(parameter: str, given: str) -> int:
+    """A whole number in a path or a query. Raises ValueError, naming the parameter, for anything else."""
+    if re.fullmatch(r"-?[0-9]{1,18}", given) is None:
+        raise ValueError(f"{parameter} = {given!r:.100} has to be a whole number")
+    return int(given)

@@ -254,6 +254,10 @@ def test_errors_are_a_list_with_flinks_codes(running: Running) -> None:
         status, answer = running.ask(path, method)
         assert (status, [type(line) for line in answer["errors"]]) == (code, [str]), (path, answer)
         assert "\n" not in answer["errors"][0]
+    for path in ("exceptions?maxExceptions=many", f"vertices/{vertex}/subtasks/x", "checkpoints/details/1_0"):
+        assert re.match(
+            "Bad request: [a-zA-Z]+ = '.*' has to be a whole number", running.ask(f"{job}/{path}")[1]["errors"][0]
+        )
     savepoints = f"{job}/savepoints"
     for body, code in ((b"{", 400), (b"[]", 400), (b"[" * 9_000, 400), (b" " * (MAX_BODY_BYTES + 1), 413)):
         assert running.ask(savepoints, "POST", body)[0] == code, body[:20]
