@@ -99,6 +99,8 @@ def print_logs(target: Target, what: str, lines: int, level: str) -> None:
 
 def write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
     """Sample the threads of tasks for some seconds, and write a flame graph."""
+    if not output.absolute().parent.is_dir():  # said before anybody has waited
+        raise SnaplineError(f"--file: cannot write {output}: there is no directory {output.parent}")
     with target.client() as client:
         dumps = _dump(client, what, seconds * 1000)
     stacks: dict[tuple[str, ...], int] = {}
@@ -108,7 +110,10 @@ def write_profile(target: Target, what: str, seconds: int, output: Path) -> None
                 key = (f"{stack.task_name} on {dump.resource_id}", *stack.frames)
                 stacks[key] = stacks.get(key, 0) + stack.count
     samples = max((dump.samples for dump in dumps.dumps), default=0)
-    output.write_text(flame_graph(f"{what}: {seconds} s, {samples} looks", stacks), encoding="utf-8")
+    try:
+        output.write_text(flame_graph(f"{what}: {seconds} s, {samples} looks", stacks), encoding="utf-8")
+    except OSError as error:
+        raise SnaplineError(f"--file: cannot write {output}: {error.strerror}") from error
     for resource_id in dumps.silent:
         echo(f"TaskManager {resource_id} did not answer", err=True)
     said = {"file": str(output), "samples": samples, "stacks": len(stacks)}

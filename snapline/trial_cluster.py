@@ -75,7 +75,7 @@ class TrialCluster:
         path = self.directory / PROCESSES_FILE
         try:
             return [TrialProcess(**each) for each in json.loads(path.read_text())]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except (ValueError, TypeError) as error:
             raise TrialError(f"{path} is damaged ({error}): end what it names by hand, and remove it") from None
@@ -86,7 +86,12 @@ class TrialCluster:
         if any(each.is_alive for each in self.processes()):
             raise TrialError(f"a trial cluster runs already below {self.directory}: {self.down_command} ends it")
         for folder in ("logs", "zookeeper", "spark", "ha", "checkpoints", "savepoints"):
-            (self.directory / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                (self.directory / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise TrialError(
+                    f"cannot make {error.filename}: {error.strerror}; choose another --directory"
+                ) from None
         zookeeper, first, second, page, other_page, master, spark_page = _free_ports(7)
         settings = self._write_settings(f"{HOST}:{zookeeper}")
         try:

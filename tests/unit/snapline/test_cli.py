@@ -235,3 +235,20 @@ def test_an_address_that_contradicts_high_availability_is_refused(monkeypatch, t
         "SNAPLINE_CONF_high_availability__type), which says who leads: leave one of them out "
         "(SNAPLINE_CONF_high_availability__type=NONE for this command)\n"
     )
+
+
+def test_a_trial_cluster_below_a_file_is_refused(tmp_path: Path, capsys):
+    """A directory that cannot be made is one line with the way out, before any process is started."""
+    (tmp_path / "file").touch()
+
+    assert run("up", "--directory", str(tmp_path / "file" / "x")) == 1
+    expected = f"snapline: cannot make {tmp_path}/file/x/logs: Not a directory; choose another --directory\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_anybody_waits(tmp_path: Path, capsys):
+    """The directory of the file is looked at first, and then the job for as long as was asked."""
+    file = tmp_path / "no" / "profile.html"
+
+    assert run("profile", "job", "-m", "127.0.0.1:1", "--file", str(file)) == 1
+    assert capsys.readouterr().err == f"snapline: --file: cannot write {file}: there is no directory {file.parent}\n"
