@@ -15,6 +15,8 @@ from snapline.external.uploads import Uploaded
 from snapline.protos import external_pb2 as pb
 
 PROTOCOL_VERSION = 1
+LONGEST_PAUSE = 3600.0
+"""Seconds after which a task is asked for a step again, also where it says that there is nothing to do for ever."""
 
 _REDISTRIBUTIONS = {
     "split": pb.REDISTRIBUTION_SPLIT,
@@ -154,7 +156,7 @@ class ExternalTask:
     def work(self) -> float | None:
         """Do a step, and return how many seconds there is nothing to do; None: the task has finished (a source has no
         more rows). A step has to be shorter than `heartbeat.timeout`, or the task is taken for dead."""
-        return 3600.0
+        return LONGEST_PAUSE
 
     def process(self, rows: Rows) -> None:
         """Take a batch of rows, and emit all that follows from them (`context.emit`), in a task with rows."""
@@ -262,9 +264,11 @@ class Conversation:
         """Let the task do a step. Returns after how many seconds it wants the next one (None: no more), and what there
         is to say."""
         if self._has_ended:
-            return 3600.0, []
+            return LONGEST_PAUSE, []
         try:
             pause = self._task.work()
+            if pause is not None:
+                pause = min(LONGEST_PAUSE, pause)
         except Exception as error:
             return None, self._fail(error)
         if pause is not None:
@@ -272,7 +276,7 @@ class Conversation:
         if self._shape == "source":
             self._has_ended = True
             ended = pb.FromProgram(end_of_input=pb.EndOfInput(attempt_id=self._attempt))
-            return 3600.0, [*self._take_emitted(), ended]
+            return LONGEST_PAUSE, [*self._take_emitted(), ended]
         attempt, self._attempt = self._attempt, ""
         return None, [pb.FromProgram(task_finished=pb.TaskFinished(attempt_id=attempt))]
 
@@ -322,7 +326,9 @@ class Conversation:
         try:
             state = [self._named(name, elements) for name, elements in self._task.snapshot(checkpoint_id).items()]
         except CheckpointDeclined as reason:
-            declined = pb.DeclineCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, reason=str(reason))
+            declined = pb.DeclineCheckpoint(
+                attempt_id=attempt, checkpoint_id=checkpoint_id, reason=_without_halves(str(reason))
+            )
             return [pb.FromProgram(decline_checkpoint=declined)]
         except Exception as error:
             return self._fail(error)
@@ -330,12 +336,15 @@ class Conversation:
         return [*self._take_emitted(), pb.FromProgram(acknowledge_checkpoint=acknowledged)]
 
     def _named(self, name: str, elements: Sequence[Element]) -> pb.NamedState:
-        redistribution = self._task.redistribution.get(name, "split")
+        redistribution, elements = self._task.redistribution.get(name, "split"), list(elements)
         marked = [each for each in elements if isinstance(each, tuple)]
         if (redistribution == "by_key") != (len(marked) > 0) and elements:
             raise ValueError(
                 f"state {name!r}: elements have a key group, (group, bytes), where it is redistributed by_key"
             )
+        for each in elements:
+            if not isinstance(each, (tuple if marked else bytes, Uploaded)):
+                raise TypeError(f"state {name!r}: its elements are a list of bytes, and one is {each!r:.100}")
         return pb.NamedState(
             name=name,
             elements=[each[1] for each in marked] or [each for each in elements if isinstance(each, bytes)],
@@ -368,8 +377,13 @@ class Conversation:
         self.lost(f"it failed: {error}")
         failed = pb.TaskFailed(
             attempt_id=attempt,
-            reason=f"{type(error).__name__}: {error}",
-            details=details,
+            reason=_without_halves(f"{type(error).__name__}: {error}"),
+            details=_without_halves(details),
             is_final=isinstance(error, FailedForGood),
         )
         return [pb.FromProgram(task_failed=failed)]
+
+
+def _without_halves(text: str) -> str:
+    """The text with halves of characters spelled out, which no message can carry."""
+    return text.encode(errors="backslashreplace").decode()

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from snapline.external import CheckpointDeclined, ExternalTask, FailedForGood
-from snapline.external.conversation import Conversation
+from snapline.external.conversation import LONGEST_PAUSE, Conversation
 from snapline.external.participation import _converse
 from snapline.protos import external_pb2 as pb
 
@@ -189,3 +191,50 @@ def test_it_leaves_at_a_goodbye():
     heard.put("the stream has ended later")
     assert _converse(conversation, heard, queue.SimpleQueue()) == "the attempt is over"
     assert heard.qsize() == 1
+
+
+@pytest.mark.parametrize("wrong", [["x"], [5], [bytearray(b"x")], [b"x", None], b"x"], ids=repr)
+def test_state_that_is_no_list_of_bytes_fails_its_task(wrong):
+    """An element of another type was left out, and the state was gone after the next restore."""
+    task, conversation = running()
+    task.snapshot = lambda checkpoint_id: {"kept": wrong}
+
+    (failed,) = conversation.handle(trigger(1))
+    assert failed.task_failed.reason.startswith(
+        "TypeError: state 'kept': its elements are a list of bytes, and one is "
+    )
+
+
+def test_elements_may_come_one_by_one():
+    """A generator of elements is read once, and all of them are in the state."""
+    task, conversation = running()
+    task.snapshot = lambda checkpoint_id: {"kept": (each for each in (b"a", b"b"))}
+
+    (answer,) = conversation.handle(trigger(1))
+    assert [b"a", b"b"] == list(answer.acknowledge_checkpoint.state[0].elements)
+
+
+def test_a_failure_that_no_message_can_carry_is_spelled_out():
+    """Halves of characters, as names of files that are no UTF-8 have, end the attempt and not the program."""
+    task, conversation = running()
+    task.raises = ValueError("no file a\ud800")
+
+    (failed,) = conversation.handle(trigger(1))
+    assert failed.task_failed.reason == r"ValueError: no file a\ud800"
+
+
+@pytest.mark.parametrize(("pause", "said"), [(float("inf"), LONGEST_PAUSE), (float("nan"), LONGEST_PAUSE), (0.5, 0.5)])
+def test_a_pause_has_an_end(pause, said):
+    """A task that has nothing to do for ever waits as long as a program can, and its messages still come."""
+    task, conversation = running()
+    task.pause = pause
+
+    assert (said, []) == conversation.work()
+
+
+def test_a_pause_that_is_no_number_fails_the_attempt():
+    """The task is told what is wrong, and the program goes on."""
+    task, conversation = running()
+    task.pause = "a while"
+
+    assert conversation.work()[1][0].task_failed.reason.startswith("TypeError: ")
