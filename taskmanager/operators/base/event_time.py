@@ -71,13 +71,13 @@ def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
     if not len(array):
         return None
     values = array.view(pa.int64()).to_numpy()
-    greatest, least = int(values.max()), int(values.min())
+    greatest = int(values.max())
     if greatest > END_OF_TIME_MS and pa.types.is_int64(array.type):
         raise ValueError(
             f"event time column {column!r} holds {greatest}, which as milliseconds since the epoch lies beyond the year 9999: if it "
             "is microseconds or nanoseconds, make it a timestamp of that unit, or divide it"
         )
-    if least < -END_OF_TIME_MS and pa.types.is_int64(array.type):
+    if pa.types.is_int64(array.type) and (least := int(values.min())) < -END_OF_TIME_MS:
         raise ValueError(
             f"event time column {column!r} holds {least}, which is no time in milliseconds since the epoch: if it stands for one "
             "that is missing, as NaT does, filter such rows out before, or fill them"
