@@ -302,6 +302,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         if due is None or timers is None:
             return
         self._fire(timers.event, EVENT_TIME, due.timestamp_ms)
+        self._arm()
         if not timers.event.has_due(due.timestamp_ms):
             self._due = None
             self.output.emit_watermark(due)

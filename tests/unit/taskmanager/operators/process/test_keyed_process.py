@@ -234,6 +234,26 @@ def test_processing_time_timers_fire_with_the_clock_and_survive_a_restore() -> N
     ]
 
 
+class Reminded(KeyedProcessFunction):
+    """An event-time timer asks the clock to be called again."""
+
+    def process_element(self, row, context):
+        context.timer_service.register_event_time_timer(10)
+
+    def on_timer(self, timestamp_ms, context):
+        if timestamp_ms == 10:
+            context.timer_service.register_processing_time_timer(50)
+        return [{"k": context.current_key, "at": timestamp_ms}]
+
+
+def test_a_timer_of_event_time_registers_one_of_the_clock() -> None:
+    """It fires by the clock alone, without a row that comes after it."""
+    harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Reminded()))).start()
+    harness.process(pa.record_batch({"k": ["a"]})).watermark(10)
+    harness.advance(50)
+    assert [row["at"] for row in harness.rows()] == [10, 50]
+
+
 class Fails(KeyedProcessFunction):
     def process_element(self, row, context):
         return [{"v": 1 // row["v"]}]
