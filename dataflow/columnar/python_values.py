@@ -23,13 +23,14 @@ _NUMPY_TYPES = frozenset(
 
 _WHOLE = {int, bool, type(None)}
 _WITH_FRACTIONS = (float, np.floating, Decimal)
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000}
+"""How many of them are one of these units, which are less fine than Python's times."""
 _LISTS = (list, tuple, np.ndarray, set, frozenset)
-_HOLD_NO_INTEGERS = frozenset(
+_CUT_NOTHING = frozenset(
     data_type.id
     for data_type in (
         pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(),
-        pa.large_binary(), pa.binary(1), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"),
-        pa.duration("s"), pa.decimal128(1), pa.decimal256(1),
+        pa.large_binary(), pa.binary(1), pa.date32(), pa.date64(), pa.decimal128(1), pa.decimal256(1),
     )
 )  # fmt: skip
 
@@ -55,10 +56,16 @@ def column_values(column: pa.Array) -> list[Any]:
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
     """Python values as a column. Raises what pyarrow raises where one does not fit, and ArrowInvalid for a number with
-    a fraction where integers are, also in lists, structs and maps: pyarrow would keep its whole part."""
-    if data_type.id not in _HOLD_NO_INTEGERS:
+    a fraction where integers are, or a time with one of its unit, also in lists, structs and maps: pyarrow would cut
+    it."""
+    if _may_cut(data_type):
         _refuse_fractions(values, data_type)
     return pa.array(values, data_type, from_pandas=False)
+
+
+def _may_cut(data_type: pa.DataType) -> bool:
+    """Whether pyarrow would keep a part of some value where this type is."""
+    return data_type.id not in _CUT_NOTHING and getattr(data_type, "unit", "s") in _MICROSECONDS
 
 
 def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
@@ -67,6 +74,11 @@ def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
             for value in values:
                 if isinstance(value, _WITH_FRACTIONS) and value != int(value):
                     raise pa.ArrowInvalid(f"{value!r} is no whole number")
+    elif step := _MICROSECONDS.get(getattr(data_type, "unit", "")):
+        below_seconds = "microseconds" if pa.types.is_duration(data_type) else "microsecond"
+        for value in values:
+            if getattr(value, below_seconds, 0) % step:
+                raise pa.ArrowInvalid(f"{value!r} is finer than {data_type}: round it, or take microseconds there")
     elif pa.types.is_struct(data_type):
         structs = [value for value in values if isinstance(value, dict)]
         for field in data_type:
@@ -76,7 +88,7 @@ def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
         pairs = [pair for entries in maps for pair in entries if len(pair) == 2]
         _refuse_fractions([key for key, _ in pairs], data_type.key_type)
         _refuse_fractions([item for _, item in pairs], data_type.item_type)
-    elif pa.types.is_nested(data_type) and getattr(data_type, "value_type", pa.null()).id not in _HOLD_NO_INTEGERS:
+    elif pa.types.is_nested(data_type) and _may_cut(getattr(data_type, "value_type", pa.null())):
         lists = [value for value in values if isinstance(value, _LISTS)]
         _refuse_fractions([item for each in lists for item in each], data_type.value_type)
 

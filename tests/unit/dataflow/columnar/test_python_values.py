@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +40,28 @@ def test_a_fraction_is_no_integer_however_deep_it_is(data_type: pa.DataType, hol
 def test_a_whole_number_is_one_whatever_its_type(data_type: pa.DataType, holds: Any, number: Any) -> None:
     """As it is at the top."""
     assert array_of([None, holds(number)], data_type).equals(array_of([None, holds(3)], data_type))
+
+
+FINER: list[tuple[pa.DataType, Any, Any]] = [
+    (
+        pa.timestamp("ms", "UTC"),
+        dt.datetime(2020, 1, 1, 0, 0, 0, 1_000, dt.UTC),
+        dt.datetime(2020, 1, 1, 0, 0, 0, 1_001, dt.UTC),
+    ),
+    (pa.timestamp("s", "UTC"), dt.datetime(1960, 1, 1, tzinfo=dt.UTC), dt.datetime(1960, 1, 1, 0, 0, 0, 1, dt.UTC)),
+    (pa.time32("s"), dt.time(1, 2, 3), dt.time(1, 2, 3, 4)),
+    (pa.time32("ms"), dt.time(1, 2, 3, 4_000), dt.time(1, 2, 3, 4)),
+    (pa.duration("ms"), dt.timedelta(milliseconds=-1), dt.timedelta(microseconds=-1)),
+]
+
+
+@pytest.mark.parametrize(("data_type", "whole", "finer"), FINER, ids=[str(data_type) for data_type, _, _ in FINER])
+def test_a_time_is_not_cut_to_the_unit_of_its_type(data_type: pa.DataType, whole: Any, finer: Any) -> None:
+    """What is finer than the type is refused, alone and in a list, and what is not comes back as it was."""
+    assert array_of([None, whole], data_type).to_pylist() == [None, whole]
+    for value, its_type in ((finer, data_type), ([finer], pa.list_(data_type))):
+        with pytest.raises(pa.ArrowInvalid, match="finer than"):
+            array_of([None, value], its_type)
 
 
 @given(st.data())
