@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -46,13 +47,63 @@ _PYTHON_TYPES: tuple[tuple[Any, type], ...] = (
     (pa.types.is_date, dt.date), (pa.types.is_timestamp, dt.datetime), (pa.types.is_time, dt.time),
     (pa.types.is_duration, dt.timedelta),
 )  # fmt: skip
+_STEPS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+"""Microseconds of Python's times that each unit keeps apart."""
+
+
+_UTC = pa.lib.string_to_tzinfo("UTC")
+_NAN = float("nan")
+"""The one that stands for all: others are keys of their own to a dictionary."""
+
+
+class _MapKeys(PythonValues):
+    """Keys of maps so that those that are equal in columns are equal to a dictionary, and others are not: one NaN, and
+    moments of a zone in UTC, since Python takes no account of which of two equal hours in autumn it is."""
+
+    __slots__ = ("_is_double", "_step", "_told_in", "_zone", "plain")
+
+    def __init__(self, name: str, data_type: pa.DataType) -> None:
+        super().__init__(name, data_type, "")
+        self._is_double = pa.types.is_float64(data_type)
+        is_moment = pa.types.is_timestamp(data_type)
+        self._step = _STEPS[data_type.unit] if is_moment else 0
+        self._zone = pa.lib.string_to_tzinfo(data_type.tz) if is_moment and data_type.tz else None
+        self._told_in = None if self._zone is None else _UTC
+        is_cut = getattr(data_type, "unit", "us") in ("s", "ms")
+        kinds = () if is_moment or is_cut or pa.types.is_floating(data_type) else _PYTHON_TYPES
+        self.plain: type = next((kind for is_kind, kind in kinds if is_kind(data_type)), object)
+        """Objects of exactly this class are keys as they are."""
+
+    def to_python(self, values: pa.Array) -> list[Any]:
+        if self._zone is not None:
+            values = values.cast(pa.timestamp(values.type.unit, "UTC"))
+        keys = super().to_python(values)
+        return [_NAN if math.isnan(key) else key for key in keys] if pa.types.is_floating(values.type) else keys
+
+    def canonical(self, key: Any) -> Any:
+        """The key as it is when it is read back."""
+        kind = key.__class__
+        if kind is dt.datetime and self._step and (self._step == 1 or not key.microsecond % self._step):
+            zone = key.tzinfo
+            if zone is self._told_in or (zone is dt.UTC and self._told_in is not None):
+                return key
+            return (key if zone is None else key.astimezone(_UTC)).replace(tzinfo=self._told_in)
+        if kind is float and self._is_double:
+            return _NAN if math.isnan(key) else key
+        if kind is self.plain or key is None:
+            return key
+        return self.to_python(self.to_arrow([key]))[0]
+
+    def shown(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Pairs with the keys as they are in rows."""
+        return pairs if self._zone is None else [(key.astimezone(self._zone), value) for key, value in pairs]
 
 
 class KeyedMapState(KeyedState):
     """Map state in columns (implements snapline.dataflow.api.state.MapState)."""
 
     __slots__ = (
-        "_chains", "_copies", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
+        "_canonical", "_chains", "_copies", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
         "_values", "descriptor",
     )  # fmt: skip
 
@@ -61,8 +112,8 @@ class KeyedMapState(KeyedState):
         self._scope = scope
         element_type = descriptor.element_type
         self._python = python_values(descriptor, element_type)
-        self._keys = PythonValues(descriptor.name, descriptor.key_type, "")
-        self._key_type = next((kind for is_kind, kind in _PYTHON_TYPES if is_kind(descriptor.key_type)), object)
+        self._keys = _MapKeys(descriptor.name, descriptor.key_type)
+        self._key_type, self._canonical = self._keys.plain, self._keys.canonical
         self._index = KeyIndex([pa.field("slot", pa.int32()), pa.field(f"{descriptor.name}.key", descriptor.key_type)])
         self._chains = Chains(capacity)
         self._values: Column = make_column(element_type)
@@ -126,7 +177,7 @@ class KeyedMapState(KeyedState):
         known = self._current()
         if not known.complete:
             self._load(known)
-        pairs = [(key, value) for key, value in known.pairs.items() if value is not _ABSENT]
+        pairs = self._keys.shown([(key, value) for key, value in known.pairs.items() if value is not _ABSENT])
         return [(key, value and value.copy()) for key, value in pairs] if self._copies else pairs
 
     def is_empty(self) -> bool:
@@ -284,12 +335,6 @@ class KeyedMapState(KeyedState):
             self._lookahead.asked += 1
         self._maps[scope.index] = known
         return known
-
-    def _canonical(self, key: Any) -> Any:
-        """The key as it is when it is read back."""
-        if key is None or key.__class__ is self._key_type:
-            return key
-        return self._keys.to_python(self._keys.to_arrow([key]))[0]
 
     def _find(self, known: KnownMap, key: Any) -> Any:
         """The value under a key that is not known yet."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -152,6 +154,44 @@ def test_a_value_reads_as_it_is_stored() -> None:
 
     [value] = subject.run([(1, "get", 1, 0)])
     assert isinstance(value, float)
+
+
+_AUTUMN = dt.datetime(2020, 10, 25, 0, 30, tzinfo=dt.UTC)
+"""Half past two in Berlin, which comes again an hour later."""
+_BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+EQUAL_KEYS: list[tuple[pa.DataType, list[Any], list[Any]]] = [
+    (pa.float64(), [float("nan"), float("nan"), np.float64("nan")], [1.5]),
+    (pa.float32(), [0.1, np.float32(0.1)], [float("inf")]),
+    (pa.timestamp("us"), [_AUTUMN, _AUTUMN.replace(tzinfo=None)], [_AUTUMN + dt.timedelta(microseconds=1)]),
+    (
+        pa.timestamp("us", "Europe/Berlin"),
+        [_AUTUMN, _AUTUMN.astimezone(_BERLIN), _AUTUMN.replace(tzinfo=None)],
+        [(_AUTUMN + dt.timedelta(hours=1)).astimezone(_BERLIN)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("key_type", "equal", "others"), EQUAL_KEYS, ids=[str(one[0]) for one in EQUAL_KEYS])
+@pytest.mark.parametrize("apart", [False, True], ids=["one batch", "batches"])
+@pytest.mark.parametrize("size", [0, 1000], ids=["small", "looked up alone"])
+def test_keys_are_the_same_within_a_batch_and_later(
+    key_type: pa.DataType, equal: list[Any], others: list[Any], size: int, *, apart: bool
+) -> None:
+    """Whichever way a key is spelled, it finds what another spelling has put, and no other key's value."""
+    subject = Subject()
+    subject.state = subject.backend.get_map_state(MapStateDescriptor("of-type", key_type, pa.int64()))
+    keys = [*equal, *others]
+    subject.pair = lambda n: (
+        keys[n] if n < len(keys) else pa.scalar(n - 100_000).cast(pa.int64()).cast(key_type).as_py()
+    )
+    rows = [(1, "put", 1_000 + n, n) for n in range(size)]
+    rows += [(1, "put", len(equal), -1)]
+    for n in range(len(equal)):
+        rows += [(1, "put", n, n), *((1, "get", each, 0) for each in range(len(keys)))]
+    found = [one for part in ([[row] for row in rows] if apart else [rows]) for one in subject.run(part)]
+
+    assert [one for one in found if one is not None] == [v for n in range(len(equal)) for v in [*[n] * len(equal), -1]]
+    assert len(subject.run([(1, "items", 0, 0)])[0]) == size + 2
 
 
 def test_what_cannot_be_written_is_not_remembered() -> None:
