@@ -37,6 +37,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     StreamOperator,
 )
 from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.operators.process.async_operator import AsyncOperator
 from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.task_failure import root_cause
@@ -194,7 +195,7 @@ class OperatorHarness:
             subtask.time.advance(now_ms)
             while (token := subtask.time.take_due()) is not None:
                 self._call(subtask, lambda t=token: t.callback(t.at_ms))  # type: ignore[misc]
-            subtask.time.found_nothing()
+            self._call(subtask, subtask.time.found_nothing)
         return self
 
     def end_input(self) -> OperatorHarness:
@@ -392,7 +393,11 @@ class _Subtask:
         """Go on until the operator has done all that can be done, and takes rows again."""
         while self.operator.has_pending_work or self.operator.is_blocked:
             if not self.operator.has_pending_work:
-                self.bell.wait()
+                at_ms = self.operator.next_attempt_ms if isinstance(self.operator, AsyncOperator) else None
+                if at_ms is None:
+                    self.bell.wait()
+                else:
+                    self.time.advance(at_ms)
             self.bell.clear()
             self.operator.continue_work()
 

@@ -285,6 +285,14 @@ class AsyncOperator(FunctionOperator):
         times = [] if oldest is None else [oldest[1].deadline_ms]
         return min([*times, *(at_ms for at_ms, _ in self._again[:1])], default=None)
 
+    @property
+    def next_attempt_ms(self) -> int | None:
+        """When a request is made again, unless an answer may come before."""
+        again = {number for _, number in self._again}
+        if all(request.done or number in again for number, request in self._requests.items()):
+            return self._again[0][0] if again else None
+        return None
+
     def _oldest(self) -> tuple[int, _Request] | None:
         """All wait equally long: the first of those that have not been answered is the first to time out."""
         return next((item for item in self._requests.items() if not item[1].done), None)

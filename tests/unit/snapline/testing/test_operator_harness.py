@@ -189,6 +189,40 @@ def test_windows():
     assert [("a", 4)] == [(row["k"], row["total"]) for row in one.end_input().rows()]
 
 
+class Flaky(sl.AsyncFunction):
+    """Fails twice for each row, and never answers a negative one."""
+
+    def __init__(self):
+        self.attempts = {}
+
+    async def async_invoke(self, row):
+        if row["n"] < 0:
+            await asyncio.Event().wait()
+        self.attempts[row["n"]] = self.attempts.get(row["n"], 0) + 1
+        if self.attempts[row["n"]] < 3:
+            raise OSError("try again")
+        return [{"n": row["n"]}]
+
+    def timeout(self, row):
+        return [{"n": 0}]
+
+
+@pytest.mark.parametrize("capacity", [1, 10])
+def test_a_request_is_made_again_though_nobody_moves_the_clock(capacity):
+    """What waits for the time of its next attempt alone does not wait for ever."""
+    retry = sl.AsyncRetryStrategy.fixed_delay(3, 500)
+    with OperatorHarness(lambda s: s.async_wait(Flaky(), capacity=capacity, retry=retry), SCHEMA) as one:
+        one.push(rows(("x", 1, 0), ("x", 2, 0), ("x", 3, 0))).end_input()
+        assert one.rows() == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_the_clock_gives_up_a_request_that_is_not_answered():
+    """The moment comes with the clock, and not with the next row."""
+    with OperatorHarness(lambda s: s.async_wait(Flaky(), timeout_ms=1_000), SCHEMA) as one:
+        assert one.push(rows(("x", -1, 0))).processing_time(999).rows() == []
+        assert one.processing_time(1_000).rows() == [{"n": 0}]
+
+
 class Slow(sl.AsyncFunction):
     """Answers later rows first."""
 
