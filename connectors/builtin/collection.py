@@ -86,6 +86,13 @@ class CollectionSource(Source):
             raise ConnectorError(
                 "CollectionSource: the rows have no columns, and would be lost: give them one, or no rows"
             )
+        for field in table.schema if schema is None and not is_table else ():
+            times = [row.get(field.name) for row in rows] if pa.types.is_timestamp(field.type) else ()
+            if len({getattr(time, "tzinfo", None) is None for time in times if time is not None}) > 1:
+                raise ConnectorError(
+                    f"CollectionSource: some times in {field.name!r} have a zone and some have none; give all of them a "
+                    "zone, or none, or say schema=, which takes those without one for UTC"
+                )
         per_split = max(1, min(batch_rows, -(-len(table) // splits)))
         return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
 

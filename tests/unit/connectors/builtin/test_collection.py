@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 
 import polars as pl
@@ -128,3 +129,19 @@ def test_rows_without_columns_are_refused(rows: object) -> None:
     """Nothing would be left of them in a table, and a job would read none where there are two."""
     with pytest.raises(ConnectorError, match="the rows have no columns, and would be lost"):
         CollectionSource.of_rows(rows)
+
+
+def test_times_with_a_zone_and_without_one_do_not_mix() -> None:
+    """The first decided the type, and the others were moved to it without a word; with a schema that is asked for."""
+    rows = [
+        {"at": None},
+        {"at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)},
+        {"at": dt.datetime.fromisoformat("2020-01-01")},
+    ]
+
+    for mixed in (rows, rows[::-1]):
+        with pytest.raises(ConnectorError, match=r"some times in 'at' have a zone and some have none; .*say schema="):
+            CollectionSource.of_rows(mixed)
+    columns = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    assert CollectionSource.of_rows(rows, schema=columns).schema() == columns
+    assert CollectionSource.of_rows(rows[:2]).schema() == columns
