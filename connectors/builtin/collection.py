@@ -66,33 +66,23 @@ class CollectionSource(Source):
         >>> sl_connectors.CollectionSource.of_rows(pa.table({"n": [1, 2]})).schema().names
         ['n']
         """
-        is_table = hasattr(rows, "__arrow_c_stream__")
         try:
-            rows = rows if is_table else [dict(row) for row in rows]
-            table = pa.table(rows, schema=schema) if is_table else pa.Table.from_pylist(rows, schema=schema)
+            if hasattr(rows, "__arrow_c_stream__"):
+                rows = table = pa.table(rows, schema=schema)
+            else:
+                rows = [dict(row) for row in rows]
+                table = pa.Table.from_pylist(rows, schema=schema)
+                if schema is None:
+                    _check_inferred(table.schema, rows)
         except (OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
                 "columns and types, or say schema="
             ) from error
-        named = set() if is_table or schema is not None else {name for row in rows for name in row}
-        late = named - set(table.schema.names)
-        if late:  # pyarrow asks only the first row for its columns
-            raise ConnectorError(
-                f"CollectionSource: the first row has no {min(late)!r}, which a later one has; give every row the same "
-                "columns, or say schema="
-            )
-        if not table.column_names and (table.num_rows if is_table else rows):
+        if not table.column_names and rows:
             raise ConnectorError(
                 "CollectionSource: the rows have no columns, and would be lost: give them one, or no rows"
             )
-        for field in table.schema if schema is None and not is_table else ():
-            times = [row.get(field.name) for row in rows] if pa.types.is_timestamp(field.type) else ()
-            if len({getattr(time, "tzinfo", None) is None for time in times if time is not None}) > 1:
-                raise ConnectorError(
-                    f"CollectionSource: some times in {field.name!r} have a zone and some have none; give all of them a "
-                    "zone, or none, or say schema=, which takes those without one for UTC"
-                )
         per_split = max(1, min(batch_rows, -(-len(table) // splits)))
         return cls(table.to_batches(max_chunksize=per_split), splits=splits, schema=table.schema)
 
@@ -104,6 +94,24 @@ class CollectionSource(Source):
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
         return CollectionReader(self._batches, self._splits)
+
+
+def _check_inferred(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ConnectorError where pyarrow, which asks the first row for the columns and for the zone of times, would
+    change the others without a word."""
+    late = {name for row in rows for name in row} - set(schema.names)
+    if late:
+        raise ConnectorError(
+            f"CollectionSource: the first row has no {min(late)!r}, which a later one has; give every row the same "
+            "columns, or say schema="
+        )
+    for field in schema:
+        times = [row.get(field.name) for row in rows] if pa.types.is_timestamp(field.type) else ()
+        if len({getattr(time, "tzinfo", None) is None for time in times if time is not None}) > 1:
+            raise ConnectorError(
+                f"CollectionSource: some times in {field.name!r} have a zone and some have none; give all of them a "
+                "zone, or none, or say schema=, which takes those without one for UTC"
+            )
 
 
 class CollectionReader(SourceReader):
