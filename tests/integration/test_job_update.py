@@ -42,7 +42,7 @@ import sys
 import snapline as sl
 import tests.integration.savepoint_job as job
 
-job.build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:]).execute("or\\x1b[31mders")
+job.build(sl.StreamExecutionEnvironment.get_execution_environment(), sys.argv[1:]).execute("orders " * 2_000)
 """
 
 
@@ -72,7 +72,7 @@ def test_a_version_that_is_refused_or_interrupted_leaves_the_old_one(cluster, tm
     named = tmp_path / "named.py"
     named.write_text(NAMED)
     said = command("update", first, named, "--", *options, coordinator=cluster.address, limit_s=300)
-    assert said.returncode == 1 and "characters that cannot be printed" in said.stderr, said.stderr
+    assert said.returncode == 1 and "or more than 10000: lists and logs" in said.stderr, said.stderr
     second = said.stderr.rpartition("goes on as job ")[2].partition(" ")[0]
     cluster.wait_for_checkpoints(second, 1)
 
