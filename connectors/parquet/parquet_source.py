@@ -100,7 +100,7 @@ class ParquetSource(Source):
         groups = [
             (file.url, number, group)
             for file, footer in zip(files, footers, strict=True)
-            for number, group in enumerate(_row_groups(footer, self.columns))
+            for number, group in enumerate(_readable_row_groups(file.url, footer, self.columns))
             if group.rows
         ]
         return [
@@ -283,6 +283,14 @@ def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_
                 least_times_ms[paths[number]] = int(statistics.min_raw) // times[number]
         found.append(_RowGroup(group.num_rows, size, least_times_ms))
     return found
+
+
+def _readable_row_groups(url: str, footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+    """All row groups of a file whose footer is sound, which can still have less than its schema says."""
+    try:
+        return _row_groups(footer, columns)
+    except (pa.ArrowException, IndexError, OSError, ValueError) as error:
+        raise _unreadable(url, error) from error
 
 
 def _units_per_ms(column: pq.ColumnSchema) -> int | None:
