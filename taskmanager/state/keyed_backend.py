@@ -65,6 +65,7 @@ FIRST_SWEEP_KEYS = 1 << 16
 _EVOLVED_AT_ONCE = 1 << 16
 """Keys whose state is turned into another type in one step."""
 _TIME_DOMAINS = (("/", EVENT_TIME), ("/", PROCESSING_TIME))
+_RESERVED_KEYS = 1 << 22
 StateT = TypeVar("StateT", bound=KeyedState)
 
 
@@ -344,10 +345,19 @@ class KeyedStateBackend:
     def _take_over(self, files: Sequence[StateFile], headers: Sequence[KeyedStateHeader]) -> None:
         sources = list(zip(files, headers, strict=True))
         has_deltas = any(header.is_delta for _, header in sources)
+        self._reserve(headers, max if has_deltas else sum)
         for source, header in reversed(sources) if has_deltas else sources:
             _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
             for batch in batches:
                 self._restore_rows(header, self._without_known_keys(header, batch) if has_deltas else batch)
+
+    def _reserve(self, headers: Sequence[KeyedStateHeader], together: Callable[[list[int]], int]) -> None:
+        """Make room for the keys of these files before they come; a header that lies about their number gets no more
+        than addresses for a few million."""
+        rows = [header.key_group_offsets.rows_of(self.key_group_range) for header in headers]
+        self._index.reserve(min(together([0, *(end - first for first, end in rows)]), _RESERVED_KEYS))
+        if self._index.capacity != self._capacity:
+            self._grow()
 
     def _expect_all(self, headers: Sequence[KeyedStateHeader]) -> None:
         """Make the states of these files. StateError for files of another key or that do not fit together."""

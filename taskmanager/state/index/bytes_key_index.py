@@ -350,6 +350,17 @@ class BytesKeyIndex:
         """Return the number of keys in the table."""
         return len(self.allocator)
 
+    def reserve(self, keys: int) -> None:
+        """Make room for so many keys at once, while there is none: they come in without a step of growing, but for
+        their bytes."""
+        capacity = doubled(self.allocator.capacity, keys)
+        if len(self) or capacity == self.allocator.capacity:
+            return
+        self.allocator.grow(capacity)
+        grow_in_place(self, "_spans", 2 * capacity)
+        self._table, self._old = np.zeros(2 * capacity, np.int64), _NO_TABLE
+        self._shift = np.uint64(33 - (2 * capacity).bit_length())
+
     def lookup_or_insert(self, offsets: Int64Array, data: BytesArray, valid: BoolArray | None) -> Slots:
         """The slot of each row's key; keys not seen before get one, in row order."""
         length = len(offsets) - 1

@@ -126,6 +126,10 @@ class KeyIndex:
         """Return the number of keys in the table."""
         return len(self._table.index)
 
+    def reserve(self, keys: int) -> None:
+        """Make room for so many keys at once, while there is none."""
+        self._table.index.reserve(keys)
+
     def lookup_or_insert(self, columns: Sequence[Column]) -> Slots:
         """The slot of each row's key; keys not seen before get one, in row order."""
         return self._table.lookup_or_insert(self._conform(columns))

@@ -43,6 +43,7 @@ from snapline.taskmanager.state.index.slots import (
     NO_SLOT,
     SlotAllocator,
     Slots,
+    doubled,
     grow_in_place,
     next_slot,
     release_slot,
@@ -179,12 +180,11 @@ def _is_in_old(words: Any, row: Any, width: Any, old: Any, shift: Any, progress:
     return ((home - progress[_FIRST]) & (old.shape[0] - 1)) >= progress[_MOVED]
 
 
-@kernel(I64(RO_I64s, I64, I64, I32s, U64, I32s, I64s, I64s, I64s, I32s, BOOLs, I32s))
-def _lookup_or_insert_moving(
-    words: Any, start: int, width: int, table: Any, shift: Any, old: Any, progress: Any, keys: Any,
+@inlined
+def _insert_rows_moving(
+    words: Any, start: Any, width: Any, table: Any, shift: Any, old: Any, progress: Any, keys: Any,
     counters: Any, free: Any, live: Any, slots: Any,
-) -> int:  # fmt: skip
-    """As `_lookup_or_insert`, while entries move from the old table to the new one."""
+) -> Any:  # fmt: skip
     for row in range(start, slots.shape[0]):
         in_old = _is_in_old(words, row, width, old, shift, progress)
         if in_old:
@@ -206,6 +206,21 @@ def _lookup_or_insert_moving(
     return slots.shape[0]
 
 
+@kernel(I64(RO_I64s, I64, I64, I32s, U64, I32s, I64s, I64s, I64s, I32s, BOOLs, I32s))
+def _lookup_or_insert_moving(
+    words: Any, start: int, width: int, table: Any, shift: Any, old: Any, progress: Any, keys: Any,
+    counters: Any, free: Any, live: Any, slots: Any,
+) -> int:  # fmt: skip
+    """As `_lookup_or_insert`, while entries move from the old table to the new one."""
+    if width == 1:
+        return _insert_rows_moving(words, start, 1, table, shift, old, progress, keys, counters, free, live, slots)
+    if width == 3:
+        return _insert_rows_moving(words, start, 3, table, shift, old, progress, keys, counters, free, live, slots)
+    if width == 4:
+        return _insert_rows_moving(words, start, 4, table, shift, old, progress, keys, counters, free, live, slots)
+    return _insert_rows_moving(words, start, width, table, shift, old, progress, keys, counters, free, live, slots)
+
+
 @kernel(VOID(RO_I64s, I64, I32s, U64, I32s, I64s, I64s, I32s))
 def _lookup_moving(
     words: Any, width: int, table: Any, shift: Any, old: Any, progress: Any, keys: Any, slots: Any
@@ -217,10 +232,8 @@ def _lookup_moving(
             slots[row] = table[_find(words, row, width, table, shift, keys)] - np.int32(1)
 
 
-@kernel(VOID(I32s, I64s, I64, I32s, U64, I64s, I64))
-def _move(old: Any, progress: Any, count: int, table: Any, shift: Any, keys: Any, width: int) -> None:
-    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run
-    over it."""
+@inlined
+def _move_entries(old: Any, progress: Any, count: Any, table: Any, shift: Any, keys: Any, width: Any) -> None:
     mask = old.shape[0] - 1
     done = 0
     while progress[_MOVED] < old.shape[0]:
@@ -243,6 +256,20 @@ def _move(old: Any, progress: Any, count: int, table: Any, shift: Any, keys: Any
         table[_find(keys, np.int64(entry) - 1, width, table, shift, keys)] = entry
         old[place & mask] = 0
         place += 1
+
+
+@kernel(VOID(I32s, I64s, I64, I32s, U64, I64s, I64))
+def _move(old: Any, progress: Any, count: int, table: Any, shift: Any, keys: Any, width: int) -> None:
+    """Move at least `count` places of the old table on, up to the end of a run; at the table's end also what has run
+    over it."""
+    if width == 1:
+        _move_entries(old, progress, count, table, shift, keys, 1)
+    elif width == 3:
+        _move_entries(old, progress, count, table, shift, keys, 3)
+    elif width == 4:
+        _move_entries(old, progress, count, table, shift, keys, 4)
+    else:
+        _move_entries(old, progress, count, table, shift, keys, width)
 
 
 @kernel(I64(I32s))
@@ -332,6 +359,16 @@ class WordKeyIndex:
     def __len__(self) -> int:
         """Return the number of keys in the table."""
         return len(self.allocator)
+
+    def reserve(self, keys: int) -> None:
+        """Make room for so many keys at once, while there is none: they come in without a step of growing."""
+        capacity = doubled(self.allocator.capacity, keys)
+        if len(self) or capacity == self.allocator.capacity:
+            return
+        self.allocator.grow(capacity)
+        grow_in_place(self, "_keys", self._width * capacity)
+        self._table, self._old = np.zeros(2 * capacity, np.int32), None
+        self._shift = np.uint64(65 - (2 * capacity).bit_length())
 
     def lookup_or_insert(self, words: Int64Array, valid: BoolArray | None) -> Slots:
         """The slot of each row's key, whose words lie one after the other; keys not seen before get one, in row order.

@@ -92,10 +92,13 @@ def test_against_a_dictionary(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", ["int64", "string", "pair"])
-def test_growth_keeps_every_slot(name: str) -> None:
-    """From the first table through several doublings, with keys that crowd and keys that spread."""
+@pytest.mark.parametrize("reserved", [0, 2500, 20_000])
+def test_growth_keeps_every_slot(name: str, reserved: int) -> None:
+    """From the first table through several doublings, with keys that crowd and keys that spread; or with room for some
+    or all of them that was asked for before, which is never asked for twice."""
     types, _ = KEYS[name]
     index = index_of(types)
+    index.reserve(reserved)
     numbers = np.concatenate([np.arange(3000), np.arange(3000) * 2**40, -np.arange(1, 3000) * 4096])
     numbers = np.unique(numbers)
     columns = {
@@ -106,7 +109,9 @@ def test_growth_keeps_every_slot(name: str) -> None:
     for start in range(0, len(numbers), 997):
         piece = [column.slice(start, 997) for column in columns]
         assert index.lookup_or_insert(piece).tolist() == list(range(start, start + len(piece[0])))
+        index.reserve(1 << 20)
 
+    assert index.capacity == (32768 if reserved == 20_000 else 16384)
     assert index.lookup(columns).tolist() == list(range(len(numbers)))
     assert [column.to_pylist() for column in columns] == [
         column.to_pylist() for column in index.keys(np.arange(len(numbers), dtype=np.int32))
@@ -226,6 +231,8 @@ GROWING: dict[str, tuple[list[pa.DataType], Callable[[list[int]], list[pa.Array]
         [pa.int64(), pa.int32()],
         lambda keys: [pa.array(keys, pa.int64()), pa.array([key % 7 for key in keys], pa.int32())],
     ),
+    "triple": ([pa.int64(), pa.int64(), pa.int64()], lambda keys: [pa.array(keys, pa.int64())] * 3),
+    "four": ([pa.int64()] * 4, lambda keys: [pa.array(keys, pa.int64())] * 4),
 }
 """Types of keys, and how numbers are such."""
 
