@@ -1,7 +1,7 @@
-"""The queries of Nexmark that the API can express: q0 to q8 and q11 to q13.
+"""The queries of Nexmark that the API can express: q0 to q9 and q11 to q13.
 
 Each is a function of the streams to the stream of its results; the columns are those that `references` computes from
-the same events. Rows are cut to the columns that a query needs before they are shuffled. q4 and q6 begin with the
+the same events. Rows are cut to the columns that a query needs before they are shuffled. q4, q6 and q9 begin with the
 winning bids: a function of two inputs keeps the best bid of each auction, and says it when the auction expires.
 """
 
@@ -228,6 +228,11 @@ def q8(streams: Streams) -> sl.DataStream:
     return pairs.select("id", "name", "id_right")
 
 
+def q9(streams: Streams) -> sl.DataStream:
+    """The winning bids themselves; of a bid its price is kept, not who made it."""
+    return winning_bids(streams)
+
+
 def q11(streams: Streams) -> sl.DataStream:
     """Bids per bidder and session."""
     sessions = streams.bids.key_by("bidder").window(sl.EventTimeSessionWindows(SESSION_GAP_MS))
@@ -258,5 +263,5 @@ def q13(streams: Streams) -> sl.DataStream:
 
 
 QUERIES: dict[str, Callable[[Streams], sl.DataStream]] = {
-    query.__name__: query for query in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q11, q12, q13)
+    query.__name__: query for query in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q9, q11, q12, q13)
 }

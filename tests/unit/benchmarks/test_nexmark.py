@@ -153,6 +153,10 @@ class TestQueries:
         expected = persons.join(auctions, left_on=["id", "start"], right_on=["seller", "start"])
         same(run("q8", parallelism), expected.select("id", "name", id_right="auction_id"))
 
+    def test_q9(self, tables: Any, parallelism: int) -> None:
+        """Each auction that had bids, once, with its highest."""
+        same(run("q9", parallelism), winners(tables).select(WINNERS.names))
+
     def test_q11(self, tables: Any, parallelism: int) -> None:
         """Sessions."""
         bids = tables["bid"].select("bidder", time=pl.col("date_time").dt.epoch("ms")).sort("bidder", "time")
