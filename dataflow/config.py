@@ -329,7 +329,7 @@ PARALLELISM_DEFAULT = _int("parallelism.default", "1", "Parallelism of operators
 MAX_PARALLELISM = _int(
     "pipeline.max-parallelism",
     "-1",
-    "Number of key groups; -1: derived from the parallelism, at least 128.",
+    "Number of key groups; -1 or 0: derived from the parallelism, at least 128.",
     at_least=-1,
     at_most=32_768,
 )

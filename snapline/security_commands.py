@@ -23,6 +23,8 @@ from snapline.runtime.settings import Setting, default_layers, resolve
 ROLES = [role.value for role in Role if role is not Role.ADMINISTRATOR]
 EXCHANGE_NAME = "snapline-taskmanager"
 """The name in the certificate of all TaskManagers, which get their addresses when they start."""
+LEAST_SECRET = 16
+"""Characters of a secret from which credentials are made: who holds one can try shorter ones until it fits."""
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 
@@ -41,14 +43,24 @@ def credential(role: str, job: str, name: str, expires: str, token: str) -> None
 
 
 def make_credential(configuration: Configuration, identity: Identity, expires: str) -> str:
-    """Return a credential of this identity, made from the cluster's secret. Raises SnaplineError without one."""
+    """Return a credential of this identity, made from the cluster's secret. Raises SnaplineError without one, for one
+    that could be guessed, and for an end that would be now."""
     security = Security.from_configuration(configuration)
     if not security.secrets:
         raise SnaplineError(f"{SECURITY_TOKEN.key} is not set: a credential is made from the cluster's secret")
     check_secret(security)
+    secret = security.secrets[0]
+    if len(secret) < LEAST_SECRET:
+        raise SnaplineError(
+            f"the cluster's secret ({SECURITY_TOKEN.key}) has {len(secret)} characters: who has a credential could try all of that "
+            f"length until it fits; take one of {LEAST_SECRET} or more, such as `snapline certificates` or `openssl rand -hex 32` makes"
+        )
     try:
-        ends_s = int(time.time() + parse_duration_ms(expires) / 1000) if expires else 0
-        return sign_credential(security.secrets[0], Identity(identity.role, identity.job, identity.name, ends_s))
+        lasts_s = parse_duration_ms(expires) // 1000 if expires else None
+        if lasts_s == 0:
+            raise ValueError(f"with --expires {expires!r} it would have expired when it is made: say a second or more")
+        ends_s = 0 if lasts_s is None else int(time.time()) + lasts_s
+        return sign_credential(secret, Identity(identity.role, identity.job, identity.name, ends_s))
     except ValueError as error:
         raise SnaplineError(f"no credential: {error}") from error
 

@@ -17,6 +17,7 @@ from snapline.runtime.settings import from_toml, resolve
 from tests.services.certificates import why_not
 from tests.simulation.jobs import keyed_job
 
+SECRET = "a secret of a cluster"
 needs_openssl = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
@@ -29,11 +30,27 @@ def run(*arguments: str) -> str:
 
 def test_a_credential_is_made_from_the_secret() -> None:
     """With a role, a job and an end."""
-    made = run("credential", "--role", "client", "--job", "job-1", "--expires", "1 d", "--token", "secret")
+    made = run("credential", "--role", "client", "--job", "job-1", "--expires", "1 d", "--token", SECRET)
 
-    found = identify(["secret"], made, now_s=0)
+    found = identify([SECRET], made, now_s=0)
     assert (Role.CLIENT, "job-1") == (found.role, found.job)
     assert found.expires_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--token", "abc"], "has 3 characters: who has a credential could try all of that length"),
+        (["--token", SECRET, "--expires", "0 s"], "it would have expired when it is made: say a second or more"),
+        (["--token", SECRET, "--expires", "999 ms"], "it would have expired when it is made: say a second or more"),
+    ],
+)
+def test_a_credential_that_protects_nothing_or_opens_nothing_is_refused(arguments: list[str], said: str) -> None:
+    """In one line, and nothing is printed that could be taken for one."""
+    with pytest.raises(SnaplineError, match=said) as raised:
+        run("credential", "--role", "client", *arguments)
+
+    assert "\n" not in str(raised.value)
 
 
 @needs_openssl
