@@ -254,8 +254,8 @@ def test_an_address_that_is_none(address: str) -> None:
 
 @pytest.mark.parametrize("token", ["", "other"])
 def test_without_the_token_nobody_reads(token: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal names the setting, and the log of whoever refuses says who came and what was wrong. A busy machine may
-    note what came by the host's socket after what came by Flight, which is asked next."""
+    """The refusal names the setting, and the log of whoever refuses says who came and what was wrong. A busy machine
+    may note what came by the host's socket after what came by Flight, which is asked next."""
     monkeypatch.setattr(host_server, "ANSWER_SECONDS", PATIENCE_SECONDS)
     log = io.StringIO()
     with (
