@@ -24,7 +24,7 @@ ROLES = [role.value for role in Role if role is not Role.ADMINISTRATOR]
 EXCHANGE_NAME = "snapline-taskmanager"
 """The name in the certificate of all TaskManagers, which get their addresses when they start."""
 LEAST_SECRET = 16
-"""Characters of a secret from which credentials are made: who holds one can try shorter ones until it fits."""
+"""The fewest characters of a secret from which a credential is made: whoever holds one can try all shorter ones."""
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 

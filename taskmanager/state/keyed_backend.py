@@ -66,6 +66,7 @@ _EVOLVED_AT_ONCE = 1 << 16
 """Keys whose state is turned into another type in one step."""
 _TIME_DOMAINS = (("/", EVENT_TIME), ("/", PROCESSING_TIME))
 _RESERVED_KEYS = 1 << 22
+"""A restore makes room for so many keys before they come; beyond that the table grows as they do."""
 StateT = TypeVar("StateT", bound=KeyedState)
 
 
@@ -345,17 +346,18 @@ class KeyedStateBackend:
     def _take_over(self, files: Sequence[StateFile], headers: Sequence[KeyedStateHeader]) -> None:
         sources = list(zip(files, headers, strict=True))
         has_deltas = any(header.is_delta for _, header in sources)
-        self._reserve(headers, max if has_deltas else sum)
+        self._reserve(headers, has_deltas=has_deltas)
         for source, header in reversed(sources) if has_deltas else sources:
             _, batches = decode_keyed_state(source.read_range, self.key_group_range, header)
             for batch in batches:
                 self._restore_rows(header, self._without_known_keys(header, batch) if has_deltas else batch)
 
-    def _reserve(self, headers: Sequence[KeyedStateHeader], together: Callable[[list[int]], int]) -> None:
-        """Make room for the keys of these files before they come; a header that lies about their number gets no more
-        than addresses for a few million."""
-        rows = [header.key_group_offsets.rows_of(self.key_group_range) for header in headers]
-        self._index.reserve(min(together([0, *(end - first for first, end in rows)]), _RESERVED_KEYS))
+    def _reserve(self, headers: Sequence[KeyedStateHeader], *, has_deltas: bool) -> None:
+        """Make room for the keys of these files. Deltas name keys again, so that the largest file counts there; a
+        header that lies about their number gets no more than addresses for a few million."""
+        bounds = [header.key_group_offsets.rows_of(self.key_group_range) for header in headers]
+        rows = [end - first for first, end in bounds]
+        self._index.reserve(min(max(rows, default=0) if has_deltas else sum(rows), _RESERVED_KEYS))
         if self._index.capacity != self._capacity:
             self._grow()
 

@@ -1,8 +1,9 @@
 """KeyIndex: the key columns of a batch to dense int32 slots, in one vectorised look-up.
 
-Chooses the table by the types of the key: one fixed-width column (IntKeyIndex), one string or binary column
-(BytesKeyIndex), or the encoded rows of several columns in a BytesKeyIndex. Candidates and figures:
-docs/decisions/0010-key-lookup.md. There is nothing like it in Flink, where a hash map is asked once per record.
+Chooses the table by the types of the key: columns of a fixed width are words (WordKeyIndex); one string or binary
+column is bytes (BytesKeyIndex), and so are the encoded rows of several columns of which one is such. Candidates and
+figures: docs/decisions/0010-key-lookup.md. There is nothing like it in Flink, where a hash map is asked once per
+record.
 """
 
 from __future__ import annotations

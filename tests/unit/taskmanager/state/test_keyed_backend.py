@@ -248,7 +248,7 @@ def test_only_the_ranges_of_the_own_key_groups_are_read() -> None:
     assert restored.get_batch(part.lookup([mine])).equals(mine)
 
 
-def test_restored_keys_have_room_before_the_first_comes() -> None:
+def test_restored_keys_have_room_before_the_first_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of keys does not grow step by step meanwhile: that took half of the time of a restore."""
     backend = numbers_backend()
     keys = pa.array(np.arange(200_000))
@@ -261,7 +261,7 @@ def test_restored_keys_have_room_before_the_first_comes() -> None:
         capacities.append(restored._index.capacity)
         restore(slots, values)
 
-    value.restore = restore_and_look  # type: ignore[method-assign]
+    monkeypatch.setattr(value, "restore", restore_and_look)
     restored.restore([StoredFile(snapshot_of(backend))])
 
     assert len(capacities) > 1
