@@ -1,7 +1,9 @@
-"""What processes cost that have little to do: CPU and wake-ups of an idle TaskManager and coordinator, and at few rows.
+"""What processes cost that have little to do: CPU, wake-ups and memory of an idle TaskManager and coordinator, and at
+few rows.
 
 CPU is what the kernel has scheduled (`/proc/PID/task/*/schedstat`), wake-ups are voluntary context switches of all
-threads. The job is a window of a second over so many rows a second, with checkpoints every second.
+threads, memory is what is resident at the end: all of it, and without pages of files (`/proc/PID/status`). The job is a
+window of a second over so many rows a second, with checkpoints every second.
 
     python -m benchmarks.quiet --rate 1000 --seconds 15
 """
@@ -42,8 +44,16 @@ def usage_of(pid: int) -> dict[str, tuple[float, int]]:
     return usage
 
 
+def resident_of(pid: int) -> dict[str, float]:
+    """MiB that a process has resident, pages of files included, and of its own."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    kib = {words[0]: int(words[1]) for words in lines if words[0] in ("VmRSS:", "RssAnon:")}
+    return {"resident_mib": round(kib["VmRSS:"] / 1024), "own_mib": round(kib["RssAnon:"] / 1024)}
+
+
 def measure(pids: dict[str, int], seconds: float) -> dict[str, dict[str, float]]:
-    """Percent of a core and wake-ups a second of each process, over so many seconds: of threads that have not ended."""
+    """Percent of a core and wake-ups a second of each process, over so many seconds: of threads that have not ended;
+    and what it has resident then."""
     before = {name: usage_of(pid) for name, pid in pids.items()}
     began = time.monotonic()
     time.sleep(seconds)
@@ -53,7 +63,7 @@ def measure(pids: dict[str, int], seconds: float) -> dict[str, dict[str, float]]
         pairs = [(usage, before[name].get(thread, (0.0, 0))) for thread, usage in usage_of(pid).items()]
         share = 100 * sum(now[0] - then[0] for now, then in pairs) / lasted
         wake_ups = sum(now[1] - then[1] for now, then in pairs)
-        found[name] = {"cpu_percent": round(share, 2), "wake_ups": round(wake_ups / lasted)}
+        found[name] = {"cpu_percent": round(share, 2), "wake_ups": round(wake_ups / lasted), **resident_of(pid)}
     return found
 
 

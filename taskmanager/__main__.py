@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from snapline.dataflow.columnar.compiler_pages import give_compiler_pages_back
 from snapline.dataflow.columnar.kernel import compile_kernels_at_once
 from snapline.dataflow.config import COORDINATOR_ADDRESS, LOG_LEVEL, SECURITY_TOKEN, TASKMANAGER_SLOTS, Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -44,6 +45,7 @@ def preload() -> None:
     for module in PRELOADED:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    give_compiler_pages_back()
 
 
 def main(arguments: Sequence[str] | None = None, secrets: dict[str, str] | None = None) -> int:

@@ -36,6 +36,11 @@ COMPILING = (
 )
 
 
+KNOWN_NUMBA = (0, 68)
+"""Up to this version of numba it is known which of its symbols the code of a kernel names. Code that names one that is
+not there ends the process, so a later version loads kernels in its own way, which takes longer."""
+
+
 class _Patience:
     """How long this process has waited for the compiler."""
 
@@ -68,9 +73,27 @@ def _compiled(function: Callable[..., Any], signatures: Sequence[str]) -> Any:
     _prepare_names(function)
     options = {"nogil": True, "error_model": "numpy"}
     try:
-        return _njit([str(signature) for signature in signatures], cache=True, **options)(function)
+        made = _njit(cache=True, **options)(function)
+        if numba.version_info[:2] <= KNOWN_NUMBA:
+            _load_without_registries(made._cache)  # noqa: SLF001 - numba has no other name for it
+        for signature in signatures:
+            made.compile(str(signature))
+        made.disable_compile()
+        return made
     except Exception:  # no writable cache directory, a full disk, a damaged entry; a defect of the kernel raises again
         return _njit([str(signature) for signature in signatures], cache=False, **options)(function)
+
+
+def _load_without_registries(cache: Any) -> None:
+    """Let this cache load a kernel without all that numba imports to compile one: 83 modules, of which a kernel that
+    is compiled already needs none. What is not in the cache makes numba import them, as ever."""
+    from numba.core.runtime.nrt import rtsys
+
+    def load_overload(signature: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)  # the symbols that compiled code names
+        return cache._load_overload(signature, target_context)  # noqa: SLF001 - the rest of what it replaces
+
+    cache.load_overload = load_overload
 
 
 def prepared(function: Callable[..., Any]) -> Any:

@@ -83,6 +83,8 @@ def preload(modules: Sequence[str] = PRELOADED) -> list[str]:
         except Exception:  # whatever it is, it happens again in the worker, which has somebody to tell
             missing.append(module)
     with contextlib.suppress(Exception):
+        importlib.import_module("snapline.dataflow.columnar.compiler_pages").give_compiler_pages_back()
+    with contextlib.suppress(Exception):
         importlib.import_module("pyarrow").array([0])  # the first one of a process loads pandas, where it is installed
     return missing
 
