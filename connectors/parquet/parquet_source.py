@@ -277,6 +277,8 @@ def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_
         group, least_times_ms, size = metadata.row_group(each), {}, 0
         for number in wanted:
             chunk = group.column(number)
+            if min(group.num_rows, chunk.total_compressed_size) < 0:
+                raise ValueError(f"of row group {each}, its footer says a number of rows or bytes that is negative")
             size += chunk.total_compressed_size
             statistics = chunk.statistics if number in times else None
             if statistics is not None and statistics.has_min_max:

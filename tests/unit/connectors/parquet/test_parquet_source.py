@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from snapline.connectors.parquet import ParquetSource
+from snapline.connectors.parquet import ParquetSource, footer_check
 from snapline.connectors.parquet.footer_check import require_sound
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
@@ -315,3 +315,16 @@ def test_a_copy_that_something_else_ends_accuses_no_footer(tmp_path: Path) -> No
 
     require_sound(["a.parquet", "b.parquet"], look)
     assert (tmp_path / "ended").exists()
+
+
+def test_a_copy_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been forked while another thread held a lock, and wait for that before anything wakes it: the job
+    starts all the same."""
+    monkeypatch.setattr(footer_check, "LONGEST_LOOK_SECONDS", 1)
+
+    def look(_number: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            signal.sigwait({signal.SIGUSR1})
+
+    require_sound(["a.parquet"], look)
