@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -78,3 +79,20 @@ def test_a_value_of_another_kind_is_told_in_pyarrows_words() -> None:
     for value, data_type in (("abc", pa.list_(I64)), (5, pa.struct([("a", I64)])), ([(1,)], pa.map_(I64, I64))):
         with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError)):
             array_of([value], data_type)
+
+
+NUMBERS = st.one_of(
+    st.integers(-(1 << 64), 1 << 65), st.integers(-3, 3), st.booleans(), st.none(), st.integers(-3, 3).map(np.int64)
+)
+
+
+@given(st.one_of(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), st.lists(NUMBERS)))
+def test_whole_numbers_become_what_pyarrow_makes_of_them(values: list[object]) -> None:
+    """Or fail as they fail there; those that are Python's own take a shorter way."""
+    try:
+        expected = pa.array(values, pa.int64(), from_pandas=False)
+    except (pa.ArrowException, OverflowError) as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            array_of(values, pa.int64())
+        return
+    assert array_of(values, pa.int64()).equals(expected)
