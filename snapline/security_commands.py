@@ -16,15 +16,13 @@ import click
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
 from snapline.dataflow.errors import SnaplineError
 from snapline.printing import echo
-from snapline.runtime.cores.credentials import Identity, Role, sign_credential
+from snapline.runtime.cores.credentials import A_LONGER_SECRET, Identity, Role, sign_credential, why_guessable
 from snapline.runtime.rpc.security import Security, check_secret
 from snapline.runtime.settings import Setting, default_layers, resolve
 
 ROLES = [role.value for role in Role if role is not Role.ADMINISTRATOR]
 EXCHANGE_NAME = "snapline-taskmanager"
 """The name in the certificate of all TaskManagers, which get their addresses when they start."""
-LEAST_SECRET = 16
-"""The fewest characters of a secret from which a credential is made: whoever holds one can try all shorter ones."""
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 
@@ -50,11 +48,8 @@ def make_credential(configuration: Configuration, identity: Identity, expires: s
         raise SnaplineError(f"{SECURITY_TOKEN.key} is not set: a credential is made from the cluster's secret")
     check_secret(security)
     secret = security.secrets[0]
-    if len(secret) < LEAST_SECRET:
-        raise SnaplineError(
-            f"the cluster's secret ({SECURITY_TOKEN.key}) has {len(secret)} characters: who has a credential could try all of that "
-            f"length until it fits; take one of {LEAST_SECRET} or more, such as `snapline certificates` or `openssl rand -hex 32` makes"
-        )
+    if danger := why_guessable([secret]):
+        raise SnaplineError(f"{danger}; {A_LONGER_SECRET}")
     try:
         lasts_s = parse_duration_ms(expires) // 1000 if expires else None
         if lasts_s == 0:

@@ -28,6 +28,9 @@ OF_EARLIER = (
     "the credential in security.auth.token was made by an earlier Snapline: make another with `snapline credential`"
 )
 NO_CREDENTIAL = "security.auth.token begins like a credential and is none: was it cut short?"
+LEAST_SECRET = 16
+"""The fewest characters of a secret from which credentials are made: whoever holds one can try all shorter ones."""
+A_LONGER_SECRET = f"take one of {LEAST_SECRET} or more, such as `snapline certificates` or `openssl rand -hex 32` makes"
 PUBLIC_KEY_BYTES = 32
 FIELDS = 7
 """The number of fields behind the mark: role, job, name, expiry, signature, public key of the leaders, secret of the
@@ -75,6 +78,21 @@ class CredentialRefused(SnaplineError):
 def split_tokens(setting: str) -> tuple[str, ...]:
     """Return the tokens of `security.auth.token` or of a token file: one a line, or separated by commas."""
     return tuple(each.strip() for each in setting.replace("\n", ",").split(",") if each.strip())
+
+
+def why_guessable(secrets: Sequence[str]) -> str:
+    """Why whoever has a credential could find out the secret that it is made from; empty: not by trying.
+
+    >>> why_guessable(["correct horse battery staple"]), why_guessable(["open sesame"])[:60]
+    ('', "the cluster's secret (security.auth.token) has 11 characters")
+    """
+    length = min((len(secret) for secret in secrets if not is_credential(secret)), default=LEAST_SECRET)
+    if length >= LEAST_SECRET:
+        return ""
+    return (
+        f"the cluster's secret (security.auth.token) has {length} characters: who has a credential could try all of that "
+        "length until it fits"
+    )
 
 
 def is_credential(token: str) -> bool:

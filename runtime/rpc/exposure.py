@@ -2,13 +2,15 @@
 they are.
 
 Decides that an address which only this machine reaches needs nothing, that any other one needs a token or TLS (both
-sides of which show a certificate), and that `--insecure` is heeded, with a warning. Flink leaves this to its users.
+sides of which show a certificate), that a secret there is not so short that it can be guessed, and that `--insecure` is
+heeded, with a warning. Flink leaves this to its users.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from pathlib import Path
 
 from snapline.dataflow.config import (
     SECURITY_SSL_CA,
@@ -17,24 +19,44 @@ from snapline.dataflow.config import (
     Configuration,
     ConfigurationError,
 )
+from snapline.runtime.cores.credentials import A_LONGER_SECRET, split_tokens, why_guessable
 
 
 def exposure_warning(what: str, address: str, bind_host: str, configuration: Configuration, *, insecure: bool) -> str:
     """What to warn of before a `what` listens at `address` (host:port), or on `bind_host` instead of its host; empty:
-    nothing. Raises ConfigurationError when everybody could use it and nobody has said `--insecure`."""
-    if any(configuration.get_option(option) for option in (SECURITY_TOKEN, SECURITY_TOKEN_FILE, SECURITY_SSL_CA)):
-        return ""
+    nothing. Raises ConfigurationError when everybody could use it, or guess the cluster's secret, and nobody has said
+    `--insecure`."""
     host, _, port = address.rpartition(":")
     named, host = host.strip("[]"), (bind_host or host).strip("[]")
     if is_loopback(host):
         return ""
-    danger = f"whoever reaches {host}:{port} can run code in this {what}"
+    secrets = _secrets(configuration)
+    if not secrets and not configuration.get_option(SECURITY_SSL_CA):
+        danger = f"whoever reaches {host}:{port} can run code in this {what}"
+        because = f", because there is neither {SECURITY_TOKEN.key} nor {SECURITY_SSL_CA.key}"
+        way_out = (
+            f"run `snapline certificates DIR --host {named}` and use what it makes, or set {SECURITY_TOKEN.key} to one secret for "
+            f"all processes (SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32))"
+        )
+    elif danger := why_guessable(secrets):
+        because, way_out = "", A_LONGER_SECRET
+    else:
+        return ""
     if insecure:
-        return f"--insecure: {danger}, because there is neither {SECURITY_TOKEN.key} nor {SECURITY_SSL_CA.key}"
-    raise ConfigurationError(
-        f"{danger}: run `snapline certificates DIR --host {named}` and use what it makes, or set {SECURITY_TOKEN.key} to one secret for "
-        f"all processes (SNAPLINE_CONF_security__auth__token=$(openssl rand -hex 32)), or listen on 127.0.0.1, or say --insecure"
-    )
+        return f"--insecure: {danger}{because}"
+    raise ConfigurationError(f"{danger}: {way_out}, or listen on 127.0.0.1, or say --insecure")
+
+
+def _secrets(configuration: Configuration) -> tuple[str, ...]:
+    """What the setting or the file says."""
+    path = configuration.get_option(SECURITY_TOKEN_FILE)
+    token = configuration.get_option(SECURITY_TOKEN)
+    if path and not token:
+        try:
+            token = Path(path).read_text(errors="replace")
+        except OSError as error:
+            raise ConfigurationError(f"{SECURITY_TOKEN_FILE.key}: {path} cannot be read: {error.strerror}") from error
+    return split_tokens(token)
 
 
 def is_loopback(host: str) -> bool:

@@ -46,7 +46,7 @@ class Hosts:
             "high-availability.cluster-id": uuid.uuid4().hex,
             "high-availability.storageDir": str(directory / "ha"),
             "execution.checkpointing.dir": str(directory / "checkpoints"),
-            "security.auth.token": "partitions",
+            "security.auth.token": "secret of the partitions",
             "heartbeat.interval": "1 s",
             "heartbeat.timeout": "15 s",
             "cluster.registration.error-delay": "100 ms",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from snapline.dataflow.config import Configuration, ConfigurationError
 from snapline.runtime.rpc.exposure import exposure_warning, is_loopback
 
 NONE = Configuration()
-TOKEN = Configuration({"security.auth.token": "t"})
+TOKEN = Configuration({"security.auth.token": "sixteen letters!"})
 TLS = Configuration({"security.ssl.ca-file": "/ca.pem"})
 
 
@@ -41,6 +43,35 @@ def test_an_address_that_others_reach_needs_a_token(address: str, bind_host: str
         exposure_warning("coordinator", address, bind_host, NONE, insecure=False)
 
     assert "can run code" in exposure_warning("coordinator", address, bind_host, NONE, insecure=True)
+
+
+@pytest.mark.parametrize("more", [{}, {"security.ssl.ca-file": "/ca.pem"}], ids=["token", "token and TLS"])
+@pytest.mark.parametrize("tokens", ["fifteen letters", "sixteen letters!,old"])
+def test_a_secret_that_can_be_guessed_is_refused_where_others_come(
+    tmp_path: Path, tokens: str, more: dict[str, str]
+) -> None:
+    """Every TaskManager, and so every function of a user, has a credential that is made from it, TLS or not, and can
+    try secrets until one makes the same. It was refused by the command that makes credentials alone."""
+    (tmp_path / "token").write_text(tokens.replace(",", "\n"))
+    said = Configuration({"security.auth.token": tokens, **more})
+    in_a_file = Configuration({"security.auth.file": str(tmp_path / "token"), **more})
+
+    for configuration in (said, in_a_file):
+        assert exposure_warning("coordinator", "127.0.0.1:6123", "", configuration, insecure=False) == ""
+        with pytest.raises(
+            ConfigurationError, match=r"has (15|3) characters: .* take one of 16 or more.* or say --insec"
+        ):
+            exposure_warning("coordinator", "10.0.0.1:6123", "", configuration, insecure=False)
+        warning = exposure_warning("coordinator", "10.0.0.1:6123", "", configuration, insecure=True)
+        assert warning.startswith("--insecure: the cluster's secret (security.auth.token) has ")
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Before anything listens."""
+    configuration = Configuration({"security.auth.file": str(tmp_path / "none")})
+
+    with pytest.raises(ConfigurationError, match=r"security\.auth\.file: .*none cannot be read: No such file"):
+        exposure_warning("relay", "10.0.0.1:6123", "", configuration, insecure=False)
 
 
 def test_a_name_is_loopback_when_all_its_addresses_are() -> None:
