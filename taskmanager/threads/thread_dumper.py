@@ -12,18 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
 
 from snapline.dataflow.ids import ExecutionAttemptID, ResourceID
 from snapline.dataflow.wire.messages import RequestThreadDump, ThreadDump, ThreadStack
+from snapline.runtime.logs import harmless
 from snapline.runtime.recent_output import RecentOutput
 from snapline.taskmanager.threads.heap_reading import HeapReading
 from snapline.taskmanager.threads.waiting_calls import call_of, waits_for
 
 MAX_FRAMES = 100
 """The innermost ones of a deep stack are shown."""
+MAX_NAME = 500
+"""Characters of a thread's name, and of a frame, that are shown."""
 MAX_STACKS = 2_000
 """Different stacks of one answer; what comes after them is not counted."""
 MAX_SAMPLINGS = 2
@@ -48,6 +50,11 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
         found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
         frame = frame.f_back
     return tuple(reversed(found))
+
+
+def _sayable(text: str) -> str:
+    """The name of a thread or a frame, which a function can choose, as messages and terminals can carry it."""
+    return harmless(text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}...")
 
 
 class ThreadDumper:
@@ -126,6 +133,9 @@ class ThreadDumper:
                     seen[key] = seen.get(key, 0) + 1
             if time.monotonic() >= ends or self._stopping.wait(interval_s):
                 break
-        stacks = tuple(replace(ThreadStack(*key[:4], count), waits_for=key[4]) for key, count in seen.items())
+        stacks = tuple(
+            ThreadStack(_sayable(name), task_name, attempt_id, tuple(map(_sayable, frames)), count, awaited)
+            for (name, task_name, attempt_id, frames, awaited), count in seen.items()
+        )
         types, sites = heap.end() if heap is not None else ((), ())
         return ThreadDump(request.request_id, self._resource_id, stacks, samples, types, sites)
