@@ -18,6 +18,11 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.columnar.python_values import array_of, column_values, row_maker
 from snapline.runtime.cores.machine import check
 
+_OF_WHOLE_COLUMNS = frozenset({"pyarrow", "pandas", "polars", "numpy"})
+"""Packages whose values are tables and columns."""
+_LONGEST = 200
+"""Characters of a value that a message shows."""
+
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """The rows of a batch."""
@@ -100,6 +105,8 @@ class RowBatcher:
         if not isinstance(first, dict):
             raise self._not_rows(rows)
         known = self._schema
+        if known is None:
+            _require_columns(first)
         fields = []
         for name in known.names if known is not None else first:
             field = known.field(name) if known is not None else None
@@ -124,15 +131,38 @@ class RowBatcher:
                 array_of([value], field.type)
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
                 return TypeError(
-                    f"output row {index}: {value!r} in column {field.name!r} is no {field.type} ({self._origin})"
+                    f"output row {index}: {_shown(value)} in column {field.name!r} is no {field.type} ({self._origin})"
                 )
         return TypeError(f"the values of column {field.name!r} do not fit {field.type} ({self._origin})")
 
     @staticmethod
     def _not_rows(rows: Sequence[Any]) -> TypeError:
         culprit = next((row for row in rows if not isinstance(row, dict)), None)
-        alone = "; if it is a column's name, the function returned one row alone: put it into a list, or use map"
+        hint = ""
+        if isinstance(culprit, str):
+            hint = "; if it is a column's name, the function returned one row alone: put it into a list, or use map"
+        elif type(culprit).__module__.partition(".")[0] in _OF_WHOLE_COLUMNS:
+            hint = "; a function that returns whole columns is one for map_batches"
         return TypeError(
-            f"{culprit!r} is no row{alone if isinstance(culprit, str) else ''}: map returns a dict of column name to value; flat_map, process_element and on_timer an "
+            f"{_shown(culprit)} is no row{hint}: map returns a dict of column name to value; flat_map, process_element and on_timer an "
             "iterable of such dicts, or None"
         )
+
+
+def _shown(value: Any) -> str:
+    """The value in one short line: what it is, where it would take several."""
+    text = repr(value)
+    if "\n" in text:
+        return f"a {type(value).__module__}.{type(value).__qualname__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _require_columns(first: Row) -> None:
+    """Raise TypeError for a first row from which no columns can be taken."""
+    if not first:
+        raise TypeError(
+            "output row 0 has no columns, and no schema= says which there are: to leave a row out is filter, or flat_map with no rows"
+        )
+    odd = next((name for name in first if not isinstance(name, str)), None)
+    if odd is not None:
+        raise TypeError(f"output row 0 has {_shown(odd)} as the name of a column: names are texts")

@@ -130,6 +130,36 @@ def test_what_is_no_row_is_shown(schema: pa.Schema | None) -> None:
         RowBatcher(schema).batch_of(["a", "b"])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [pa.table({"a": [1]})],
+            r"a pyarrow\.lib\.Table is no row; a function that returns whole columns is one for map_b",
+        ),
+        ([pa.array([1])], r"a pyarrow\.lib\.Int64Array is no row; a function that returns whole columns"),
+        ([["x" * 1000]], r"\['x{198}\.\.\. is no row: map returns a dict"),
+        (
+            [{}, {"a": 1}],
+            r"output row 0 has no columns, and no schema= says which there are: to leave a row out is filter",
+        ),
+        ([{1: 2}], r"output row 0 has 1 as the name of a column: names are texts"),
+    ],
+    ids=["table", "column", "long", "no columns", "names"],
+)
+def test_what_makes_no_columns_is_told_in_a_line(rows: list[Any], said: str) -> None:
+    """A table was shown by the first of its lines, a number as a name by an error of Arrow's that named nothing, and
+    rows without columns were lost without a word."""
+    with pytest.raises(TypeError, match=rf"\A{said}[^\n]*\Z"):
+        RowBatcher().batch_of(rows)
+
+
+def test_a_value_of_many_lines_is_told_by_its_type() -> None:
+    """It was shown by the first of its lines."""
+    with pytest.raises(TypeError, match=r"output row 0: a pyarrow\.lib\.Int64Array in column 'a' is no int64"):
+        RowBatcher(pa.schema([("a", pa.int64())])).batch_of([{"a": pa.array([1])}])
+
+
 @pytest.mark.parametrize("schema", [pa.schema([("x", pa.int64())]), None])
 def test_a_part_of_a_number_is_not_cut_off(schema: pa.Schema | None) -> None:
     """A float in a column of integers is what Arrow keeps the whole part of; one that is whole is an integer."""

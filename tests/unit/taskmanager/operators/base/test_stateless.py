@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import polars as pl
@@ -79,6 +80,25 @@ def test_one_row_where_rows_are_expected_is_told() -> None:
         TypeError, match="'x' is no row; if it is a column's name, the function returned one row alone: put it"
     ):
         run(FlatMapRowsSpec(lambda row: {"x": 1}, None)).process(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (
+            lambda row: 5,
+            "'int' object is not iterable: flat_map, process_element and on_timer return an iterable of rows",
+        ),
+        (lambda row: list(row["k"]), "'int' object is not iterable$"),
+    ],
+    ids=["what it returned", "what it did"],
+)
+def test_what_is_no_iterable_of_rows_is_told(function: Any, told: str) -> None:
+    """What the function returned is told from a mistake of its own, which has the same words."""
+    with pytest.raises(RowFailure) as caught:
+        run(FlatMapRowsSpec(function, None)).process(ROWS)
+
+    assert re.match(told, str(caught.value.cause))
 
 
 def test_a_declared_schema_picks_and_casts() -> None:
