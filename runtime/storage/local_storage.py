@@ -274,5 +274,5 @@ def _advice(error: OSError, path: Path) -> str:
         in_the_way = next((above for above in path.parents if above.is_file()), None)
         return f"{in_the_way} is a file; choose another directory" if in_the_way else f"{path} is a directory"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "make room, or put checkpoints elsewhere (execution.checkpointing.dir)"
+        return "make room, or name another place (execution.checkpointing.dir, high-availability.storageDir)"
     return "check the disk or mount"
