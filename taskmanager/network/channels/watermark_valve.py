@@ -2,15 +2,17 @@
 
 Decides when the combined watermark rises, and when the input as a whole is idle. An idle channel does not hold the
 minimum back; one that becomes active again joins once its watermark is not behind what has been emitted. A channel that
-has ended is like one that is idle for good. The combined watermark never goes back. Mirrors Flink's
-StatusWatermarkValve.
+has ended, or has said the last watermark, is like one that is idle for good: it does not end the input for those that
+are idle and may come back. The last watermark goes on when all channels are over, idle ones too. The combined watermark
+never goes back. Mirrors Flink's StatusWatermarkValve, which drops the last watermark of an idle channel, and passes on
+that of any other while some are idle.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.network.channels.lowest_watermark import LowestWatermark
 
@@ -22,6 +24,7 @@ class _Channel:
     is_aligned: bool = True
     """Whether its watermark counts; False while it is idle, or active again but behind."""
     has_ended: bool = False
+    """Whether nothing more comes: the partition has ended, or the last watermark was said."""
 
 
 class StatusWatermarkValve:
@@ -35,9 +38,15 @@ class StatusWatermarkValve:
             self._aligned.set(channel_index, MIN_WATERMARK_MS)
         self._last_watermark_ms = MIN_WATERMARK_MS
         self._status = WatermarkStatus.ACTIVE
+        self._has_last = False
+        """Whether a channel has said the last watermark."""
 
     def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark | WatermarkStatus]:
-        """A channel's watermark. One that is not higher than its last, or of an idle channel, is ignored."""
+        """A channel's watermark. One that is not higher than its last, or of an idle channel, is ignored, unless it is
+        the last of all."""
+        if watermark.timestamp_ms == MAX_WATERMARK_MS:
+            self._has_last = True
+            return self.channel_ended(channel_index)
         channel = self._channels[channel_index]
         if not channel.is_active or channel.has_ended or watermark.timestamp_ms <= channel.watermark_ms:
             return []
@@ -70,7 +79,9 @@ class StatusWatermarkValve:
         if channel.has_ended:
             return []
         channel.has_ended = True
-        if not channel.is_active or all(other.has_ended for other in self._channels):
+        if all(other.has_ended for other in self._channels):
+            return [Watermark(MAX_WATERMARK_MS)] if self._has_last else []
+        if not channel.is_active:
             return []
         return self._leave(channel_index)
 

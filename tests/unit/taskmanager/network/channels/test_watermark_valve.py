@@ -68,6 +68,32 @@ def test_ended_channel_takes_part_no_longer() -> None:
     assert valve.channel_ended(0) == []
 
 
+def test_last_watermark_of_an_idle_channel_ends_the_input() -> None:
+    """A source that has said that it is idle, and then ends, fires what is left."""
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(0, Watermark(10))
+    valve.input_status(0, IDLE)
+    valve.input_status(1, IDLE)
+
+    assert valve.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == []
+    assert valve.input_watermark(1, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+    assert valve.channel_ended(0) == valve.channel_ended(1) == []
+
+
+def test_channel_that_is_over_does_not_end_the_input_of_an_idle_one() -> None:
+    """Rows of the idle one are not late when it comes back, and its watermark counts again."""
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(0, Watermark(10))
+    valve.input_watermark(1, Watermark(20))
+
+    assert valve.input_status(0, IDLE) == [Watermark(20)]
+    assert valve.input_watermark(1, Watermark(MAX_WATERMARK_MS)) == [IDLE]
+    assert valve.channel_ended(1) == []
+    assert valve.input_status(0, ACTIVE) == [ACTIVE]
+    assert valve.input_watermark(0, Watermark(30)) == [Watermark(30)]
+    assert valve.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_never_back_never_beyond_an_active_channel_and_as_far_as_that(seed: int) -> None:
     """Random statuses and watermarks, against the three rules."""
