@@ -12,6 +12,9 @@ from typing import Any
 from snapline.dataflow.config import parse_duration_ms
 from snapline.dataflow.errors import InvalidArgument
 
+MOST_MS = 253_402_300_799_999
+"""From 1970 to the end of the year 9999: windows and their lateness are added to event times, in 64 bits."""
+
 
 def check_whole(what: str, value: Any, least: int, most: int | None = None) -> None:
     """InvalidArgument unless the value is a whole number within the bounds.
@@ -28,7 +31,8 @@ def check_whole(what: str, value: Any, least: int, most: int | None = None) -> N
 
 
 def check_milliseconds(what: str, value: Any, *, least: int | None = 1) -> None:
-    """InvalidArgument unless the value is a whole number of milliseconds, at least so many; None: of any sign.
+    """InvalidArgument unless the value is a whole number of milliseconds, at least so many (None: of any sign), and at
+    most `MOST_MS`.
 
     >>> from snapline.dataflow.arguments import check_milliseconds
     >>> check_milliseconds("a window's size", 10_000)
@@ -42,6 +46,8 @@ def check_milliseconds(what: str, value: Any, *, least: int | None = 1) -> None:
     if least is not None and value < least:
         rule = "be positive" if least == 1 else f"be at least {least} ms" if least else "not be negative"
         raise InvalidArgument(f"{what} must {rule}, got {value} ms")
+    if abs(value) > MOST_MS:
+        raise InvalidArgument(f"{what} must be at most {MOST_MS} ms, which is 8,000 years, got {value} ms")
 
 
 def _is_whole(value: Any) -> bool:

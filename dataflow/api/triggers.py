@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.errors import InvalidArgument
 
 
@@ -34,11 +35,6 @@ class CountTrigger:
             raise InvalidArgument(f"a count trigger fires after at least 1 row, got {self.count!r}")
 
 
-def _check_positive(what: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise InvalidArgument(f"{what} is a positive number of whole milliseconds, got {value!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class ContinuousProcessingTimeTrigger:
     """Fire windows that have new rows every `interval_ms` of the task's clock, at whole multiples of it. Raises
@@ -52,7 +48,7 @@ class ContinuousProcessingTimeTrigger:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument unless the interval is positive."""
-        _check_positive("a trigger's interval", self.interval_ms)
+        check_milliseconds("a trigger's interval", self.interval_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class ContinuousEventTimeTrigger:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument unless the interval is positive."""
-        _check_positive("a trigger's interval", self.interval_ms)
+        check_milliseconds("a trigger's interval", self.interval_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ class ProcessingTimeoutTrigger:
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument unless the timeout is positive."""
-        _check_positive("a trigger's timeout", self.timeout_ms)
+        check_milliseconds("a trigger's timeout", self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ DURATIONS: dict[str, Callable[[Any], object]] = {
     "max_out_of_orderness_ms": lambda given: sl.WatermarkStrategy.for_bounded_out_of_orderness("at", given),
     "idle_timeout_ms": STRATEGY.with_idleness,
     "watermark alignment: max_drift_ms": lambda given: STRATEGY.with_watermark_alignment("all", given),
+    "watermark alignment: update_interval_ms": lambda given: STRATEGY.with_watermark_alignment("all", 5, given),
+    "a trigger's interval": sl.ContinuousEventTimeTrigger,
+    "a trigger's timeout": sl.ProcessingTimeoutTrigger,
     "operator 'async_wait': timeout_ms": lambda given: keyed().stream.async_wait(Echo(), timeout_ms=given),
 }
 COUNTS: dict[str, Callable[[Any], object]] = {
@@ -74,6 +77,15 @@ def test_a_duration_is_whole_milliseconds(what, given, hint):
         DURATIONS[what](given)
 
     assert str(refused.value) == f"{what} is whole milliseconds, got {given!r}{hint}"
+
+
+@pytest.mark.parametrize("what", DURATIONS)
+def test_a_duration_is_no_longer_than_time(what):
+    """Added to an event time, Java's longest duration goes round: sessions were lost, and windows ended before 1970."""
+    with pytest.raises(sl.InvalidArgument) as refused:
+        DURATIONS[what](2**63 - 1)
+
+    assert str(refused.value).startswith(f"{what} must be at most 253402300799999 ms, which is 8,000 years, got ")
 
 
 @pytest.mark.parametrize("what", COUNTS)

@@ -160,8 +160,8 @@ def test_a_trigger_may_be_added_and_removed() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sl.ContinuousProcessingTimeTrigger(0), "interval is a positive number of whole milliseconds, got 0"),
-        (lambda: sl.ProcessingTimeoutTrigger(1.5), "timeout is a positive number"),  # type: ignore[arg-type]
+        (lambda: sl.ContinuousProcessingTimeTrigger(0), "interval must be positive, got 0 ms"),
+        (lambda: sl.ProcessingTimeoutTrigger(1.5), "timeout is whole milliseconds, got 1.5"),  # type: ignore[arg-type]
         (lambda: sl.PurgingTrigger("count"), "a PurgingTrigger takes a trigger, one of CountTrigger"),
         (lambda: sl.GlobalWindows(None), "never fires without a trigger"),  # type: ignore[arg-type]
     ],
