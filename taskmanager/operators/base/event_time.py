@@ -24,7 +24,7 @@ from snapline.dataflow.elements import MIN_WATERMARK_MS
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""
 END_OF_TIME_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: integers beyond it are of another unit."""
+"""The last millisecond of the year 9999: times beyond it are of another unit, or stand for none."""
 
 
 def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
@@ -64,28 +64,37 @@ def _in_ms(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
-    """The greatest event time, nulls aside; None when there is none."""
+    """The greatest event time, nulls aside; None when there is none. Raises ValueError for what is no time of this
+    world: windows and watermarks are computed in 64 bits, and nothing that follows would come out."""
     array = event_time_column(batch, column)
     if array.null_count:
         array = array.drop_null()
     if not len(array):
         return None
     values = array.view(pa.int64()).to_numpy()
-    greatest = int(values.max())
-    if greatest > END_OF_TIME_MS and pa.types.is_int64(array.type):
-        raise ValueError(
-            f"event time column {column!r} holds {greatest}, which as milliseconds since the epoch lies beyond the year 9999: if it "
+    greatest, least = int(values.max()), int(values.min())
+    multiplier, divisor = _PER_MS[array.type.unit] if pa.types.is_timestamp(array.type) else _PER_MS["ms"]
+    for value in (greatest, least):
+        if abs(value * multiplier // divisor) > END_OF_TIME_MS:
+            raise _no_time(column, array.type, value)
+    return greatest * multiplier // divisor
+
+
+def _no_time(column: str, data_type: pa.DataType, value: int) -> ValueError:
+    missing = "if it stands for one that is missing, as NaT does, filter such rows out before, or fill them"
+    if pa.types.is_timestamp(data_type):
+        return ValueError(
+            f"event time column {column!r} is {data_type} and holds {value}, which is no time up to the year 9999: if "
+            f"it was made of numbers of another unit, make it a timestamp of that unit; {missing}"
+        )
+    if value > 0:
+        return ValueError(
+            f"event time column {column!r} holds {value}, which as milliseconds since the epoch lies beyond the year 9999: if it "
             "is microseconds or nanoseconds, make it a timestamp of that unit, or divide it"
         )
-    if pa.types.is_int64(array.type) and (least := int(values.min())) < -END_OF_TIME_MS:
-        raise ValueError(
-            f"event time column {column!r} holds {least}, which is no time in milliseconds since the epoch: if it stands for one "
-            "that is missing, as NaT does, filter such rows out before, or fill them"
-        )
-    if pa.types.is_timestamp(array.type):
-        multiplier, divisor = _PER_MS[array.type.unit]
-        return greatest * multiplier // divisor
-    return greatest
+    return ValueError(
+        f"event time column {column!r} holds {value}, which is no time in milliseconds since the epoch: {missing}"
+    )
 
 
 class WatermarkTracker:
@@ -279,6 +288,7 @@ class GeneratedWatermarks(WatermarkTracker):
 
     def _reached_by(self, batch: pa.RecordBatch, split_id: str) -> int | None:
         generator, output = self._of_split(split_id)
+        max_event_time_ms(batch, self.column)
         generator.on_batch(batch, event_times_ms(batch, self.column), output)
         return None if output.watermark_ms is None else output.watermark_ms + 1
 

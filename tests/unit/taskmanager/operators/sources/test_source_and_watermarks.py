@@ -11,6 +11,7 @@ import pytest
 
 from snapline.connectors.builtin.scripted import End, ScriptedSource
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceSpec, WatermarkSpec
@@ -397,3 +398,23 @@ def test_a_time_that_is_none_is_refused_and_not_dropped_as_late() -> None:
 
     with pytest.raises(ValueError, match=r"event time column 't' holds -9223372036854775808, .* filter such rows out"):
         max_event_time_ms(batch, "t")
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63) + 1])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_timestamp_beyond_all_years_is_no_event_time(unit: str, value: int) -> None:
+    """Seconds went round in 64 bits, and the watermark behind such a row fired windows without an end."""
+    batch = pa.record_batch({"t": pa.array([5, value]).cast(pa.timestamp(unit))})
+
+    with pytest.raises(
+        ValueError, match=rf"event time column 't' is timestamp\[{unit}\] and holds {value}, which is no time "
+    ):
+        max_event_time_ms(batch, "t")
+
+
+def test_a_generator_of_the_users_does_not_see_what_is_no_time() -> None:
+    """The row that is wrong is named before its windows are."""
+    tracker = create_tracker(WatermarkStrategy.for_generator("t", WatermarkGenerator))
+
+    with pytest.raises(ValueError, match=r"event time column 't' holds 9223372036854775807, .* beyond the year 9999"):
+        tracker.on_batch(times(2**63 - 1))
