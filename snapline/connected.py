@@ -52,7 +52,9 @@ def add_two_input(
 
 
 def check_one_environment(first: DataStream, second: DataStream, name: str) -> None:
-    """JobDefinitionError for streams of two."""
+    """JobDefinitionError for streams of two, and for a second one that is none."""
+    if not hasattr(second, "environment"):
+        raise JobDefinitionError(f"{name!r} takes a stream, not a {type(second).__name__}; key_by comes after it")
     if first.environment is not second.environment:
         raise JobDefinitionError(f"{name!r} of streams of different environments")
 

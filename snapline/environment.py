@@ -20,7 +20,7 @@ import pyarrow as pa
 from snapline.checkpointing import Checkpointing
 from snapline.dataflow.api.connector_api import Sink, Source
 from snapline.dataflow.api.functions import SourceFunction
-from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_strategy
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
@@ -240,6 +240,8 @@ class StreamExecutionEnvironment:
                 f"from_source({source!r}): that is no Source, such as ParquetSource('file.parquet')"
             )
         label = name or type(source).__name__
+        if watermark_strategy is not None:
+            check_strategy(watermark_strategy, label)
         splits = order_splits(source.enumerate_splits(), watermark_strategy)
         schema = source.schema()
         if source.create_enumerator(splits) is None:
@@ -277,6 +279,8 @@ class StreamExecutionEnvironment:
         ['tick']
         """
         label = name or type(function).__name__
+        if watermark_strategy is not None:
+            check_strategy(watermark_strategy, label)
         spec = SourceFunctionSpec(function, watermark_strategy)
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
         node.uid = uid

@@ -23,7 +23,7 @@ from snapline.dataflow.api.functions import AsyncFunction, CheckpointListener
 from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
-from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_strategy
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
@@ -345,6 +345,7 @@ class DataStream(StreamResults):
         >>> rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("at")).event_time_column
         'at'
         """
+        check_strategy(strategy, name)
         self.check_event_time(strategy.column, f"watermark strategy of {name!r}")
         if strategy.alignment is not None:
             raise JobDefinitionError(
@@ -373,6 +374,10 @@ class DataStream(StreamResults):
         2
         """
         for other in others:
+            if not isinstance(other, DataStream):
+                raise JobDefinitionError(
+                    f"union takes streams, one after the other, not a {type(other).__name__}; key_by comes after it"
+                )
             if other.environment is not self.environment:
                 raise JobDefinitionError("union of streams of different environments")
         others = tuple(_in_types_of(self.schema, other) for other in others)

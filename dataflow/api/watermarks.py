@@ -52,6 +52,13 @@ class WatermarkStrategy:
     generator: Callable[[], WatermarkGenerator] | None = field(default=None, repr=False)
     """Makes a generator of the user's, where the watermark is not the greatest event time less a bound."""
 
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a column that is no name, and for numbers that are no milliseconds."""
+        if not isinstance(self.column, str):
+            raise InvalidArgument(f"a watermark strategy takes the name of a column, got {self.column!r}")
+        check_milliseconds("max_out_of_orderness_ms", self.max_out_of_orderness_ms, least=0)
+        check_milliseconds("idle_timeout_ms", self.idle_timeout_ms, least=0)
+
     @classmethod
     def for_monotonous_timestamps(cls, column: str) -> WatermarkStrategy:
         """Event time never goes back within a split."""
@@ -60,7 +67,6 @@ class WatermarkStrategy:
     @classmethod
     def for_bounded_out_of_orderness(cls, column: str, max_out_of_orderness_ms: int) -> WatermarkStrategy:
         """Rows are at most this late. Raises InvalidArgument for a negative bound."""
-        check_milliseconds("max_out_of_orderness_ms", max_out_of_orderness_ms, least=0)
         return cls(column, max_out_of_orderness_ms)
 
     @classmethod
@@ -89,3 +95,10 @@ class WatermarkStrategy:
         check_milliseconds("watermark alignment: max_drift_ms", max_drift_ms, least=0)
         check_milliseconds("watermark alignment: update_interval_ms", update_interval_ms)
         return replace(self, alignment=WatermarkAlignmentParams(group, max_drift_ms, update_interval_ms))
+
+
+def check_strategy(given: object, where: str) -> None:
+    """InvalidArgument unless it is a watermark strategy. `where`: which operator it is for."""
+    if not isinstance(given, WatermarkStrategy):
+        meant = f"; write WatermarkStrategy.for_monotonous_timestamps({given!r})" if isinstance(given, str) else ""
+        raise InvalidArgument(f"watermark strategy of {where!r}: {given!r} is no WatermarkStrategy{meant}")

@@ -54,6 +54,18 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         (lambda s: s.sink_to("out"), "sink_to('out'): that is no Sink, such as ParquetSink('directory')"),
         (lambda s: s.environment.from_source("in"), "from_source('in'): that is no Source"),
         (lambda s: s.environment.set_parallelism("2"), "parallelism must be a whole number, at least 1, got '2'"),
+        (
+            lambda s: s.environment.from_source(sl.GeneratorSource(rows=1), "t", name="in"),
+            "watermark strategy of 'in': 't' is no WatermarkStrategy; write WatermarkStrategy.for_monotonous_timestamps('t')",
+        ),
+        (
+            lambda s: s.assign_timestamps_and_watermarks(None),
+            "watermark strategy of 'watermarks': None is no Watermark",
+        ),
+        (lambda s: sl.WatermarkStrategy(["t"]), "a watermark strategy takes the name of a column, got ['t']"),
+        (lambda s: sl.WatermarkStrategy("t", 0, -5), "idle_timeout_ms must not be negative, got -5 ms"),
+        (lambda s: s.union([s]), "union takes streams, one after the other, not a list; key_by comes after it"),
+        (lambda s: s.connect(s.key_by("k")), "'connect' takes a stream, not a KeyedStream; key_by comes after it"),
         (lambda s: s.key_by("k").running_aggregate(n="count"), "n='count' is no aggregate, such as n=sl.count()"),
         (
             lambda s: buckets(s).side_output_late_data("late").aggregate(uid="w", n=sl.count()).get_side_output("lat"),
