@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
@@ -26,7 +27,11 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
+from snapline.dataflow.key_groups import (
+    UPPER_BOUND_MAX_PARALLELISM,
+    KeyGroupRange,
+    compute_key_group_range_for_operator_index,
+)
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, OperatorStateEntry, OperatorStateHandle
 from snapline.dataflow.snapshot.state_format import TIMERS_COLUMN, column_role, decode_keyed_state
@@ -83,7 +88,7 @@ class HarnessSnapshot:
         return OperatorHarness(
             self.node,
             *self.schemas,
-            parallelism=parallelism or len(self.subtasks),
+            parallelism=len(self.subtasks) if parallelism is None else parallelism,
             max_parallelism=self.max_parallelism,
             configuration=self.configuration,
             restore_from=self,
@@ -133,8 +138,14 @@ class OperatorHarness:
         the column with the time of rows, in every input that has it. `configuration`: settings of the job.
         `restore_from`: a snapshot of another version of the operator, say. Raises HarnessError unless `build` adds
         exactly one operator."""
-        if not 1 <= parallelism <= max_parallelism:
-            raise HarnessError(f"the parallelism of a harness is 1 to {max_parallelism}, got {parallelism}")
+        _whole("the maximum parallelism of a harness", max_parallelism, 1, UPPER_BOUND_MAX_PARALLELISM)
+        _whole("the parallelism of a harness", parallelism, 1, max_parallelism)
+        if not all(isinstance(schema, pa.Schema) for schema in schemas):
+            raise HarnessError(
+                "give the schema of each input as a pa.schema([...]): OperatorHarness(build, pa.schema([...]))"
+            )
+        if not (isinstance(build, StreamNode) or callable(build)):
+            raise HarnessError(f"build is a function of a stream, not {build!r}")
         self._node = build if isinstance(build, StreamNode) else _only_operator(build, schemas, event_time)
         self._schemas = schemas
         self._max_parallelism = max_parallelism
@@ -178,6 +189,7 @@ class OperatorHarness:
         """Event time is complete up to here, on one input or on all. The operator hears the least of its inputs; it
         never falls."""
         self._check()
+        _whole("a watermark", timestamp_ms, MIN_WATERMARK_MS, MAX_WATERMARK_MS)
         before = min(self._watermarks)
         for number in range(len(self._schemas)) if input is None else [self._input(input)]:
             self._watermarks[number] = max(self._watermarks[number], timestamp_ms)
@@ -191,6 +203,7 @@ class OperatorHarness:
         """The clock shows so many milliseconds: timers that are due fire, in the order of their times. It begins at
         0 and does not go back."""
         self._check()
+        _whole("a processing time", now_ms, MIN_WATERMARK_MS, MAX_WATERMARK_MS)
         for subtask in self._subtasks:
             subtask.time.advance(now_ms)
             while (token := subtask.time.take_due()) is not None:
@@ -324,8 +337,8 @@ class OperatorHarness:
             raise HarnessError(self._ended)
 
     def _input(self, number: int) -> int:
-        if not 0 <= number < len(self._schemas):
-            raise HarnessError(f"there is no input {number}: the operator has {len(self._schemas)}, from 0 on")
+        if number not in range(len(self._schemas)):
+            raise HarnessError(f"there is no input {number!r}: the operator has {len(self._schemas)}, from 0 on")
         return number
 
     def _batch(self, rows: Rows, number: int) -> pa.RecordBatch:
@@ -336,7 +349,7 @@ class OperatorHarness:
             table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows], schema)
             whole = table.select(schema.names).cast(schema).combine_chunks()
             return workable(next(iter(whole.to_batches()), pa.RecordBatch.from_pylist([], schema)))
-        except (pa.ArrowException, KeyError, TypeError, AttributeError) as error:
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             reason = str(error).splitlines()[0]
             raise HarnessError(f"the rows do not fit the schema of input {number} ({reason})") from None
 
@@ -476,6 +489,12 @@ def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredSt
                 lists[entry.name] = (*lists.get(entry.name, ()), *elements)
         shares.append(RestoredState(CheckpointID(1), keyed, lists))
     return shares
+
+
+def _whole(what: str, value: object, least: int, most: int) -> None:
+    """HarnessError unless it is a whole number between these."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+        raise HarnessError(f"{what} is a whole number, {least} to {most}, not {value!r}")
 
 
 def _only_operator(build: Callable[..., DataStream], schemas: Sequence[pa.Schema], event_time: str) -> StreamNode:

@@ -276,7 +276,16 @@ def test_operator_state_is_redistributed_as_in_a_job():
         (lambda s: s.map(dict).map(dict), (SCHEMA,), {}, "one operator, and there are 2"),
         (lambda: None, (), {}, "give the schema of each input"),
         (lambda s: s.map(dict), (SCHEMA,), {"event_time": "when"}, "event_time='when': no input has such a column"),
-        (lambda s: s.map(dict), (SCHEMA,), {"parallelism": 0}, "the parallelism of a harness is 1 to 128, got 0"),
+        (
+            lambda s: s.map(dict),
+            (SCHEMA,),
+            {"parallelism": 0},
+            "the parallelism of a harness is a whole number, 1 to 128",
+        ),
+        (lambda s: s.map(dict), (SCHEMA,), {"parallelism": "2"}, "a whole number, 1 to 128, not '2'"),
+        (lambda s: s.map(dict), (SCHEMA,), {"max_parallelism": 10**6}, "whole number, 1 to 32768, not 1000000"),
+        (lambda s: s.map(dict), ({"k": "string"},), {}, "give the schema of each input as a pa.schema"),
+        (None, (SCHEMA,), {}, "build is a function of a stream, not None"),
     ],
 )
 def test_what_a_harness_cannot_hold(build, schemas, others, said):
@@ -289,6 +298,32 @@ def test_rows_that_do_not_fit():
     """The schema is that of the input, and the line says which."""
     with harness() as one, pytest.raises(HarnessError, match="the rows do not fit the schema of input 0"):
         one.push([{"k": "a", "n": "many", "at": 0}])
+
+
+@pytest.mark.parametrize("given", [{"k": "a"}, "abc", [{"k": "a", "n": 2**70, "at": 0}], [1], None])
+def test_what_is_no_row_at_all(given):
+    """A single row, which is no list of rows, and a number that has no room."""
+    with harness() as one, pytest.raises(HarnessError, match="the rows do not fit the schema of input 0"):
+        one.push(given)
+
+
+@pytest.mark.parametrize("given", [2**64, -(2**63) - 1, 9.5, "5", None, True])
+def test_what_is_no_time(given):
+    """A watermark beyond the last one kept windows firing without an end."""
+    with harness() as one:
+        for move, what in ((one.watermark, "a watermark"), (one.processing_time, "a processing time")):
+            with pytest.raises(
+                HarnessError, match=f"{what} is a whole number, -9223372036854775808 to 92233720368547758"
+            ):
+                move(given)
+
+
+def test_there_is_no_input_of_another_name_and_no_restore_without_subtasks():
+    """What is nought or a text is not taken for what is missing."""
+    with harness() as one, pytest.raises(HarnessError, match="there is no input 'orders': the operator has 1"):
+        one.push([], input="orders")
+    with pytest.raises(HarnessError, match="the parallelism of a harness is a whole number, 1 to 128, not 0"):
+        harness().snapshot().restore(parallelism=0)
 
 
 def test_another_version_of_the_function_takes_the_state_over():
