@@ -24,6 +24,7 @@ _SHOWN_ROWS = 50
 FIRED = "fired"
 """The field of a window's state that says up to when it has fired."""
 FORMATS = click.Choice(["table", "json"])
+_LIMIT = click.IntRange(1, 1 << 62)
 
 
 @click.group()
@@ -65,7 +66,7 @@ def list_states(snapshot: str, output: str) -> None:
 @click.argument("snapshot")
 @click.argument("uid")
 @click.option("--key", "-k", multiple=True, help="only this key; once per key column")
-@click.option("--limit", type=click.IntRange(min=1), default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
+@click.option("--limit", type=_LIMIT, default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="a .parquet, .arrow or .csv file")
 @click.option("--output", "-o", type=FORMATS, default="table")
 def read(snapshot: str, uid: str, key: tuple[str, ...], limit: int | None, target: Path | None, output: str) -> None:
@@ -81,18 +82,15 @@ def read(snapshot: str, uid: str, key: tuple[str, ...], limit: int | None, targe
 @click.argument("before")
 @click.argument("after")
 @click.argument("uid")
-@click.option("--limit", type=click.IntRange(min=1), default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
+@click.option("--limit", type=_LIMIT, default=None, help=f"rows at most ({_SHOWN_ROWS} on a terminal)")
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="a .parquet, .arrow or .csv file")
 @click.option("--output", "-o", type=FORMATS, default="table")
 def difference(before: str, after: str, uid: str, limit: int | None, target: Path | None, output: str) -> None:
     """The keys whose state is not the same in two snapshots."""
-    import pyarrow as pa
-
-    from snapline.state_reader import CHANGE, StateReader, diff
+    from snapline.state_reader import StateReader, changes_schema, diff
 
     old, new = StateReader(before), StateReader(after)
-    schema = pa.unify_schemas([new.table(uid).schema, old.table(uid).schema], promote_options="permissive")
-    _deliver(diff(old, new, uid), schema.insert(0, pa.field(CHANGE, pa.string())), limit, target, output)
+    _deliver(diff(old, new, uid), changes_schema(old, new, uid), limit, target, output)
 
 
 def _deliver(

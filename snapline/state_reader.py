@@ -285,18 +285,43 @@ def diff(before: StateReader, after: StateReader, uid: str) -> Iterator[pa.Recor
     [{'change': 'changed', 'k': 2, 'n': 4}]
     """
     left, right = before.table(uid), after.table(uid)
-    if left.key_schema != right.key_schema or left.max_parallelism != right.max_parallelism:
-        raise StateReadError(f"the state of {uid!r} cannot be compared: it is keyed, or cut into key groups, otherwise")
-    schema = pa.unify_schemas([right.schema, left.schema], promote_options="permissive")
+    marked = changes_schema(before, after, uid)
+    schema = marked.remove(0)
     for first in range(0, left.max_parallelism, _DIFF_KEY_GROUPS):
         groups = KeyGroupRange(first, min(first + _DIFF_KEY_GROUPS, left.max_parallelism) - 1)
-        old, new = (
-            _conformed(reader.read(uid, key_groups=groups).combine_chunks(), schema) for reader in (before, after)
-        )
-        yield from _differences(old, new, len(left.key_schema))
+        tables = [reader.read(uid, key_groups=groups).combine_chunks() for reader in (before, after)]
+        try:
+            old, new = (_conformed(table, schema) for table in tables)
+        except pa.ArrowException as refusal:
+            raise _cannot_compare(uid, left, right, refusal) from refusal
+        yield from _differences(old, new, len(right.key_schema), marked.field(0))
 
 
-def _differences(old: pa.Table, new: pa.Table, width: int) -> Iterator[pa.RecordBatch]:
+def changes_schema(before: StateReader, after: StateReader, uid: str) -> pa.Schema:
+    """The columns of what `diff` gives: the mark, whose name no state has, and those of both. Raises as `diff` does."""
+    left, right = before.table(uid), after.table(uid)
+    if left.key_schema != right.key_schema or left.max_parallelism != right.max_parallelism:
+        raise StateReadError(f"the state of {uid!r} cannot be compared: it is keyed, or cut into key groups, otherwise")
+    try:
+        schema = pa.unify_schemas([right.schema, left.schema], promote_options="permissive")
+    except pa.ArrowException as refusal:
+        raise _cannot_compare(uid, left, right, refusal) from refusal
+    mark = CHANGE
+    while mark in schema.names:
+        mark += "_"
+    return schema.insert(0, pa.field(mark, pa.string()))
+
+
+def _cannot_compare(uid: str, left: KeyedTable, right: KeyedTable, refusal: Exception) -> StateReadError:
+    types = {column.name: column.data_type for column in left.columns}
+    others = [each for each in right.columns if types.get(each.name, each.data_type) != each.data_type]
+    named = ", ".join(f"{each.name!r} is {types[each.name]} before and {each.data_type} after" for each in others)
+    return StateReadError(
+        f"the state of {uid!r} cannot be compared: {named} ({refusal}); read both with `snapline state read`"
+    )
+
+
+def _differences(old: pa.Table, new: pa.Table, width: int, mark: pa.Field) -> Iterator[pa.RecordBatch]:
     index = KeyIndex([old.schema.field(number) for number in range(width)])
     places = index.lookup_or_insert([column.combine_chunks() for column in old.columns[:width]])
     row_of = np.full(max(index.high_water, 1), -1, np.int64)
@@ -313,7 +338,7 @@ def _differences(old: pa.Table, new: pa.Table, width: int) -> Iterator[pa.Record
         (CHANGED, new.take(both[unequal])),
     ):
         if part.num_rows:
-            marked = part.add_column(0, CHANGE, pa.array([change] * part.num_rows))
+            marked = part.add_column(0, mark, pa.array([change] * part.num_rows))
             yield from marked.combine_chunks().to_batches()
 
 
@@ -322,12 +347,14 @@ def _unequal(left: pa.Table, right: pa.Table, width: int) -> BoolArray:
     unequal = np.zeros(left.num_rows, np.bool_)
     for number in range(width, left.num_columns):
         one, other = left.column(number), right.column(number)
-        if pa.types.is_nested(one.type):
-            differs = [a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)]
-            unequal |= np.array(differs, np.bool_)
-        else:
+        try:
             same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(one.is_null(), other.is_null()))
+            if pa.types.is_floating(one.type):
+                same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
             unequal |= ~np.asarray(same)
+        except pa.ArrowNotImplementedError:  # lists, records, maps and some rare types
+            pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+            unequal |= np.array([a != b and repr(a) != repr(b) for a, b in pairs], np.bool_)  # NaN is as NaN was
     return unequal
 
 

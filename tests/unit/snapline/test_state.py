@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +29,7 @@ from snapline.dataflow.snapshot.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
-from snapline.state import StateReader, StateReadError, diff
+from snapline.state import SavepointWriter, StateReader, StateReadError, diff
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.outside.segment_space import MemorySegmentSpace
 from snapline.taskmanager.state.outside.spilling_backend import SpillingKeyedStateBackend
@@ -154,6 +155,59 @@ def test_what_has_changed_between_two_snapshots(writer: Writer) -> None:
     found = {row["city"]: (row["change"], row["total"]) for batch in diff(before, after, "totals") for row in batch.to_pylist()}  # fmt: skip
     assert {"c3": ("removed", 3), "c4": ("changed", 400), "new": ("added", 7)} == found
     assert not list(diff(after, after, "totals"))
+
+
+def written(path: Path, state: pa.Array, name: str = "n") -> str:
+    """A savepoint of one operator, whose keys are the rows' numbers."""
+    data = pa.table({"k": range(len(state)), name: state})
+    return SavepointWriter.new_savepoint().with_operator("op", data, key="k").write(str(path))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pa.array([float("nan"), 1.0]),
+        pa.array([float("nan"), None], pa.float32()),
+        pa.array([np.float16(1), np.float16("nan")], pa.float16()),
+        pa.array([[float("nan")], [None]]),
+        pa.array([{"x": float("nan")}, None]),
+        pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
+    ],
+)
+def test_a_snapshot_does_not_differ_from_itself(tmp_path: Path, state: pa.Array) -> None:
+    """Not a number is what it was, and types that Arrow does not compare are compared."""
+    reader = StateReader(written(tmp_path / "s", state))
+    assert not list(diff(reader, reader, "op"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(pa.array(["a"]), pa.array([1])), (pa.array([(1 << 53) + 1]), pa.array([0.5]))],
+)
+def test_states_of_other_types_are_not_compared(tmp_path: Path, before: pa.Array, after: pa.Array) -> None:
+    """Neither by the function nor by the command; both types are named in one line."""
+    paths = written(tmp_path / "before", before), written(tmp_path / "after", after)
+    message = f"'n' is {before.type} before and {after.type} after"
+    with pytest.raises(StateReadError, match=message):
+        list(diff(*map(StateReader, paths), "op"))
+    refused = run("diff", *paths, "op").exception
+    assert isinstance(refused, StateReadError)
+    assert message in str(refused)
+
+
+def test_a_state_may_have_the_name_of_the_mark(tmp_path: Path) -> None:
+    """The mark that says what became of a key stays the first column, under another name."""
+    paths = [written(tmp_path / str(n), pa.array([n]), "change") for n in (1, 2)]
+    [found] = diff(*map(StateReader, paths), "op")
+    assert found.to_pylist() == [{"change_": "changed", "k": 0, "change": 2}]
+    assert run("diff", *paths, "op").output.split()[:3] == ["change_", "k", "change"]
+
+
+def test_more_rows_than_there_can_be_are_no_limit(writer: Writer) -> None:
+    """Said in one line of usage instead of by the failure of a loop."""
+    writer.put([("rome", 5, 1)])
+    result = run("read", writer.snapshot(), "totals", "--limit", str(1 << 80))
+    assert (result.exit_code, "is not in the range" in result.output) == (2, True)
 
 
 def run(*arguments: str) -> Result:
