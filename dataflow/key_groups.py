@@ -48,11 +48,13 @@ EMPTY_KEY_GROUP_RANGE = KeyGroupRange(0, -1)
 
 def check_parallelism(max_parallelism: int, parallelism: int = 1) -> None:
     """ValueError unless 1 <= parallelism <= max parallelism <= 32768."""
-    if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
-        raise ValueError(f"max parallelism must lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}, not {max_parallelism}")
-    if not 1 <= parallelism <= max_parallelism:
+    if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise ValueError(
-            f"parallelism {parallelism} does not lie between 1 and the max parallelism {max_parallelism}: lower it, or start "
+            f"max parallelism must lie between 1 and {UPPER_BOUND_MAX_PARALLELISM}, not {max_parallelism!r}"
+        )
+    if not isinstance(parallelism, int) or not 1 <= parallelism <= max_parallelism:
+        raise ValueError(
+            f"parallelism {parallelism!r} does not lie between 1 and the max parallelism {max_parallelism}: lower it, or start "
             "without state under a higher max parallelism"
         )
 

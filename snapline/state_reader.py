@@ -132,14 +132,14 @@ class StateReader:
     2
     """
 
-    def __init__(self, path: str, storages: StateStorages | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], storages: StateStorages | None = None) -> None:
         """`path`: directory of a savepoint or checkpoint, or its `_metadata`. Raises SnaplineError when there is
         none."""
         if storages is None:
             configuration = resolve(default_layers(os.environ))
             storages = StateStorages(lambda url: open_storage(url, configuration))
         self._storages = storages
-        self.snapshot: Snapshot = read_snapshot(storages, path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
+        self.snapshot: Snapshot = read_snapshot(storages, located(path))
 
     def tables(self) -> list[KeyedTable]:
         """Return a table for each operator with keyed state."""
@@ -263,7 +263,13 @@ class StateReader:
                 yield _conformed(rows, table.schema)
 
 
-def open_state(path: str) -> StateReader:
+def located(path: str | os.PathLike[str]) -> str:
+    """The URL, or the absolute path, of a directory."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100 - may be no path of this system
+
+
+def open_state(path: str | os.PathLike[str]) -> StateReader:
     """The state of a savepoint or checkpoint.
 
     >>> sl_state.open_state(f"{tmp}/none")
@@ -403,6 +409,8 @@ def _cast(column: Any, data_type: pa.DataType) -> Any:
 
 
 def _key_columns(table: KeyedTable, key: Sequence[Any]) -> list[pa.Array]:
+    if isinstance(key, (str, bytes)) or not isinstance(key, Sequence):
+        raise StateReadError(f"key= is a list of a value for each key column of {table.uid!r}, not {key!r}")
     if len(key) != len(table.key_schema):
         names = ", ".join(table.key_schema.names)
         raise StateReadError(
@@ -412,7 +420,7 @@ def _key_columns(table: KeyedTable, key: Sequence[Any]) -> list[pa.Array]:
     for value, field in zip(key, table.key_schema, strict=True):
         try:
             columns.append(pa.array([value], field.type) if not isinstance(value, str) else _parsed(value, field.type))
-        except (pa.ArrowException, ValueError, TypeError) as refusal:
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as refusal:
             raise StateReadError(f"{value!r} is no {field.type}, as key column {field.name!r} is: {refusal}") from None
     return columns
 

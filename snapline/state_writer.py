@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages, is_absolute
 from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
 from snapline.state_files import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
+from snapline.state_reader import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,11 +86,11 @@ class SavepointWriter:
         return cls(max_parallelism)
 
     @classmethod
-    def from_existing(cls, path: str, max_parallelism: int = 128) -> SavepointWriter:
+    def from_existing(cls, path: str | os.PathLike[str], max_parallelism: int = 128) -> SavepointWriter:
         """With all operators of a savepoint or checkpoint; their files stay where they are, and have to.
         `max_parallelism` is that of operators that are added."""
         cls.new_savepoint(max_parallelism)
-        snapshot = read_snapshot(_storages(), path if "://" in path else os.path.abspath(path))  # noqa: PTH100 - may be no path of this system
+        snapshot = read_snapshot(_storages(), located(path))
         kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in snapshot.metadata.operators}
         return cls(max_parallelism, snapshot.metadata.checkpoint_id, kept)
 
@@ -106,11 +108,13 @@ class SavepointWriter:
         them, found by name in the columns; without them every other column is a value state. `parallelism`: subtasks
         among which the state is divided; 0: as many as Spark has cores, one for Arrow data. The job may have
         another."""
-        if not uid:
+        if not uid or not isinstance(uid, str):
             raise StateWriteError("an operator is found by its uid: name one")
-        names = (key,) if isinstance(key, str) else key if isinstance(key, pa.Schema) else tuple(key)
-        if not len(names):
-            raise StateWriteError(f"operator {uid!r}: name at least one key column")
+        names = key if isinstance(key, pa.Schema) else (key,) if isinstance(key, str) else _all_of(str, key)
+        if not names:
+            raise StateWriteError(f"operator {uid!r}: name at least one key column, not {key!r}")
+        if states and not _all_of(StateDescriptor, states):
+            raise StateWriteError(f"operator {uid!r}: states= is a list of state descriptors, not {states!r}")
         for state in states or ():
             if state.kind not in _WRITABLE:
                 raise StateWriteError(
@@ -131,10 +135,10 @@ class SavepointWriter:
         self._added.pop(uid, None)
         return self
 
-    def write(self, path: str) -> str:
+    def write(self, path: str | os.PathLike[str]) -> str:
         """Write the savepoint to a directory that is empty or not there; returns where it is. Nothing is left of one
         that fails."""
-        location = (path if "://" in path else os.path.abspath(path)).rstrip("/")  # noqa: PTH100 - may be no path of this system
+        location = located(path).rstrip("/")
         if not is_absolute(location):
             raise StateWriteError(f"{path!r} is no directory to write to: give a path or a URL")
         settings = dict(resolve(default_layers(os.environ)))
@@ -206,6 +210,10 @@ class SavepointWriter:
             states = tuple(ValueStateDescriptor(column.name, column.type) for column in others)
         if not states:
             raise StateWriteError(f"operator {one.uid!r}: the data has no column beside the key, so there is no state")
+        named = [*(key.name for key in keys), *(state.name for state in states)]
+        for name in named:
+            if named.count(name) > 1:
+                raise StateWriteError(f"operator {one.uid!r}: {name!r} is named twice among keys and states")
         try:
             plain = pa.schema([pa.field(key.name, plain_type(key.type)) for key in keys])
         except TypeError as refusal:
@@ -224,19 +232,27 @@ def _batches_of(data: Any, uid: str) -> tuple[Iterable[pa.RecordBatch], pa.Schem
         return [data], data.schema
     if isinstance(data, pa.Table):
         return data.to_batches(), data.schema
-    batches = iter(data)
+    batches = _checked(data, uid)
     first = next(batches, None)
-    if not isinstance(first, pa.RecordBatch):
-        raise StateWriteError(
-            f"operator {uid!r}: the data is an Arrow table, record batches or a Spark DataFrame, not {type(data).__name__} of "
-            f"{type(first).__name__}"
-        )
-    return _chained(first, batches), first.schema
+    if first is None:
+        raise StateWriteError(f"operator {uid!r}: the data is no batch at all: one without rows says the columns")
+    return chain([first], batches), first.schema
 
 
-def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
+def _checked(data: Any, uid: str) -> Iterator[pa.RecordBatch]:
+    for batch in data if isinstance(data, Iterable) else [data]:
+        if not isinstance(batch, pa.RecordBatch):
+            raise StateWriteError(
+                f"operator {uid!r}: the data is an Arrow table, record batches or a Spark DataFrame, not {type(data).__name__} of "
+                f"{type(batch).__name__}"
+            )
+        yield batch
+
+
+def _all_of(kind: type, given: Any) -> tuple[Any, ...]:
+    """What is given, if it is some of this kind; else nothing."""
+    found = tuple(given) if isinstance(given, Iterable) else ()
+    return found if all(isinstance(each, kind) for each in found) else ()
 
 
 def _column(schema: pa.Schema, name: str, uid: str) -> pa.Field:

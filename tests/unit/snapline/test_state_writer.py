@@ -22,7 +22,7 @@ from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import operator_id_of
 from snapline.state_files import StateWriteError
-from snapline.state_reader import StateReader
+from snapline.state_reader import StateReader, StateReadError
 from snapline.state_writer import SavepointWriter
 
 USERS = pa.table({"user": range(1000), "total": [n * n for n in range(1000)], "name": [f"n{n}" for n in range(1000)]})
@@ -112,6 +112,15 @@ def test_operators_of_a_savepoint_are_kept_replaced_and_removed(tmp_path: Path) 
         ),
         ([1, 2], "k", None, "the data is an Arrow table"),
         (pa.table({"k": [1]}), [], None, "name at least one key column"),
+        (5, "k", None, "the data is an Arrow table, record batches or a Spark DataFrame, not int"),
+        ([], "k", None, "one without rows says the columns"),
+        ([USERS.to_batches()[0], 5], "user", None, "the data is an Arrow table, .* not list of int"),
+        (USERS, 5, None, "operator 'o': name at least one key column, not 5"),
+        (USERS, [5], None, "name at least one key column, not .5."),
+        (USERS, ["user", "user"], None, "operator 'o': 'user' is named twice among keys and states"),
+        (USERS, "user", [ValueStateDescriptor("user", pa.int64())], "'user' is named twice among keys and states"),
+        (USERS, "user", ["total"], "operator 'o': states= is a list of state descriptors, not .'total'."),
+        (USERS, "user", ValueStateDescriptor("total", pa.int64()), "states= is a list of state descriptors"),
     ],
 )
 def test_what_cannot_be_state_is_refused_and_nothing_is_left(tmp_path: Path, data, key, states, said) -> None:
@@ -131,6 +140,28 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
         SavepointWriter.new_savepoint(0)
     with pytest.raises(StateWriteError, match="parallelism 200 does not lie between 1 and the max parallelism 128"):
         SavepointWriter.new_savepoint().with_operator("o", USERS, key="user", parallelism=200)
+    with pytest.raises(StateWriteError, match="max parallelism must lie between 1 and 32768, not '64'"):
+        SavepointWriter.new_savepoint("64")  # type: ignore[arg-type]
+    with pytest.raises(StateWriteError, match=r"operator 'o': parallelism 1.5 does not lie between 1"):
+        SavepointWriter.new_savepoint().with_operator("o", USERS, key="user", parallelism=1.5)  # type: ignore[arg-type]
+
+
+def test_a_path_is_a_path_of_python_as_well(tmp_path: Path) -> None:
+    """As it is for the sinks and sources that take a directory."""
+    path = SavepointWriter.new_savepoint().with_operator("o", USERS, key="user").write(tmp_path / "s")
+    assert path == str(tmp_path / "s")
+    SavepointWriter.from_existing(tmp_path / "s").write(tmp_path / "t")
+    assert StateReader(tmp_path / "t").read("o").num_rows == USERS.num_rows
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [(7, "not 7"), ("7", "not '7'"), ([1 << 70], "is no int64, as key column 'user' is")]
+)
+def test_a_key_to_read_is_a_list_of_values(tmp_path: Path, key: object, said: str) -> None:
+    """What cannot be a key is refused in one line, a text instead of a list of texts as well."""
+    reader = StateReader(SavepointWriter.new_savepoint().with_operator("o", USERS, key="user").write(tmp_path / "s"))
+    with pytest.raises(StateReadError, match=said):
+        reader.read("o", key=key)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fails", [True, False])
