@@ -182,6 +182,14 @@ def broadcast_stream(stream: DataStream, descriptors: Sequence[MapStateDescripto
     """Make a broadcast stream, as DataStream.broadcast_state does."""
     if not descriptors or not all(isinstance(one, MapStateDescriptor) for one in descriptors):
         raise JobDefinitionError("broadcast_state needs the MapStateDescriptors of the states that keep the rules")
+    names = [one.name for one in descriptors]
+    for one in descriptors:
+        if names.count(one.name) > 1:
+            raise JobDefinitionError(f"broadcast_state: two states have the name {one.name!r}: give each its own")
+        if one.ttl is not None:
+            raise JobDefinitionError(
+                f"broadcast_state: state {one.name!r} has a time-to-live, and rules stay until they are removed: leave ttl= out"
+            )
     return BroadcastStream(stream.broadcast(), tuple(descriptors))
 
 

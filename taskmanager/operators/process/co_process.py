@@ -1,8 +1,9 @@
 """Two inputs into one row-wise function: both keyed over one state, or one keyed and one broadcast to all subtasks.
 
 Decides under which names each input has the key (the first input's name the state's), and how broadcast state is kept:
-a dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. It does not know how
-state is kept. Mirrors Flink's KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
+a dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. A job may declare it
+otherwise than its snapshot, as keyed state. It does not know how state is kept. Mirrors Flink's
+KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.state import MapStateDescriptor, register_serializer
+from snapline.dataflow.api.state import (
+    SERIALIZER_METADATA,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+    register_serializer,
+)
 from snapline.dataflow.columnar.validated import read_batches
+from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
@@ -69,16 +77,18 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
 class BroadcastStates:
     """Dictionaries by descriptor, in operator state of the mode broadcast."""
 
-    def __init__(self, descriptors: tuple[MapStateDescriptor, ...], operator_state: Any) -> None:
+    def __init__(self, descriptors: tuple[MapStateDescriptor, ...], operator_state: Any, *, drop_columns: bool) -> None:
+        """StateError for what was restored, and cannot be what the descriptors say."""
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
         self._operator_state = operator_state
         self._maps: dict[str, dict[Any, Any]] = {}
         for name, descriptor in self._descriptors.items():
             batches = self._list(name).get()
             pairs: dict[Any, Any] = {}
+            keys, values = self._codecs(descriptor)
             for batch in batches:
-                keys, values = self._codecs(descriptor)
-                pairs.update(zip(keys.to_python(batch.column(0)), values.to_python(batch.column(1)), strict=True))
+                stored_keys, stored = _as_declared(batch, descriptor, drop_columns=drop_columns)
+                pairs.update(zip(keys.to_python(stored_keys), values.to_python(stored), strict=True))
             self._maps[name] = pairs
 
     def _list(self, name: str) -> Any:
@@ -107,7 +117,29 @@ class BroadcastStates:
             pairs = self._maps[name]
             keys, values = self._codecs(descriptor)
             columns = [keys.to_arrow(list(pairs)), values.to_arrow(list(pairs.values()))]
-            self._list(name).update([pa.RecordBatch.from_arrays(columns, names=["key", "value"])])
+            written = {SERIALIZER_METADATA: descriptor.serializer.encode()}
+            fields = [pa.field("key", columns[0].type), pa.field("value", columns[1].type, metadata=written)]
+            self._list(name).update([pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))])
+
+
+def _as_declared(
+    batch: pa.RecordBatch, declared: MapStateDescriptor, *, drop_columns: bool
+) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of a snapshot as the job declares them now."""
+    keys, values = batch.columns
+    said = (batch.schema.field(1).metadata or {}).get(SERIALIZER_METADATA)
+    if said is None and values.type == declared.element_type:  # snapshots of before do not say it
+        said = declared.serializer.encode()
+    serializer = (said or b"").decode()
+    written = MapStateDescriptor(declared.name, keys.type, None if serializer else values.type, serializer)
+    problems = evolution_of(written, declared, drop_columns=drop_columns).problems
+    if problems:
+        raise StateError(f"broadcast state {declared.name!r}: {'; '.join(problems)}")
+    was, now = (
+        ValueStateDescriptor(one.name, one.value_type, one.serializer, migrate=one.migrate)
+        for one in (written, declared)
+    )
+    return cast_values(keys, declared.key_type), convert(values, was, now, 0)
 
 
 class _BroadcastContext(KeyedProcessContext):
@@ -157,7 +189,9 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
-        self._states = BroadcastStates(self._descriptors, self.operator_state)
+        self._states = BroadcastStates(
+            self._descriptors, self.operator_state, drop_columns=self.setting(DROP_STATE_COLUMNS)
+        )
 
     def _open_function(self, backend: KeyedStateBackend) -> None:
         super()._open_function(backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.partitioning import Partitioning
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
+DAY = sl.StateTtlConfig(dt.timedelta(days=1))
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])
 
 
@@ -77,6 +79,16 @@ def test_windows_that_need_no_event_time() -> None:
         (
             lambda a, b: a.key_by("id").join(b.key_by("id")).window(sl.EventTimeSessionWindows(5)),
             "joins take tumbling or sliding windows",
+        ),
+        (
+            lambda a, b: b.broadcast_state(sl.MapStateDescriptor("d", pa.int64(), pa.int64(), ttl=DAY)),
+            "state 'd' has a time-to-live, and rules stay until they are removed: leave ttl= out",
+        ),
+        (
+            lambda a, b: b.broadcast_state(
+                sl.MapStateDescriptor("d", pa.int64(), pa.int64()), sl.MapStateDescriptor("d", pa.string(), pa.int64())
+            ),
+            "two states have the name 'd': give each its own",
         ),
         (lambda a, b: a.connect(b).process(Nothing()), r"needs a CoProcessFunction, got a Nothing; key_by\(...\)"),
         (lambda a, b: a.connect(b).key_by("id", "text"), "'id' is int64 and 'text' is string"),
