@@ -319,12 +319,12 @@ class DeltaCommitter(GlobalCommitter):
                 return False
             if key := notes[0].get("key"):
                 merge(table, waiting_rows(self._path, file_options(self._options), notes), key, properties)
+                if table.version() == version:  # nothing has changed, and a repeated commit has to find itself done
+                    self._add(table, [], partition_by, properties)
                 self.abort(together)  # the rows are in the table's own files
                 return True
             added = [action(file) for data in notes for file in data["files"]]
-            table.create_write_transaction(
-                added, "append", table.schema(), list(partition_by), commit_properties=properties
-            )
+            self._add(table, added, partition_by, properties)
         except deltalake.exceptions.CommitFailedError as error:
             newest = self._newest()
             if newest is not None and newest.version() == version:
@@ -333,6 +333,12 @@ class DeltaCommitter(GlobalCommitter):
         except failures() as error:
             raise unusable(self._path, error) from error
         return True
+
+    @staticmethod
+    def _add(table: Any, added: Sequence[Any], partition_by: Sequence[str], properties: Any) -> None:
+        table.create_write_transaction(
+            added, "append", table.schema(), list(partition_by), commit_properties=properties
+        )
 
     def _newest(self) -> Any:
         """The table as it is now; None where there is none."""

@@ -59,6 +59,21 @@ def test_a_checkpoint_is_merged_once(tmp_path):
     assert version == deltalake.DeltaTable(tmp_path).version()
 
 
+@pytest.mark.parametrize("kind", ["-D", "-U"])
+def test_a_checkpoint_that_changes_nothing_is_found_done(tmp_path, kind):
+    """Deletes of keys that are not there made no version: the rows were gone, and a commit that came again failed for
+    good."""
+    sink = DeltaSink(tmp_path, key=["k"], delete="row_kind")
+    commit(sink, 1, rows(k=[1], n=[10], row_kind=["+I"]))
+    waiting = written(sink, rows(k=[2, 1], n=[0, 0], row_kind=[kind, "-U"]))
+    for again in (False, True):
+        committer = sink.create_global_committer(Place())
+        committer.commit(together(waiting, 2, again=again))
+        assert committer.last_committed("job", "uid") == 2
+    assert seen_by_all(tmp_path) == [{"k": 1, "n": 10}]
+    assert list(tmp_path.rglob("part-job-*")) == []
+
+
 def test_both_zeros_are_one_key(tmp_path):
     """No checkpoint with both could be committed: the library found two rows for one of the table."""
     sink = DeltaSink(tmp_path, key=["k"])
