@@ -37,6 +37,8 @@ def rows_of_keys(keys: pa.Table) -> Any:
     from pyiceberg import expressions
 
     built: Any = expressions  # the library's types say less than its constructors take
+    if not keys.num_rows:
+        return expressions.AlwaysFalse()
     *first, last = keys.column_names
     if not first:
         return _is_one_of(last, keys[last].to_pylist())

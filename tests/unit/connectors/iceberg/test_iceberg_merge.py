@@ -36,6 +36,16 @@ def rows(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+@pytest.mark.parametrize("key", [["k"], ["k", "part"]])
+def test_a_checkpoint_of_rows_before_updates_alone_is_committed(place_for_tables: Path, key: list[str]) -> None:  # noqa: F811
+    """No row is left of them, and of no keys with several columns an expression was sought without end."""
+    sink = sink_at(place_for_tables, key=key, delete="row_kind")
+    commit(sink, 1, rows(k=[1], part=["a"], n=[1], row_kind=["+I"]))
+    commit(sink, 2, rows(k=[1], part=["a"], n=[0], row_kind=["-U"]))
+    assert [row["n"] for row in seen_by_all(place_for_tables)] == [1]
+    assert sink.create_global_committer(Place()).last_committed("job", "uid") == 2
+
+
 def test_rows_replace_and_delete_by_key(place_for_tables: Path) -> None:  # noqa: F811
     """The last row of a key counts, whatever the order of files; keys have capitals; partitions are moved between."""
     sink = sink_at(place_for_tables, key=["Shop", "n"], delete="row_kind", partition_by=["day"], new_columns="add")
