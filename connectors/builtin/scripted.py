@@ -190,7 +190,7 @@ class ScriptedReader(SourceReader):
         self._paused = frozenset(split_ids)
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
-        self._players = [_Player(s, self._scripts[s.description["number"]], self._attempt_number) for s in splits]
+        self._players += [_Player(s, self._scripts[s.description["number"]], self._attempt_number) for s in splits]
 
     def poll_next(self, now_ms: int) -> Polled:
         ended: list[str] = []

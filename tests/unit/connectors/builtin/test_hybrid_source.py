@@ -14,6 +14,7 @@ import pytest
 import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.hybrid_source import HybridEnumerator, HybridSource
+from snapline.connectors.builtin.scripted import ScriptedSource
 from snapline.connectors.files.file_source import FileSource
 from snapline.connectors.formats import JsonFormat
 from snapline.coordinator.jobmaster.operations import SnapshotCompleted, StopWithSavepoint
@@ -136,3 +137,17 @@ def test_wrong_sources_are_refused_in_one_line(make: Any, why: str) -> None:
     """On the driver, before a job starts."""
     with pytest.raises(ConnectorError, match=why):
         make()
+
+
+def collected(source: HybridSource, parallelism: int, strategy: sl.WatermarkStrategy | None = None) -> list[int]:
+    """What a local job reads of it, sorted."""
+    environment = sl.StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    rows = environment.from_source(source, strategy, uid="in").execute_and_collect(local=True)
+    return sorted(row["n"] for row in rows)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_scripts_that_come_one_after_the_other_are_all_played(parallelism: int) -> None:
+    """The enumerator hands out one split at a time, and the reader of a script took the last one for the only one."""
+    history = ScriptedSource([{"n": 1}, {"n": 2}], [{"n": 3}], [{"n": 4}, {"n": 5}])
+    assert [1, 2, 3, 4, 5, 6, 7] == collected(HybridSource(history, numbers(6, 2)), parallelism)
