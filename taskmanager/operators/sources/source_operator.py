@@ -176,11 +176,15 @@ class SourceOperator(WatermarkedSource):
 
     def pause_splits(self, activity_ms: int, generator: WatermarkTracker, max_watermark_ms: int) -> None:
         """Splits that are ahead wait while others are not."""
-        ahead = generator.splits_beyond(max_watermark_ms)
+        ahead = self._ahead(generator, max_watermark_ms)
         if ahead != self._paused and self._reader is not None:
             self._paused = ahead
             self._reader.pause_splits(ahead)
         generator.keep_active(activity_ms, ahead)
+
+    def _ahead(self, generator: WatermarkTracker, max_watermark_ms: int) -> tuple[str, ...]:
+        """The splits that have to wait."""
+        return generator.splits_beyond(max_watermark_ms)
 
     def _finish_splits(self, split_ids: Sequence[str]) -> None:
         if self._generator is not None and self._cadence is not None:

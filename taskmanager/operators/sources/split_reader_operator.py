@@ -19,6 +19,7 @@ from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 from snapline.taskmanager.operators.sources.source_operator import KNOWN_STATE, SPLITS_STATE, SourceOperator
@@ -184,6 +185,12 @@ class SplitReaderOperator(SourceOperator):
             self._ask()
             return InputStatus.MORE_AVAILABLE
         return polled.status
+
+    def _ahead(self, generator: WatermarkTracker, max_watermark_ms: int) -> tuple[str, ...]:
+        """None when all splits here are ahead, but not the source: splits that wait to be handed out hold it back, and
+        may come only when one of these has ended."""
+        ahead = super()._ahead(generator, max_watermark_ms)
+        return () if self._unfinished.issubset(ahead) else ahead
 
     def _become_idle(self) -> None:
         """There is nothing to read: leave the watermark to other readers once nothing waits."""

@@ -151,3 +151,12 @@ def test_scripts_that_come_one_after_the_other_are_all_played(parallelism: int) 
     """The enumerator hands out one split at a time, and the reader of a script took the last one for the only one."""
     history = ScriptedSource([{"n": 1}, {"n": 2}], [{"n": 3}], [{"n": 4}, {"n": 5}])
     assert [1, 2, 3, 4, 5, 6, 7] == collected(HybridSource(history, numbers(6, 2)), parallelism)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_split_that_is_ahead_does_not_wait_for_what_comes_only_after_it(parallelism: int) -> None:
+    """Splits of the second source hold the watermark back, and begin when those of the first have ended."""
+    strategy = sl.WatermarkStrategy.for_monotonous_timestamps("n").with_watermark_alignment("all", 0, 1)
+    assert [1, 5, 9] == collected(
+        HybridSource(ScriptedSource([{"n": 5}, {"n": 9}]), numbers(1, 1)), parallelism, strategy
+    )
