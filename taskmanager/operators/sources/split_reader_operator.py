@@ -69,7 +69,8 @@ class SplitReaderOperator(SourceOperator):
     def open(self) -> None:
         self._reader = self._spec.source.create_reader(self.context)
         if self._generator is not None:
-            self._generator.add_splits({WAITING_SPLITS: None}, self._restored_greatest_ms)
+            self._generator.add_splits({}, self._restored_greatest_ms)
+            self._hold_back(self._generator, {})
             for split in self._splits:
                 self._watch(split)
         self.start_watermarks()
@@ -132,6 +133,12 @@ class SplitReaderOperator(SourceOperator):
             known = {} if least is None else {split.split_id: least}
             self._generator.add_splits({split.split_id: self._greatest.get(split.split_id)}, None, known)
 
+    @staticmethod
+    def _hold_back(generator: WatermarkTracker, least_ms: dict[str, int]) -> None:
+        """Let what waits at the enumerator count, for as long as it waits: it is not idle, nobody has read it yet."""
+        generator.add_splits({WAITING_SPLITS: None}, None, least_ms)
+        generator.keep_active(MAX_WATERMARK_MS, (WAITING_SPLITS,))
+
     def process_watermark(self, watermark: Watermark) -> None:
         """No split that waits has rows at or before this; the last one ends the source."""
         if watermark.timestamp_ms == MAX_WATERMARK_MS:
@@ -141,7 +148,7 @@ class SplitReaderOperator(SourceOperator):
                 self._aligner.end()
             self.output.emit_watermark(watermark)
         elif self._generator is not None and self._cadence is not None:
-            self._generator.add_splits({WAITING_SPLITS: None}, None, {WAITING_SPLITS: watermark.timestamp_ms + 1})
+            self._hold_back(self._generator, {WAITING_SPLITS: watermark.timestamp_ms + 1})
             self._cadence.split_finished()
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:

@@ -234,8 +234,8 @@ def test_a_drained_enumerator_hands_out_nothing_more() -> None:
 class Reading:
     """One reader, whose enumerator is played by the test."""
 
-    def __init__(self, source: sl.Source, restored: Any = None) -> None:
-        strategy = sl.WatermarkStrategy.for_monotonous_timestamps("t")
+    def __init__(self, source: sl.Source, restored: Any = None, idle_timeout_ms: int = 0) -> None:
+        strategy = sl.WatermarkStrategy("t", idle_timeout_ms=idle_timeout_ms)
         self.operator = SplitReaderOperator(SourceSpec(source, (), strategy, is_fed=True))
         self.harness = Harness(self.operator)
         self.asked: list[int] = []
@@ -291,6 +291,28 @@ def test_the_watermark_stays_below_what_waits_at_the_enumerator() -> None:
     assert [Watermark(99), WatermarkStatus.IDLE] == reading.harness.emitted[-2:]
     reading.operator.process_watermark(Watermark(MAX_WATERMARK_MS))
     assert [WatermarkStatus.ACTIVE, Watermark(MAX_WATERMARK_MS)] == reading.harness.emitted[-2:]
+
+
+def test_what_waits_at_the_enumerator_is_never_idle() -> None:
+    """An idle timeout is for splits that are read and have no rows: rows of files that wait would all be late."""
+
+    class Endless(Reader):
+        def poll_next(self, now_ms: int) -> sl.Polled:
+            batch = pa.RecordBatch.from_pydict({"t": [now_ms]}, SCHEMA)
+            return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, split_id=self.splits[0].split_id)
+
+    source = Numbered([], at_once=2)
+    source.create_reader = lambda context: Endless()  # type: ignore[method-assign]
+    reading = Reading(source, idle_timeout_ms=100)
+    reading.give("a", 0)
+    for now_ms in (0, 90, 180, 400):
+        reading.harness.time.advance(now_ms)
+        reading.operator.emit_next()
+    assert [] == [item for item in reading.harness.emitted if isinstance(item, Watermark)]
+    reading.operator.process_watermark_status(WatermarkStatus.IDLE)
+    reading.harness.time.advance(800)
+    reading.operator.emit_next()
+    assert [Watermark(799)] == [item for item in reading.harness.emitted if isinstance(item, Watermark)]
 
 
 def test_a_drained_reader_reads_nothing_of_what_it_is_restored_with() -> None:
