@@ -110,6 +110,8 @@ class WatermarkTracker:
         self._least_ms: dict[str, int] = {}
         """Per unfinished split, where known: no row of it is earlier."""
         self._emitted_ms = MIN_WATERMARK_MS
+        self.waits_for_unread = False
+        """Whether a split without a row so far waits to be read, as in a source with an end, and is not idle."""
 
     @property
     def column(self) -> str:
@@ -200,6 +202,7 @@ class WatermarkTracker:
             reached[split_id]
             for split_id in self._splits
             if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms
+            or (self.waits_for_unread and self._splits[split_id] is None)
         ]
         return active or list(reached.values())
 

@@ -45,6 +45,8 @@ class SourceOperator(WatermarkedSource):
         self._splits: list[SourceSplit] = []
         self._known: set[str] = set()
         self.set_strategy(spec.watermark_strategy)
+        if self._generator is not None:
+            self._generator.waits_for_unread = spec.source.bounded
         self._paused: tuple[str, ...] = ()
         self._greatest: dict[str, int | None] = {}
         """Greatest event time per split in the restored snapshot."""

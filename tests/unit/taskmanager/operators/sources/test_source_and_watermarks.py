@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.scripted import End, ScriptedSource
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
@@ -418,3 +419,26 @@ def test_a_generator_of_the_users_does_not_see_what_is_no_time() -> None:
 
     with pytest.raises(ValueError, match=r"event time column 't' holds 9223372036854775807, .* beyond the year 9999"):
         tracker.on_batch(times(2**63 - 1))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_split_that_waits_to_be_read_is_not_idle(bounded: bool) -> None:
+    """A reader of files reads one after the other: rows of those behind were late once the first took its time."""
+    tracker = create_tracker(WatermarkStrategy("t", idle_timeout_ms=100))
+    tracker.waits_for_unread = bounded
+    tracker.add_splits({"read": None, "unread": None})
+    tracker.on_batch(times(10), "read", 0)
+    assert tracker.next_watermark_ms(0) is None
+    tracker.on_batch(times(500), "read", 200)
+    assert tracker.next_watermark_ms(200) == (None if bounded else 499)
+    tracker.on_batch(times(20), "unread", 250)
+    tracker.on_batch(times(600), "read", 400)
+    assert tracker.next_watermark_ms(400) == 599
+
+
+def test_only_a_source_with_an_end_has_splits_that_wait_to_be_read() -> None:
+    """A partition of a topic that has no rows may never have any."""
+    strategy = WatermarkStrategy("t", idle_timeout_ms=100)
+    assert SourceOperator(source([[]], strategy))._generator.waits_for_unread
+    endless = SourceSpec(GeneratorSource(), tuple(GeneratorSource().enumerate_splits()), strategy)
+    assert not SourceOperator(endless)._generator.waits_for_unread
