@@ -117,6 +117,7 @@ class FunctionOperator(StreamOperator):
         return FunctionRuntimeContext(self.context)
 
     def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
         self.operator_state = OperatorStateBackend(restored.operator_lists)
         if self._is_checkpointed:
             self._initialized = True

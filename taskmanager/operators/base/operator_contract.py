@@ -18,6 +18,7 @@ from snapline.dataflow.api.accumulators import Accumulators
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
@@ -224,7 +225,13 @@ class StreamOperator(ABC):
         self.output = output
 
     def initialize_state(self, restored: RestoredState) -> None:
-        """Create state, and take over what was restored."""
+        """Create state, and take over what was restored. StateError for keyed state, which an operator without keys
+        would lose."""
+        if restored.keyed:
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: the snapshot holds keyed state for it, and it keeps none, so that it would "
+                "begin without state: keep the operator, or give it another uid"
+            )
 
     def open(self) -> None:
         """Ready to process after this. Tail to head, so that outputs are open before inputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +14,7 @@ from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.joins.stream_joins import IntervalJoinOperator
+from snapline.testing import OperatorHarness
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 from tests.unit.taskmanager.operators.windows.test_windows_outside_memory import SCHEMA, SPECS
 
@@ -107,6 +108,23 @@ def test_another_operator_is_told_in_words_of_the_job(before: str, now: str, lin
     took rows that an interval join had joined already."""
     with pytest.raises(StateError, match=line):
         Harness(operator(now)).start(written(before))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rows: rows.map(lambda row: row, uid="op"),
+        lambda rows: rows.filter(sl.col("n") > 0, uid="op"),
+        lambda rows: rows.map_batches(lambda batch: batch, uid="op"),
+    ],
+)
+def test_an_operator_without_keys_does_not_take_the_place_of_one_with_keys(build: Callable[..., sl.DataStream]) -> None:
+    """It was started under the uid, and the next snapshot had none of the state any more."""
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+    sums = OperatorHarness(lambda rows: rows.key_by("k").running_aggregate(uid="op", n=sl.sum("n")), schema)
+    snapshot = sums.push([{"k": 1, "n": 1}]).snapshot()
+    with pytest.raises(StateError, match="'op': the snapshot holds keyed state for it, and it keeps none"):
+        OperatorHarness(build, schema, restore_from=snapshot)
 
 
 @pytest.mark.parametrize("name", KINDS)
