@@ -39,7 +39,7 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")
 KIND_STATE = "kind-of-join"
-"""The operator state that says which kind of join has written the snapshot."""
+"""The operator state that says which kind of join has written the snapshot, and by which columns of the right side."""
 _SPELLED = {"interval": "an interval join, or one without bounds", "temporal": "a join as of a time"}
 DueTimes = Callable[[Any, Int64Array], Int64Array]
 """Computes when rows are due from their event times, as TimedRows takes it."""
@@ -94,13 +94,21 @@ class _JoinOperator(IncrementalKeyedOperator):
                     f"operator {self.context.operator_uid!r}: the snapshot holds rows of {found}, and the job now asks "
                     f"for {_SPELLED[self.kind]}: keep it, or give the operator another uid to start without its state"
                 )
+            keys = list(self._sides[1].key_columns)
+            found = said.get("right_key", keys)
+            if found != keys:
+                raise StateError(
+                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of the right side by the key "
+                    f"{', '.join(map(str, found))}, and the job now asks for {', '.join(keys)}: keep the key, or give the operator "
+                    "another uid to start without its state"
+                )
 
     def open(self) -> None:
         self.count_late_rows(0)
         super().open()
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        self._kinds().update([{"kind": self.kind}])
+        self._kinds().update([{"kind": self.kind, "right_key": list(self._sides[1].key_columns)}])
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
     def _kinds(self) -> OperatorListState:

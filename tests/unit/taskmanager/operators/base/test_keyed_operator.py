@@ -144,6 +144,25 @@ def test_a_function_that_asks_for_no_state_is_started() -> None:
     assert harness.start(written("process")).process(ROWS).operator.backend.state_names == ["n"]
 
 
+@pytest.mark.parametrize(
+    "end", [lambda joined: joined.unbounded(), lambda joined: joined.between(-5, 5), lambda joined: joined.as_of()]
+)
+def test_rows_of_the_right_side_stay_with_their_key(end: Callable[..., sl.DataStream]) -> None:
+    """Under another column of the same type they were found by the values of the one before."""
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("at", pa.int64())])
+
+    def joined(key: str) -> Callable[..., sl.DataStream]:
+        return lambda left, right: end(left.key_by("k").join(right.key_by(key)))
+
+    before = OperatorHarness(joined("k"), schema, schema, event_time="at").push([{"k": 1, "n": 2, "at": 0}], input=1)
+    snapshot = before.snapshot()
+    with pytest.raises(StateError, match="rows of the right side by the key k, and the job now asks for n: keep the"):
+        OperatorHarness(joined("n"), schema, schema, event_time="at", restore_from=snapshot)
+    after = OperatorHarness(joined("k"), schema, schema, event_time="at", restore_from=snapshot, parallelism=2)
+    [pair] = after.push([{"k": 1, "n": 9, "at": 1}]).end_input().rows()
+    assert pair["n_right"] == 2
+
+
 def test_a_kind_of_join_that_nobody_knows_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version may have more of them, and a file may say anything."""
     with monkeypatch.context() as later:
