@@ -98,6 +98,8 @@ class KeyedRows:
     def _without_kinds(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows without those before updates, and which of them are to be deleted."""
         kinds = batch.column(self._delete)
+        if pa.types.is_dictionary(kinds.type):
+            kinds = kinds.dictionary_decode()
         rest = batch.drop_columns([self._delete])
         if pa.types.is_boolean(kinds.type):
             return rest, kinds.fill_null(False)

@@ -74,6 +74,16 @@ def test_a_checkpoint_that_changes_nothing_is_found_done(tmp_path, kind):
     assert list(tmp_path.rglob("part-job-*")) == []
 
 
+@pytest.mark.parametrize("kinds", [["+U", "-U", "-D"], [False, None, True]])
+def test_kinds_of_rows_may_be_categories(tmp_path, kinds):
+    """As a stream hands them on, and other sinks by key take them."""
+    sink = DeltaSink(tmp_path, key=["k"], delete="kind")
+    commit(sink, 1, rows(k=[3], n=[0], kind=pa.array(kinds[:1]).dictionary_encode()))
+    commit(sink, 2, rows(k=[1, 2, 3], n=[1, 2, 3], kind=pa.array(kinds).dictionary_encode()))
+    left = [1] if kinds[1] == "-U" else [1, 2]
+    assert [row["n"] for row in seen_by_all(tmp_path)] == left
+
+
 def test_both_zeros_are_one_key(tmp_path):
     """No checkpoint with both could be committed: the library found two rows for one of the table."""
     sink = DeltaSink(tmp_path, key=["k"])
