@@ -36,7 +36,7 @@ from snapline.connectors.delta.delta_table import (
 from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, open_output
-from snapline.connectors.files.partitions import split_by_values
+from snapline.connectors.files.partitions import names_of, split_by_values
 from snapline.connectors.files.staging import SinkPlace, partition_directory
 from snapline.connectors.formats.file_format import ParquetFormat
 from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows
@@ -72,8 +72,8 @@ class DeltaSink(Sink):
         self,
         path: PathLike,
         *,
-        partition_by: Sequence[str] | None = None,
-        key: Sequence[str] = (),
+        partition_by: str | Sequence[str] | None = None,
+        key: str | Sequence[str] = (),
         delete: str = "",
         new_columns: NewColumns = "fail",
         shuffle: bool | None = None,
@@ -92,8 +92,8 @@ class DeltaSink(Sink):
         if new_columns not in ("fail", "add"):
             raise ConnectorError(f"DeltaSink: new_columns is 'fail' or 'add', not {new_columns!r}")
         self.path: str = absolute(path)
-        self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
-        self.key: tuple[str, ...] = tuple(key)
+        self.partition_by: tuple[str, ...] | None = None if partition_by is None else names_of(partition_by)
+        self.key: tuple[str, ...] = names_of(key)
         self.delete = delete
         require_meeting("DeltaSink", self.key, delete, shuffle)
         self.new_columns: NewColumns = new_columns

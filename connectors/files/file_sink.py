@@ -31,6 +31,7 @@ from snapline.connectors.files import output_files
 from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
+from snapline.connectors.files.partitions import names_of
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name, is_of_sink
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
@@ -69,7 +70,7 @@ class FileSink(Sink):
         path: PathLike,
         format: FileFormat | RowFormat | str = "parquet",  # noqa: A002 - the word that people look for
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         rolling: RollingPolicy | None = None,
         compact_below: int | None = None,
         compression: str | None = None,
@@ -92,7 +93,7 @@ class FileSink(Sink):
         self.format: FileFormat = file_format_of(
             NAMED_LINES[self._lines](pa.schema([])) if self._lines else format, compression
         )
-        self.partition_by: tuple[str, ...] = tuple(partition_by)
+        self.partition_by: tuple[str, ...] = names_of(partition_by)
         self.rolling = rolling or RollingPolicy()
         if compact_below is not None and compact_below < 1:
             raise ConnectorError("FileSink: compact_below must be positive")

@@ -18,6 +18,11 @@ from snapline.dataflow.errors import ConnectorError
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
+def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns' names; a text is the name of one column, not a sequence of letters."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
 def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """(directory, rows without the partition's columns), for every partition that the batch has rows of."""
     for name in columns:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from snapline.connectors.connector_metrics import COMMIT_RETRIES
 from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
 from snapline.connectors.files.output_files import open_output
-from snapline.connectors.files.partitions import split_by_keys
+from snapline.connectors.files.partitions import names_of, split_by_keys
 from snapline.connectors.files.staging import SinkPlace
 from snapline.connectors.formats.file_format import ParquetFormat
 from snapline.connectors.iceberg.iceberg_merge import merge_rows
@@ -72,8 +72,8 @@ class IcebergSink(Sink):
         table: str,
         *,
         catalog: Catalog,
-        partition_by: Sequence[str] | None = None,
-        key: Sequence[str] = (),
+        partition_by: str | Sequence[str] | None = None,
+        key: str | Sequence[str] = (),
         delete: str = "",
         new_columns: NewColumns = "fail",
         shuffle: bool | None = None,
@@ -98,8 +98,8 @@ class IcebergSink(Sink):
         self.path: str = table
         """What errors call the place that is written to."""
         self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
-        self.partition_by: tuple[str, ...] | None = None if partition_by is None else tuple(partition_by)
-        self.key: tuple[str, ...] = tuple(key)
+        self.partition_by: tuple[str, ...] | None = None if partition_by is None else names_of(partition_by)
+        self.key: tuple[str, ...] = names_of(key)
         self.delete = delete
         require_meeting("IcebergSink", self.key, delete, shuffle)
         self.new_columns: NewColumns = new_columns

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
+from snapline.connectors.files.partitions import names_of
 from snapline.connectors.files.staging import file_name
 from snapline.connectors.own_output import require_own
 from snapline.connectors.postgres.postgres_table import (
@@ -70,7 +71,7 @@ class PostgresSink(Sink):
         table: str,
         *,
         dsn: str,
-        key: Sequence[str] = (),
+        key: str | Sequence[str] = (),
         guarantee: Literal["idempotent", "exactly_once"] = "idempotent",
     ) -> None:
         """`table`: perhaps with its schema, `public.totals`. `dsn`: as libpq has it, `postgresql://user@host/db` or
@@ -82,7 +83,7 @@ class PostgresSink(Sink):
             raise ConnectorError(f"PostgresSink: guarantee is idempotent or exactly_once, not {guarantee!r}")
         self.table = table
         self.dsn = dsn
-        self.key: tuple[str, ...] = tuple(key)
+        self.key: tuple[str, ...] = names_of(key)
         self.guarantee = guarantee
         self.stream_schema: pa.Schema | None = None
         """What the stream's rows are known to be."""

@@ -16,7 +16,7 @@ from pyiceberg import expressions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from snapline.connectors import DeltaSink, DeltaSource, IcebergSink, IcebergSource
+from snapline.connectors import DeltaSink, DeltaSource, FileSink, IcebergSink, IcebergSource, PostgresSink
 from snapline.dataflow.api.connector_api import GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
@@ -38,6 +38,15 @@ def iceberg(tmp_path) -> Iterator[Tables]:
     executor, ExecutorFactory._instance = ExecutorFactory._instance, None
     if executor is not None:
         executor.shutdown()  # the library keeps its threads
+
+
+def test_one_column_may_be_named_without_a_list(tmp_path: Path) -> None:
+    """Its letters were taken for columns, and refused one by one under names that nobody had given."""
+    delta = DeltaSink(tmp_path, key="shop", partition_by="day")
+    ice = IcebergSink("shop.orders", catalog={"type": "in-memory"}, key="shop", partition_by="day")
+    assert [(each.key, each.partition_by) for each in (delta, ice)] == [(("shop",), ("day",))] * 2
+    assert FileSink(tmp_path, partition_by="day").partition_by == ("day",)
+    assert PostgresSink("orders", dsn="host=db", key="shop").key == ("shop",)
 
 
 def write(sink: Any, columns: dict[str, Any]) -> None:
