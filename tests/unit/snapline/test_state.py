@@ -189,7 +189,7 @@ def test_states_of_other_types_are_not_compared(tmp_path: Path, before: pa.Array
     paths = written(tmp_path / "before", before), written(tmp_path / "after", after)
     message = f"'n' is {before.type} before and {after.type} after"
     with pytest.raises(StateReadError, match=message):
-        list(diff(*map(StateReader, paths), "op"))
+        list(diff(StateReader(paths[0]), StateReader(paths[1]), "op"))
     refused = run("diff", *paths, "op").exception
     assert isinstance(refused, StateReadError)
     assert message in str(refused)
@@ -198,7 +198,7 @@ def test_states_of_other_types_are_not_compared(tmp_path: Path, before: pa.Array
 def test_a_state_may_have_the_name_of_the_mark(tmp_path: Path) -> None:
     """The mark that says what became of a key stays the first column, under another name."""
     paths = [written(tmp_path / str(n), pa.array([n]), "change") for n in (1, 2)]
-    [found] = diff(*map(StateReader, paths), "op")
+    [found] = diff(StateReader(paths[0]), StateReader(paths[1]), "op")
     assert found.to_pylist() == [{"change_": "changed", "k": 0, "change": 2}]
     assert run("diff", *paths, "op").output.split()[:3] == ["change_", "k", "change"]
 

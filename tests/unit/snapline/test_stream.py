@@ -62,7 +62,7 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             lambda s: s.assign_timestamps_and_watermarks(None),
             "watermark strategy of 'watermarks': None is no Watermark",
         ),
-        (lambda s: sl.WatermarkStrategy(["t"]), "a watermark strategy takes the name of a column, got ['t']"),
+        (lambda s: sl.WatermarkStrategy(["t"]), "a watermark strategy takes the name of a column, got ['t']"),  # type: ignore[arg-type]
         (lambda s: sl.WatermarkStrategy("t", 0, -5), "idle_timeout_ms must not be negative, got -5 ms"),
         (lambda s: s.union([s]), "union takes streams, one after the other, not a list; key_by comes after it"),
         (lambda s: s.connect(s.key_by("k")), "'connect' takes a stream, not a KeyedStream; key_by comes after it"),

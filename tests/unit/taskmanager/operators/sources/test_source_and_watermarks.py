@@ -439,6 +439,6 @@ def test_a_split_that_waits_to_be_read_is_not_idle(bounded: bool) -> None:
 def test_only_a_source_with_an_end_has_splits_that_wait_to_be_read() -> None:
     """A partition of a topic that has no rows may never have any."""
     strategy = WatermarkStrategy("t", idle_timeout_ms=100)
-    assert SourceOperator(source([[]], strategy))._generator.waits_for_unread
     endless = SourceSpec(GeneratorSource(), tuple(GeneratorSource().enumerate_splits()), strategy)
-    assert not SourceOperator(endless)._generator.waits_for_unread
+    trackers = [SourceOperator(spec)._generator for spec in (source([[]], strategy), endless)]
+    assert [tracker and tracker.waits_for_unread for tracker in trackers] == [True, False]
