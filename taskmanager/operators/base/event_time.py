@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""
@@ -201,10 +201,18 @@ class WatermarkTracker:
         active = [
             reached[split_id]
             for split_id in self._splits
-            if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms
-            or (self.waits_for_unread and self._splits[split_id] is None)
+            if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms or self._waits(split_id)
         ]
         return active or list(reached.values())
+
+    def _waits(self, split_id: str) -> bool:
+        kept = self._active_ms.get(split_id) == MAX_WATERMARK_MS
+        return self._splits[split_id] is None and (kept or self.waits_for_unread)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a split has no row so far because nobody has come to it yet, so that the whole is not idle."""
+        return any(map(self._waits, self._splits))
 
     def next_watermark_ms(self, activity_ms: int | None = None) -> int | None:
         """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle

@@ -98,6 +98,8 @@ class WatermarkCadence:
                 self._active_ms = activity_ms
             elif self._idle or activity_ms < self._active_ms + self._idle_timeout_ms:
                 pass
+            elif self._generator.has_waiting:
+                self.keep_active()
             elif looked or self._is_certain(activity_ms):
                 self._idle = True
                 output.emit_watermark_status(WatermarkStatus.IDLE)

@@ -315,6 +315,18 @@ def test_what_waits_at_the_enumerator_is_never_idle() -> None:
     assert [Watermark(799)] == [item for item in reading.harness.emitted if isinstance(item, Watermark)]
 
 
+def test_a_reader_without_splits_is_not_idle_while_some_may_come() -> None:
+    """Its channel would let others pass, and the rows of the splits that it is handed next would all be late."""
+    reading = Reading(Numbered([], at_once=2), idle_timeout_ms=100)
+    for now_ms in (0, 200, 400):
+        reading.harness.time.advance(now_ms)
+        reading.operator.emit_next()
+    assert [] == reading.harness.emitted
+    reading.operator.process_watermark_status(WatermarkStatus.IDLE)
+    reading.operator.emit_next()
+    assert [WatermarkStatus.IDLE] == reading.harness.emitted
+
+
 def test_a_drained_reader_reads_nothing_of_what_it_is_restored_with() -> None:
     """Windows have fired by then; more rows would be counted twice."""
     first = Reading(Numbered([]))
