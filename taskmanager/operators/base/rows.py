@@ -113,10 +113,13 @@ class RowBatcher:
             if field is not None and name not in self._open_columns:
                 fields.append(field)
                 continue
-            values = [row.get(name) for row in rows]
+            try:
+                values = [row.get(name) for row in rows]
+            except AttributeError:
+                raise self._not_rows(rows) from None
             try:
                 fields.append(pa.field(name, _type_of(values)))
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            except (pa.ArrowNotImplementedError, OverflowError, ValueError, TypeError) as error:
                 raise TypeError(
                     f"cannot find one type for column {name!r} of the rows that the function returned ({error}): declare "
                     "schema="
@@ -163,6 +166,6 @@ def _require_columns(first: Row) -> None:
         raise TypeError(
             "output row 0 has no columns, and no schema= says which there are: to leave a row out is filter, or flat_map with no rows"
         )
-    odd = next((name for name in first if not isinstance(name, str)), None)
-    if odd is not None:
-        raise TypeError(f"output row 0 has {_shown(odd)} as the name of a column: names are texts")
+    odd = [name for name in first if not isinstance(name, str)]
+    if odd:
+        raise TypeError(f"output row 0 has {_shown(odd[0])} as the name of a column: names are texts")

@@ -114,12 +114,12 @@ def test_what_is_no_fault_of_the_row_fails_the_job(spec: Any, error: Exception) 
 @pytest.mark.parametrize("schema", [NUMBERS, None])
 def test_results_that_do_not_fit_are_bad_rows(schema: pa.Schema | None) -> None:
     """Whatever the function returns, and whether the schema was declared or found in the first rows."""
-    results: dict[int, Any] = {1: {"k": 1}, 2: {"k": "two"}, 3: "no row", 4: None, 5: {"k": 5}}
+    results: dict[int, Any] = {1: {"k": 1}, 2: {"k": "two"}, 3: "no row", 4: None, 5: {"k": 5}, 6: {"k": 2**70}}
     harness = run(MapRowsSpec(lambda row: results[row["k"]], schema, "side_output"))
-    harness.process(pa.record_batch({"k": [1, 2, 3, 4, 5]}))
+    harness.process(pa.record_batch({"k": [1, 6]})).process(pa.record_batch({"k": [2, 3, 4, 5]}))
 
     assert [{"k": 1}, {"k": 5}] == harness.rows()
-    assert [{"k": 2}, {"k": 3}, {"k": 4}] == [value for value, _ in aside(harness)]
+    assert [{"k": 6}, {"k": 2}, {"k": 3}, {"k": 4}] == [value for value, _ in aside(harness)]
 
 
 def test_a_row_of_any_types_is_set_aside_as_json() -> None:

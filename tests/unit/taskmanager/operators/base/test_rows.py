@@ -144,12 +144,18 @@ def test_what_is_no_row_is_shown(schema: pa.Schema | None) -> None:
             r"output row 0 has no columns, and no schema= says which there are: to leave a row out is filter",
         ),
         ([{1: 2}], r"output row 0 has 1 as the name of a column: names are texts"),
+        ([{None: 2}], r"output row 0 has None as the name of a column: names are texts"),
+        ([{"a": 1}, None], r"None is no row: map returns a dict"),
+        ([{"a": 1}, "b"], r"'b' is no row; if it is a column's name, the function returned one row alone"),
+        ([{"a": 1}, {"a": 2**70}], r"cannot find one type for column 'a' of the rows .*too large"),
+        ([{"a": "\ud800"}], r"cannot find one type for column 'a' of the rows .*surrogates not allowed"),
+        ([{"a": np.datetime64("NaT")}], r"cannot find one type for column 'a' of the rows .*datetime64"),
     ],
-    ids=["table", "column", "long", "no columns", "names"],
+    ids=["table", "column", "long", "no columns", "names", "no name", "none", "text", "large", "surrogate", "no unit"],
 )
 def test_what_makes_no_columns_is_told_in_a_line(rows: list[Any], said: str) -> None:
-    """A table was shown by the first of its lines, a number as a name by an error of Arrow's that named nothing, and
-    rows without columns were lost without a word."""
+    """A table was shown by the first of its lines, a number as a name by an error of Arrow's that named nothing, rows
+    without columns were lost without a word, and what was no row behind one that was had no attribute 'get'."""
     with pytest.raises(TypeError, match=rf"\A{said}[^\n]*\Z"):
         RowBatcher().batch_of(rows)
 
