@@ -55,6 +55,7 @@ class EventLoopCalls:
         try:
             self._loop.run_forever()
         finally:
+            self._tasks.clear()
             tasks = asyncio.all_tasks(self._loop)  # those, too, that the function has begun beside its answers
             for task in tasks:
                 task.cancel()
@@ -80,8 +81,10 @@ class EventLoopCalls:
         try:
             result = await self._function.async_invoke(row)
             failure: BaseException | None = None
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if number not in self._tasks:  # nobody waits for it
+                raise
+            result, failure = None, error
         except BaseException as error:  # whatever a user's function raises belongs to the task
             result, failure = None, error
         finally:

@@ -99,7 +99,7 @@ class SimulatedCalls:
     def _answer(self, number: int, row: Row) -> tuple[int, Any, BaseException | None]:
         try:
             return number, self._coroutines.run(self._function.async_invoke(row)), None
-        except Exception as error:  # whatever a user's function raises belongs to the task
+        except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises belongs to the task
             return number, None, error
 
     def take_done(self) -> list[tuple[int, Any, BaseException | None]]:
@@ -155,7 +155,7 @@ class SimulatedBackgroundCall:
             return
         try:
             self._result = self._function()
-        except Exception as error:  # whatever a user's function raises belongs to the task
+        except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises belongs to the task
             self._failure = error
         self.is_done = True
         self._wake_up()

@@ -312,6 +312,22 @@ def fail(calls: ByHand, value: int, error: BaseException) -> None:
     calls.done.append((number, None, error))
 
 
+def test_a_request_that_is_cancelled_by_what_it_calls_fails() -> None:
+    """It was taken for one that nobody waits for, and the job stood still until the timeout."""
+
+    class Cancelled(AsyncFunction):
+        async def async_invoke(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+            raise asyncio.CancelledError(f"request {row['n']}")
+
+    woken = threading.Event()
+    calls = EventLoopCalls(Cancelled(), woken.set)
+    calls.submit(7, {"n": 1})
+    assert woken.wait(5.0)
+    [(number, result, failure)] = calls.take_done()
+    assert (7, None, "CancelledError('request 1')") == (number, result, repr(failure))
+    calls.close()
+
+
 def test_a_request_that_fails_is_made_again_after_its_delay() -> None:
     """Twice, each time later; the third answer leaves, and what is behind it has waited."""
     harness, calls = retrying(AsyncRetryStrategy.exponential_backoff(3, 10, 100))
