@@ -135,12 +135,14 @@ class Accumulators:
         self._by_name: dict[str, JobAccumulator] = {}
 
     def add(self, name: str, accumulator: AccumulatorT) -> AccumulatorT:
-        """Raises JobDefinitionError for a name that is taken, or for what is no accumulator."""
+        """Raises JobDefinitionError for a name that is taken or no text, or for what is no accumulator."""
+        if not isinstance(name, str) or not name or any("\ud800" <= each <= "\udfff" for each in name):
+            raise JobDefinitionError(f"{name!r} is no name of an accumulator: give it a text, such as 'rejected'")
         if not isinstance(accumulator, JobAccumulator) or type(accumulator).__name__ not in KINDS:
             raise JobDefinitionError(
                 f"accumulator {name!r} is a {type(accumulator).__name__}: take one of {', '.join(KINDS)}"
             )
-        if not name or name in self._by_name:
+        if name in self._by_name:
             raise JobDefinitionError(
                 f"accumulator {name!r} was added twice: give each a name of its own, or use get_accumulator"
             )

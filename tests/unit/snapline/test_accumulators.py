@@ -79,6 +79,13 @@ def test_names_are_taken_once_and_have_to_be_known() -> None:
         accumulators.add("number", 7)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("name", ["", None, 5, b"rows", ["rows"], "\ud800"])
+def test_what_cannot_travel_is_no_name(name: Any) -> None:
+    """The end of the task could not be sent, or the message spoke of a name that was added twice."""
+    with pytest.raises(sl.JobDefinitionError, match="is no name of an accumulator: give it a text"):
+        Accumulators().add(name, sl.LongCounter())
+
+
 def test_whole_numbers_have_bounds_where_they_are_counted() -> None:
     """What cannot travel is refused in the function, not by the connection."""
     counter = sl.LongCounter()
