@@ -114,6 +114,9 @@ def simulate(
     (True, True)
     """
     _check_arguments(seeds, seed, parallelism)
+    _check_tables(inputs, outputs, settings)
+    if before_each is not None and not callable(before_each):
+        raise SimulationError(f"simulate: before_each is a function without arguments, got {before_each!r}")
     job = prepare_job(build, inputs or {}, parallelism, settings or {}, (outputs or {}).keys())
     simulation = _Simulation(job, outputs or {}, before_each or (lambda: None))
     with garbage_waits() as collect:
@@ -125,8 +128,17 @@ def simulate(
 
 def _check_arguments(seeds: int, seed: int | None, parallelism: int) -> None:
     for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("parallelism", parallelism, 1)):
-        if value is not None and (not isinstance(value, int) or value < least):
+        if (value is not None or name != "seed") and (not isinstance(value, int) or value < least):
             raise SimulationError(f"simulate: {name} must be a whole number, at least {least}, got {value!r}")
+
+
+def _check_tables(inputs: Any, outputs: Any, settings: Any) -> None:
+    for name, value in (("inputs", inputs), ("outputs", outputs), ("settings", settings)):
+        if value is not None and not isinstance(value, Mapping):
+            raise SimulationError(f"simulate: {name} is a dictionary, got {value!r}")
+    for name, read in (outputs or {}).items():
+        if not callable(read):
+            raise SimulationError(f"simulate: outputs[{name!r}] is a function that returns rows, got {read!r}")
 
 
 class _Simulation:
@@ -182,7 +194,7 @@ class _Simulation:
                 stack.enter_context(patch.object(time, "time_ns", lambda: now_ns() + int(later_seconds * 1e9)))
             outcome = UserRun(self._job, plan, watch.arrived, watch.opened).run()
         for name, read in self._outputs.items():
-            outcome.visible[name] = rows_of_target(read())
+            outcome.visible[name] = rows_of_target(read(), f"simulate: outputs[{name!r}]")
         return outcome, watch
 
     def _count(self, outcome: RunOutcome) -> None:

@@ -219,7 +219,7 @@ def _check_names(nodes: Sequence[StreamNode], inputs: Mapping[str, Input]) -> No
     sources = [node.uid for node in nodes if isinstance(node.spec, (SourceSpec, SourceFunctionSpec))]
     for uid in inputs:
         if uid not in sources:
-            near = get_close_matches(uid, sources, 1)
+            near = get_close_matches(str(uid), sources, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             known = ", ".join(repr(one) for one in sources) or "none"
             raise SimulationError(f"inputs[{uid!r}]: the job has no source with this uid, only {known}{meant}")
@@ -286,7 +286,7 @@ def _table(uid: str, part: Any, schema: pa.Schema | None) -> pa.Table:
         else:
             return pa.Table.from_pylist([dict(row) for row in part], schema=schema)
         return table if schema is None or not table.num_columns else table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, KeyError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, KeyError) as error:
         columns = f" (its columns: {', '.join(schema.names)})" if schema is not None else ""
         raise SimulationError(
             f"inputs[{uid!r}] does not fit the source{columns}: {str(error).splitlines()[0]}"

@@ -61,7 +61,7 @@ from snapline.testing.simulated.network import Livelock
 from snapline.testing.simulated.rescaling import draw_rescaled
 from snapline.testing.simulated.run_state import RunState, run_with
 from snapline.testing.simulated.step_faults import LEADER, RESCALED, StepFault, StepFaults
-from snapline.testing.simulated.user_job import UserJob, is_own_sink
+from snapline.testing.simulated.user_job import SimulationError, UserJob, is_own_sink
 from snapline.testing.simulated.watched_sinks import forget_transactions, watch_sink
 from snapline.testing.simulated.world import SimulatedTime, World
 
@@ -475,6 +475,10 @@ def _counted(values: Iterable[Any]) -> Rows:
     return counted
 
 
-def rows_of_target(rows: Any) -> Rows:
-    """What a function of the user's says lies in the target of a sink."""
-    return _counted([rows] if isinstance(rows, (pa.RecordBatch, pa.Table)) else rows)
+def rows_of_target(rows: Any, read: str = "the function that reads the target") -> Rows:
+    """What a function of the user's says lies in the target of a sink. Raises SimulationError for what is no rows."""
+    if isinstance(rows, (pa.RecordBatch, pa.Table)):
+        return _counted([rows])
+    if not isinstance(rows, Iterable):
+        raise SimulationError(f"{read} must return rows, and returned {rows!r}")
+    return _counted(rows)

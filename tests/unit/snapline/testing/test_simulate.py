@@ -188,7 +188,26 @@ def test_what_cannot_be_simulated_is_said_in_one_line(name):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seed": -1}, {"parallelism": "2"}])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"inputs": 5}, "simulate: inputs is a dictionary, got 5"),
+        ({"inputs": {5: [{"n": 1}]}}, r"inputs\[5\]: the job has no source with this uid"),
+        ({"inputs": {"rows": [{"n": 2**70}]}}, r"inputs\['rows'\] does not fit the source"),
+        ({"outputs": 5}, "simulate: outputs is a dictionary, got 5"),
+        ({"outputs": {"x": 5}}, r"simulate: outputs\['x'\] is a function that returns rows, got 5"),
+        ({"outputs": {"x": lambda: None}}, r"simulate: outputs\['x'\] must return rows, and returned None"),
+        ({"before_each": 5}, "simulate: before_each is a function without arguments, got 5"),
+        ({"settings": 5}, "simulate: settings is a dictionary, got 5"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused(wrong, said):
+    """Each was answered by a traceback from the middle of the simulator."""
+    with pytest.raises(SimulationError, match=said):
+        simulate(count, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seeds": None}, {"seed": -1}, {"parallelism": "2"}])
 def test_a_wrong_number_is_refused(wrong):
     """Numbers are whole, and not too small."""
     with pytest.raises(SimulationError, match=f"simulate: {next(iter(wrong))} must be a whole number, at least"):
