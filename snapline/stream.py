@@ -65,7 +65,9 @@ if TYPE_CHECKING:
 
 CALLING_SPECS = (MapBatchesSpec, FilterSpec, MapRowsSpec, FlatMapRowsSpec, FilterRowsSpec)
 """Operators whose function is called as it is."""
-PROCESS_METHODS: dict[type, str] = {KeyedProcessSpec: "process_element", KeyedBatchProcessSpec: "process_batch"}
+PROCESS_METHODS: dict[type, str] = {
+    KeyedProcessSpec: "process_element", KeyedBatchProcessSpec: "process_batch", AsyncSpec: "async_invoke",
+}  # fmt: skip
 """What the functions of others have to have."""
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapline.dataflow.errors import JobDefinitionError
+
 _PLAIN = frozenset(
     {
         *(kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
@@ -64,6 +66,10 @@ def workable_schema(schema: pa.Schema) -> pa.Schema:
     >>> workable_schema(pa.schema([("shop", pa.string_view())]))
     shop: large_string
     """
+    if not isinstance(schema, pa.Schema):
+        raise JobDefinitionError(
+            f"{schema!r} is no schema: say which columns there are by pyarrow.schema([(name, type), ...])"
+        )
     if any(schema.equals(known) for known in tuple(_KNOWN)):
         return schema
     kinds = schema.types

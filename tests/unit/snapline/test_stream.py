@@ -50,6 +50,12 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         (lambda s: s.filter([True]), "operator 'filter': [True] is no function"),
         (lambda s: s.key_by("k").process(Nothing), "operator 'process': Nothing is a class: hand over Nothing(...)"),
         (lambda s: s.key_by("k").process(object()), "operator 'process': object has no method 'process_element'"),
+        (
+            lambda s: s.async_wait(print),
+            "operator 'async_wait': builtin_function_or_method has no method 'async_invoke'",
+        ),
+        (lambda s: s.map(dict, schema={"k": "x"}), "{'k': 'x'} is no schema: say which columns there are by pyarrow"),
+        (lambda s: s.map_batches(list).get_side_output("x", [("k", 1)]), "[('k', 1)] is no schema: say which columns"),
         (lambda s: s.map(dict).set_max_parallelism(0), "max parallelism must be a whole number, 1 to 32768, got 0"),
         (lambda s: s.sink_to("out"), "sink_to('out'): that is no Sink, such as ParquetSink('directory')"),
         (lambda s: s.environment.from_source("in"), "from_source('in'): that is no Source"),
