@@ -36,6 +36,7 @@ from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, Sink
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.connectors.own_output import require_own
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
@@ -95,8 +96,8 @@ class FileSink(Sink):
         )
         self.partition_by: tuple[str, ...] = names_of(partition_by)
         self.rolling = rolling or RollingPolicy()
-        if compact_below is not None and compact_below < 1:
-            raise ConnectorError("FileSink: compact_below must be positive")
+        if compact_below is not None:
+            require_positive("FileSink", compact_below=compact_below)
         self.compact_below = compact_below
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         self.schema = schema

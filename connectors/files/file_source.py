@@ -26,6 +26,7 @@ from snapline.connectors.formats.file_format import (
     readable_format_of,
 )
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.bad_rows import OnError, why_wrong
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
@@ -74,11 +75,9 @@ class FileSource(Source):
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
             raise ConnectorError("FileSource: no path given")
-        for name, number in (
-            ("batch_rows", batch_rows), ("remember", remember), ("discovery_interval_ms", discovery_interval_ms),
-        ):  # fmt: skip
-            if number < 1:
-                raise ConnectorError(f"FileSource: {name} must be at least 1, got {number}")
+        require_positive(
+            "FileSource", batch_rows=batch_rows, remember=remember, discovery_interval_ms=discovery_interval_ms
+        )
         if order not in ORDERS:
             raise ConnectorError(f"FileSource: order is one of {', '.join(ORDERS)}, not {order!r}")
         if why := why_wrong(on_error):

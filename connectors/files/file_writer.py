@@ -23,6 +23,7 @@ from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
 from snapline.connectors.formats.casts import cast_unchanged
 from snapline.connectors.formats.file_format import FileEncoder, FileFormat
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import Counter, MetricGroup
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
@@ -73,8 +74,9 @@ class RollingPolicy:
     """Looked at when rows come."""
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1 or (self.max_age_ms is not None and self.max_age_ms < 1):
-            raise ConnectorError("RollingPolicy: max_bytes and max_age_ms must be positive")
+        require_positive("RollingPolicy", max_bytes=self.max_bytes)
+        if self.max_age_ms is not None:
+            require_positive("RollingPolicy", max_age_ms=self.max_age_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from snapline.connectors.formats.file_reading import (
 )
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.errors import ConnectorError
 
 ROW_GROUP_ROWS = 131_072
@@ -133,8 +134,7 @@ class ParquetFormat(FileFormat):
     compressions = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
     def __init__(self, *, compression: str = "zstd", row_group_rows: int = ROW_GROUP_ROWS) -> None:
-        if row_group_rows < 1:
-            raise ConnectorError("ParquetFormat: row_group_rows must be positive")
+        require_positive("ParquetFormat", row_group_rows=row_group_rows)
         self.compression = _checked("ParquetFormat", compression, self.compressions)
         self.batch_rows = row_group_rows
 

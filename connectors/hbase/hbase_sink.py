@@ -16,6 +16,7 @@ import pyarrow as pa
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
@@ -50,8 +51,7 @@ class HBaseSink(Sink):
         cell of `family`, under its name; bytes as they are, else as text in UTF-8; null is no cell. `delete`: a column
         of truth values, true for rows that are to be deleted, or of row kinds: `-D` deletes, and `-U` is passed over.
         `batch_rows`: so many rows are sent at once."""
-        if batch_rows < 1 or timeout_ms < 1:
-            raise ConnectorError("HBaseSink: batch_rows and timeout_ms must be positive")
+        require_positive("HBaseSink", batch_rows=batch_rows, timeout_ms=timeout_ms)
         self.table = table
         self.host = host
         self.port = port

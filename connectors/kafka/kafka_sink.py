@@ -21,6 +21,7 @@ from snapline.connectors.kafka.connection import Metadata, Settings, checked, ho
 from snapline.connectors.kafka.kafka_writer import KafkaWriter, MessageColumns, OneTransaction
 from snapline.connectors.kafka.transactions import TransactionLost, TransactionName, Transactions, converted
 from snapline.connectors.own_output import require_own
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
@@ -82,8 +83,7 @@ class KafkaSink(Sink):
             raise ConnectorError(f"KafkaSink: guarantee is exactly_once or at_least_once, not {guarantee!r}")
         if on_lost_transaction not in ("fail", "report"):
             raise ConnectorError(f"KafkaSink: on_lost_transaction is fail or report, not {on_lost_transaction!r}")
-        if transaction_timeout_ms < 1:
-            raise ConnectorError("KafkaSink: transaction_timeout_ms must be positive")
+        require_positive("KafkaSink", transaction_timeout_ms=transaction_timeout_ms)
         self.topic = topic
         self.bootstrap_servers = bootstrap_servers
         self.format: RowFormat = format or RawFormat()

@@ -22,6 +22,7 @@ from snapline.connectors.kafka.connection import Settings, checked
 from snapline.connectors.kafka.kafka_reader import KafkaReader
 from snapline.connectors.kafka.message_columns import BAD_COLUMNS, METADATA_COLUMNS, ON_ERROR_OF_KAFKA
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator, partition_splits
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
 
@@ -101,10 +102,9 @@ class KafkaSource(Source):
             )
         if on_error not in ON_ERROR_OF_KAFKA:
             raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(ON_ERROR_OF_KAFKA)}, not {on_error!r}")
-        if batch_rows < 1:
-            raise ConnectorError(f"KafkaSource: batch_rows must be at least 1, got {batch_rows}")
-        if partition_discovery_ms is not None and partition_discovery_ms < 1:
-            raise ConnectorError(f"KafkaSource: partition_discovery_ms must be positive, got {partition_discovery_ms}")
+        require_positive("KafkaSource", batch_rows=batch_rows)
+        if partition_discovery_ms is not None:
+            require_positive("KafkaSource", partition_discovery_ms=partition_discovery_ms)
         if partition_discovery_ms is not None and stop is not None:
             raise ConnectorError(
                 "KafkaSource: partition_discovery_ms is for sources that read for ever; leave out stop="

@@ -10,6 +10,7 @@ from snapline.connectors.files.file_sink import FileSink
 from snapline.connectors.files.file_writer import ROLL_BYTES, RollingPolicy
 from snapline.connectors.files.filesystems import PathLike
 from snapline.connectors.formats.file_format import ROW_GROUP_ROWS, ParquetFormat
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -32,8 +33,7 @@ class ParquetSink(FileSink):
     ) -> None:
         """`roll_bytes`: begin another file beyond this size. `schema`: default is that of the first batch.
         `ignore_missing`: a restore may find a committed file gone, because a consumer takes files away."""
-        if row_group_rows < 1 or roll_bytes < 1:
-            raise ConnectorError("ParquetSink: row_group_rows and roll_bytes must be positive")
+        require_positive("ParquetSink", row_group_rows=row_group_rows, roll_bytes=roll_bytes)
         if compression not in ParquetFormat.compressions:
             raise ConnectorError(
                 f"ParquetSink: unknown compression {compression!r}; use zstd, snappy, gzip, lz4 or none"

@@ -24,6 +24,7 @@ from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
 from snapline.connectors.parquet.footer_check import require_sound
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     InputStatus,
     Polled,
@@ -66,8 +67,7 @@ class ParquetSource(Source):
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
             raise ConnectorError("ParquetSource: no path given")
-        if batch_rows < 1:
-            raise ConnectorError(f"ParquetSource: batch_rows must be at least 1, got {batch_rows}")
+        require_positive("ParquetSource", batch_rows=batch_rows)
         if rows_per_second is not None and rows_per_second <= 0:
             raise ConnectorError(f"ParquetSource: rows_per_second must be positive, got {rows_per_second}")
         if columns is not None and len(set(columns)) != len(columns):

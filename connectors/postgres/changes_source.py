@@ -18,6 +18,7 @@ from snapline.connectors.postgres.changed_table import ChangedTable, ensure_publ
 from snapline.connectors.postgres.changes_reader import ChangesReader
 from snapline.connectors.postgres.postgres_table import connect, library, refused
 from snapline.connectors.postgres.replication import ReplicationStream, unreadable
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 
@@ -93,11 +94,9 @@ class PostgresChangesSource(Source):
             raise ConnectorError(f"{self.described}: on_truncate is fail or ignore, not {on_truncate!r}")
         if unchanged_values not in ("fail", "null"):
             raise ConnectorError(f"{self.described}: unchanged_values is fail or null, not {unchanged_values!r}")
-        for name, number in (
-            ("batch_rows", batch_rows), ("snapshot_transaction_rows", snapshot_transaction_rows), ("give_up_after_ms", give_up_after_ms),
-        ):  # fmt: skip
-            if number < 1:
-                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        require_positive(
+            self.described, batch_rows=batch_rows, snapshot_transaction_rows=snapshot_transaction_rows, give_up_after_ms=give_up_after_ms,
+        )  # fmt: skip
         self.wanted: RowsWanted = RowsWanted(
             self.described, row_kind, named, before_images, on_truncate, unchanged_values
         )

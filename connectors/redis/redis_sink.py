@@ -19,6 +19,7 @@ from snapline.connectors.files.staging import file_name
 from snapline.connectors.own_output import require_own
 from snapline.connectors.redis.redis_connection import connect, failures, library, refused, texts
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import ConnectorError
 
@@ -70,9 +71,9 @@ class RedisSink(Sink):
         self.timeout_ms = timeout_ms
         if guarantee not in ("idempotent", "exactly_once"):
             raise ConnectorError(f"{self.described}: guarantee is idempotent or exactly_once, not {guarantee!r}")
-        for name, number in (("batch_rows", batch_rows), ("timeout_ms", timeout_ms), ("expire_ms", expire_ms)):
-            if number is not None and number < 1:
-                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        require_positive(self.described, batch_rows=batch_rows, timeout_ms=timeout_ms)
+        if expire_ms is not None:
+            require_positive(self.described, expire_ms=expire_ms)
 
     @property
     def described(self) -> str:

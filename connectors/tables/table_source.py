@@ -16,6 +16,7 @@ import pyarrow as pa
 from snapline.connectors.files.filesystems import Location
 from snapline.connectors.tables.data_file_reader import DataFileReader
 from snapline.connectors.tables.table_discovery import TableEnumerator, TableVersions
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
 from snapline.dataflow.errors import ConnectorError
 
@@ -31,9 +32,7 @@ class TableSource(Source):
         discovery_interval_ms: int, batch_rows: int,
     ) -> None:  # fmt: skip
         """Raises ConnectorError for what makes no sense; `described` must be known by then."""
-        for name, number in (("batch_rows", batch_rows), ("discovery_interval_ms", discovery_interval_ms)):
-            if number < 1:
-                raise ConnectorError(f"{self.described}: {name} must be at least 1, got {number}")
+        require_positive(self.described, batch_rows=batch_rows, discovery_interval_ms=discovery_interval_ms)
         self.follow = follow
         self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
         self.skip_change_commits = skip_change_commits

@@ -421,9 +421,9 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
         (lambda path: FileSink(path, compression="rar"), "ParquetFormat: unknown compression 'rar'; there are zstd"),
         (lambda path: FileSink(path, OrcFormat(), compression="zstd"), "say compression='zstd' to OrcFormat"),
         (lambda path: FileSink(path, JsonFormat(NUMBERS), partition_by=["n"]), "column 'n' is in partition_by"),
-        (lambda path: FileSink(path, compact_below=0), "compact_below must be positive"),
+        (lambda path: FileSink(path, compact_below=0), "FileSink: compact_below must be at least 1, got 0"),
         (lambda path: FileSink(path, shuffle=True), "shuffle=True needs partition_by"),
-        (lambda path: RollingPolicy(max_bytes=0), "max_bytes and max_age_ms must be positive"),
+        (lambda path: RollingPolicy(max_bytes=0), "RollingPolicy: max_bytes must be at least 1, got 0"),
         (lambda path: written(FileSink(path, partition_by=["x"]), rows(1)), "partition_by names 'x', and the rows"),
         (lambda path: written(FileSink(path, partition_by=["n", "word"]), rows(1)), "none is left for the files"),
         (

@@ -104,7 +104,7 @@ def test_a_server_that_goes_away_fails_the_task_in_a_line():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda port: sink_at(port, batch_rows=0), "batch_rows and timeout_ms must be positive"),
+        (lambda port: sink_at(port, batch_rows=0), "HBaseSink: batch_rows must be at least 1, got 0"),
         (lambda port: sink_at(9).validate(), "no Thrift server of HBase answers at 127.0.0.1:9"),
         (lambda port: sink_at(port, family="x").validate(), "there is no column family 'x' but d; add it, or name one"),
         (lambda port: HBaseSink("no", host="127.0.0.1", port=port, row_key="k", family="d").validate(), "there is no such table"),

@@ -499,7 +499,7 @@ def test_brokers_that_are_gone_when_it_is_to_be_committed(kafka, monkeypatch):
         ({"topic": ""}, "no topic given"),
         ({"guarantee": "perhaps"}, "guarantee is exactly_once or at_least_once, not 'perhaps'"),
         ({"on_lost_transaction": "cry"}, "on_lost_transaction is fail or report"),
-        ({"transaction_timeout_ms": 0}, "must be positive"),
+        ({"transaction_timeout_ms": 0}, "transaction_timeout_ms must be at least 1, got 0"),
         ({"settings": {"transactional.id": "x"}}, "transactional.id is not to be set; say transactional_id_prefix="),
         (
             {"settings": {"sasl.oauthbearer.config": "x"}},

@@ -453,7 +453,7 @@ def test_brokers_that_go_and_come_back(kafka):
         ({"stop": "never"}, "stop is None, latest or a datetime"),
         ({"metadata": ["colour"]}, "unknown metadata 'colour'; there are key, topic"),
         ({"metadata": {"key": "value"}}, "two columns have one name"),
-        ({"partition_discovery_ms": 0}, "partition_discovery_ms must be positive, got 0"),
+        ({"partition_discovery_ms": 0}, "partition_discovery_ms must be at least 1, got 0"),
         ({"partition_discovery_ms": 1, "stop": "latest"}, "is for sources that read for ever; leave out stop="),
         ({"on_error": "shrug"}, "on_error is one of fail, drop, side_output, keep, not 'shrug'"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),

@@ -256,5 +256,5 @@ def test_targets_that_cannot_work_are_named(tmp_path: Path) -> None:
         ParquetSink("/proc/snapline-output").validate()
     with pytest.raises(ConnectorError, match="unknown compression 'zip'"):
         ParquetSink(tmp_path, compression="zip")
-    with pytest.raises(ConnectorError, match="must be positive"):
+    with pytest.raises(ConnectorError, match="row_group_rows must be at least 1, got 0"):
         ParquetSink(tmp_path, row_group_rows=0)
