@@ -33,7 +33,7 @@ from snapline.connectors.delta.delta_table import (
     require_plain,
     unusable,
 )
-from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
+from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed, rolling_policy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, open_output
 from snapline.connectors.files.partitions import names_of, split_by_values
@@ -100,7 +100,7 @@ class DeltaSink(Sink):
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
             raise ConnectorError("DeltaSink: shuffle=True needs partition_by")
-        self.rolling = rolling or RollingPolicy()
+        self.rolling = rolling_policy(rolling, "DeltaSink")
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
         self.stream_schema: pa.Schema | None = None

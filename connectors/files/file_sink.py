@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.connectors.files import output_files
-from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy
+from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy, rolling_policy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import names_of
@@ -95,7 +95,7 @@ class FileSink(Sink):
             NAMED_LINES[self._lines](pa.schema([])) if self._lines else format, compression
         )
         self.partition_by: tuple[str, ...] = names_of(partition_by)
-        self.rolling = rolling or RollingPolicy()
+        self.rolling = rolling_policy(rolling, "FileSink")
         if compact_below is not None:
             require_positive("FileSink", compact_below=compact_below)
         self.compact_below = compact_below

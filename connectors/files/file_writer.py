@@ -79,6 +79,13 @@ class RollingPolicy:
             require_positive("RollingPolicy", max_age_ms=self.max_age_ms)
 
 
+def rolling_policy(given: RollingPolicy | None, sink: str) -> RollingPolicy:
+    """The policy that was given to the sink, or the default. ConnectorError for what is none."""
+    if given is not None and not isinstance(given, RollingPolicy):
+        raise ConnectorError(f"{sink}: rolling is a RollingPolicy, not {given!r}; write RollingPolicy(max_bytes=...)")
+    return given or RollingPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class SealedFile:
     """A file that is durable and not handed out yet."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapline.connectors.connector_metrics import COMMIT_RETRIES
-from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed
+from snapline.connectors.files.file_writer import RollingPolicy, SealedFile, conformed, rolling_policy
 from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.partitions import names_of, split_by_keys
 from snapline.connectors.files.staging import SinkPlace
@@ -106,7 +106,7 @@ class IcebergSink(Sink):
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
             raise ConnectorError("IcebergSink: shuffle=True needs partition_by")
-        self.rolling = rolling or RollingPolicy()
+        self.rolling = rolling_policy(rolling, "IcebergSink")
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
         self.stream_schema: pa.Schema | None = None

@@ -366,6 +366,7 @@ def not_null(path: Path) -> DeltaSink:
     ("make", "says"),
     [
         (lambda path: DeltaSink(path, new_columns=as_any("merge")), "new_columns is 'fail' or 'add', not 'merge'"),
+        (lambda path: DeltaSink(path, rolling=as_any(5)), "rolling is a RollingPolicy, not 5; write RollingPolicy(max_bytes=...)"),
         (lambda path: DeltaSink(path, shuffle=True), "shuffle=True needs partition_by"),
         (lambda path: DeltaSink(path, compression="rar"), "unknown compression 'rar'"),
         (lambda path: constrained(path).validate(), "the table has the constraint 'positive', which DeltaSink cannot check"),

@@ -411,6 +411,10 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
     assert len(lost) == 4 and len(files(tmp_path)) == 2 and not (tmp_path / "_staging").exists()
 
 
+def as_any(value: object) -> Any:
+    return value
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -422,6 +426,7 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
         (lambda path: FileSink(path, OrcFormat(), compression="zstd"), "say compression='zstd' to OrcFormat"),
         (lambda path: FileSink(path, JsonFormat(NUMBERS), partition_by=["n"]), "column 'n' is in partition_by"),
         (lambda path: FileSink(path, compact_below=0), "FileSink: compact_below must be at least 1, got 0"),
+        (lambda path: FileSink(path, rolling=as_any(5)), "rolling is a RollingPolicy, not 5; write RollingPolicy(max_"),
         (lambda path: FileSink(path, shuffle=True), "shuffle=True needs partition_by"),
         (lambda path: RollingPolicy(max_bytes=0), "RollingPolicy: max_bytes must be at least 1, got 0"),
         (lambda path: written(FileSink(path, partition_by=["x"]), rows(1)), "partition_by names 'x', and the rows"),

@@ -361,6 +361,7 @@ def partitioned_otherwise(directory: Path) -> IcebergSink:
     ("make", "says"),
     [
         (lambda path: sink_at(path, new_columns=as_any("merge")), "new_columns is 'fail' or 'add', not 'merge'"),
+        (lambda path: sink_at(path, rolling=5), "rolling is a RollingPolicy, not 5; write RollingPolicy(max_bytes=...)"),
         (lambda path: sink_at(path, shuffle=True), "shuffle=True needs partition_by"),
         (lambda path: IcebergSink("sales", catalog={}), "table needs its namespace, as in 'shop.sales', not 'sales'"),
         (lambda path: IcebergSink("no.sales", catalog=properties(path)).validate(), "there is no namespace 'no' in the catalogue"),
