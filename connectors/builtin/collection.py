@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
@@ -39,10 +40,15 @@ class CollectionSource(Source):
     """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], *, splits: int = 1, schema: pa.Schema | None = None) -> None:
-        """Batch i belongs to split i modulo `splits`."""
-        if splits < 1:
-            raise ConnectorError(f"CollectionSource: splits must be at least 1, got {splits}")
-        self._batches = tuple(batches)
+        """Batch i belongs to split i modulo `splits`. Raises ConnectorError for what is no list of batches with equal
+        columns."""
+        require_positive("CollectionSource", splits=splits)
+        self._batches = tuple(batches) if isinstance(batches, Iterable) else (batches,)
+        wrong = [type(batch).__name__ for batch in self._batches if not isinstance(batch, pa.RecordBatch)]
+        if wrong:
+            raise ConnectorError(
+                f"CollectionSource takes a list of RecordBatches, not of {wrong[0]}; CollectionSource.of_rows takes dictionaries and tables"
+            )
         self._splits = splits
         self._schema = schema if schema is not None else (self._batches[0].schema if self._batches else None)
         for number, batch in enumerate(self._batches):
@@ -66,6 +72,7 @@ class CollectionSource(Source):
         >>> sl_connectors.CollectionSource.of_rows(pa.table({"n": [1, 2]})).schema().names
         ['n']
         """
+        require_positive("CollectionSource", splits=splits, batch_rows=batch_rows)
         try:
             if hasattr(rows, "__arrow_c_stream__"):
                 rows = table = pa.table(rows, schema=schema)

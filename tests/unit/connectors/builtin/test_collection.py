@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -145,3 +146,31 @@ def test_times_with_a_zone_and_without_one_do_not_mix() -> None:
     columns = pa.schema([("at", pa.timestamp("us", "UTC"))])
     assert CollectionSource.of_rows(rows, schema=columns).schema() == columns
     assert CollectionSource.of_rows(rows[:2]).schema() == columns
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "says"),
+    [
+        (
+            CollectionSource,
+            [{"n": 1}],
+            "takes a list of RecordBatches, not of dict; CollectionSource.of_rows tak",
+        ),
+        (
+            CollectionSource,
+            [pa.table({"n": [1]})],
+            "not of Table; CollectionSource.of_rows takes dictionaries",
+        ),
+        (CollectionSource, pa.table({"n": [1]}), "CollectionSource.of_rows takes dictionaries and tables"),
+        (CollectionSource, 5, "not of int; CollectionSource.of_rows takes"),
+        (lambda x: CollectionSource([], splits=x), "2", "splits must be a whole number, got '2'"),
+        (lambda x: CollectionSource.of_rows([{"n": 1}], splits=x), 0, "splits must be at least 1, got 0"),
+        (lambda x: CollectionSource.of_rows([{"n": 1}], batch_rows=x), 0, "batch_rows must be at least 1, got 0"),
+    ],
+)
+def test_what_is_no_batch_is_refused(make: Callable[[Any], object], given: object, says: str) -> None:
+    """Rows in the place of batches ended in an AttributeError, and no splits in a division by zero."""
+    with pytest.raises(ConnectorError) as refused:
+        make(given)
+
+    assert says in str(refused.value) and "\n" not in str(refused.value)
