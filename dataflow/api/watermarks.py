@@ -25,6 +25,13 @@ class WatermarkAlignmentParams:
     max_drift_ms: int
     update_interval_ms: int
 
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for an empty name, a negative drift, or an interval that is not positive."""
+        if not self.group or not isinstance(self.group, str):
+            raise InvalidArgument(f"watermark alignment needs the name of a group, got {self.group!r}")
+        check_milliseconds("watermark alignment: max_drift_ms", self.max_drift_ms, least=0)
+        check_milliseconds("watermark alignment: update_interval_ms", self.update_interval_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
@@ -53,11 +60,18 @@ class WatermarkStrategy:
     """Makes a generator of the user's, where the watermark is not the greatest event time less a bound."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for a column that is no name, and for numbers that are no milliseconds."""
+        """Raises InvalidArgument for a column that is no name, numbers that are no milliseconds, an alignment that is
+        none, and what makes no generator."""
         if not isinstance(self.column, str):
             raise InvalidArgument(f"a watermark strategy takes the name of a column, got {self.column!r}")
         check_milliseconds("max_out_of_orderness_ms", self.max_out_of_orderness_ms, least=0)
         check_milliseconds("idle_timeout_ms", self.idle_timeout_ms, least=0)
+        if self.alignment is not None and not isinstance(self.alignment, WatermarkAlignmentParams):
+            raise InvalidArgument(
+                f"alignment is a WatermarkAlignmentParams, not {self.alignment!r}; say with_watermark_alignment(group, max_drift_ms)"
+            )
+        if self.generator is not None:
+            _check_generator(self.generator)
 
     @classmethod
     def for_monotonous_timestamps(cls, column: str) -> WatermarkStrategy:
@@ -73,10 +87,7 @@ class WatermarkStrategy:
     def for_generator(cls, column: str, generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Watermarks of your own: `generator()` is called in the task, once for each split, and makes a
         WatermarkGenerator (Flink: WatermarkStrategy.forGenerator). Raises InvalidArgument for what makes none."""
-        if isinstance(generator, WatermarkGenerator) or not callable(generator):
-            raise InvalidArgument(
-                f"for_generator takes a WatermarkGenerator class, or a function that makes one, not {generator!r}: each split needs its own"
-            )
+        _check_generator(generator)
         return cls(column, generator=generator)
 
     def with_idleness(self, idle_timeout_ms: int) -> WatermarkStrategy:
@@ -90,11 +101,15 @@ class WatermarkStrategy:
         """All sources of the group, and their subtasks, wait for the slowest when they are this far ahead of it, so
         that what joins them need not keep what the fast one has read. For sources only. Raises InvalidArgument for an
         empty name, a negative drift, or an interval that is not positive."""
-        if not group or not isinstance(group, str):
-            raise InvalidArgument(f"watermark alignment needs the name of a group, got {group!r}")
-        check_milliseconds("watermark alignment: max_drift_ms", max_drift_ms, least=0)
-        check_milliseconds("watermark alignment: update_interval_ms", update_interval_ms)
         return replace(self, alignment=WatermarkAlignmentParams(group, max_drift_ms, update_interval_ms))
+
+
+def _check_generator(given: object) -> None:
+    """InvalidArgument unless it can make a generator for each split."""
+    if isinstance(given, WatermarkGenerator) or not callable(given):
+        raise InvalidArgument(
+            f"for_generator takes a WatermarkGenerator class, or a function that makes one, not {given!r}: each split needs its own"
+        )
 
 
 def check_strategy(given: object, where: str) -> None:

@@ -111,3 +111,33 @@ def test_rows_are_chosen_by_the_name_of_a_column():
     """A list of columns is none."""
     with pytest.raises(sl.InvalidArgument, match=r"by the name of a column, got 5"):
         keyed().window(MINUTES).max_by(5)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "says"),
+    [
+        (
+            lambda x: sl.WatermarkStrategy("at", alignment=x),
+            "g",
+            "alignment is a WatermarkAlignmentParams, not 'g'; say",
+        ),
+        (
+            lambda x: sl.WatermarkStrategy("at", generator=x),
+            5,
+            "for_generator takes a WatermarkGenerator class, or a fun",
+        ),
+        (lambda x: sl.WatermarkStrategy.for_generator("at", x), None, "for_generator takes a WatermarkGenerator class"),
+        (lambda x: sl.WatermarkAlignmentParams(x, 5, 5), "", "watermark alignment needs the name of a group, got ''"),
+        (
+            lambda x: sl.WatermarkAlignmentParams("g", x, 5),
+            "5 s",
+            "watermark alignment: max_drift_ms is whole millisec",
+        ),
+    ],
+)
+def test_a_strategy_is_checked_however_it_is_made(make: Callable[[Any], object], given: object, says: str) -> None:
+    """Its fields went unchecked to the task, where they were an AttributeError of the engine."""
+    with pytest.raises(sl.InvalidArgument) as refused:
+        make(given)
+
+    assert str(refused.value).startswith(says)
