@@ -14,6 +14,9 @@ from typing import Any
 from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.errors import InvalidArgument
 
+MOST_ROWS = (1 << 63) - 1
+"""Rows since a trigger fired are counted in 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountTrigger:
@@ -30,9 +33,11 @@ class CountTrigger:
     purge: bool = False
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for a count below 1."""
+        """Raises InvalidArgument for a count below 1, or one that no column of counts has room for."""
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise InvalidArgument(f"a count trigger fires after at least 1 row, got {self.count!r}")
+        if self.count > MOST_ROWS:
+            raise InvalidArgument(f"a count trigger fires after at most {MOST_ROWS} rows, got {self.count}")
 
 
 @dataclass(frozen=True, slots=True)

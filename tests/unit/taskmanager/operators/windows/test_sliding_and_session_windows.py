@@ -381,6 +381,7 @@ def test_a_snapshot_of_other_sessions_is_refused() -> None:
         (lambda: EventTimeSessionWindows(0), "a session's gap must be positive, got 0 ms"),
         (lambda: TumblingEventTimeWindows(1.5), "a window's size is whole milliseconds, got 1.5"),  # type: ignore[arg-type]
         (lambda: CountTrigger(0), "a count trigger fires after at least 1 row, got 0"),
+        (lambda: CountTrigger(2**63), f"a count trigger fires after at most {2**63 - 1} rows, got {2**63}"),
     ],
 )
 def test_windows_without_extent_are_refused(make: Any, message: str) -> None:
