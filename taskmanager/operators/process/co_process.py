@@ -102,7 +102,12 @@ class BroadcastStates:
         )
 
     def get(self, descriptor: MapStateDescriptor) -> dict[Any, Any]:
-        """The dictionary. StateError for a descriptor that the stream was not broadcast with."""
+        """The dictionary. StateError for a descriptor that the stream was not broadcast with, and for what is none."""
+        if not isinstance(descriptor, MapStateDescriptor):
+            raise StateError(
+                f"broadcast state is asked for by its MapStateDescriptor, not by {descriptor!r}: give one of those that the "
+                f"stream was broadcast with ({', '.join(self._maps)})"
+            )
         found = self._maps.get(descriptor.name)
         if found is None:
             raise StateError(

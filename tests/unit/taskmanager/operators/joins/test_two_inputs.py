@@ -396,6 +396,18 @@ def test_rows_cannot_change_rules() -> None:
         harness.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "a": 1}], schema=LEFT))
 
 
+def test_rules_are_asked_for_by_their_descriptor() -> None:
+    """A name in its place ended in an AttributeError of the engine."""
+
+    class Named(Filter):
+        def process_element(self, row: Row, context: Any) -> None:
+            context.get_broadcast_state("limits")
+
+    harness = Harness(create(CoProcessSpec((("k",), ()), ("t", ""), Named(), None, (LIMITS,)))).start()
+    with pytest.raises(Exception, match=r"asked for by its MapStateDescriptor, not by 'limits': give one .*\(limits\)"):
+        harness.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "a": 1}], schema=LEFT))
+
+
 # --- batch functions --------------------------------------------------------------------------------------------------
 
 
