@@ -146,6 +146,8 @@ class OperatorHarness:
             )
         if not (isinstance(build, StreamNode) or callable(build)):
             raise HarnessError(f"build is a function of a stream, not {build!r}")
+        if restore_from is not None and not isinstance(restore_from, HarnessSnapshot):
+            raise HarnessError(f"restore_from is what snapshot() of a harness returned, not {restore_from!r}")
         self._node = build if isinstance(build, StreamNode) else _only_operator(build, schemas, event_time)
         self._schemas = schemas
         self._max_parallelism = max_parallelism

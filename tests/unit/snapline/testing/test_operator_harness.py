@@ -286,6 +286,7 @@ def test_operator_state_is_redistributed_as_in_a_job():
         (lambda s: s.map(dict), (SCHEMA,), {"max_parallelism": 10**6}, "whole number, 1 to 32768, not 1000000"),
         (lambda s: s.map(dict), ({"k": "string"},), {}, "give the schema of each input as a pa.schema"),
         (None, (SCHEMA,), {}, "build is a function of a stream, not None"),
+        (lambda s: s.map(dict), (SCHEMA,), {"restore_from": "x"}, "what snapshot.. of a harness returned, not 'x'"),
     ],
 )
 def test_what_a_harness_cannot_hold(build, schemas, others, said):
