@@ -6,6 +6,7 @@ Decides what is shown and in which format; what is read is `snapline.state`'s bu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -104,7 +105,7 @@ def _deliver(
     rows_read = list(islice(_rows(batches), shown_at_most + 1))
     shown = rows_read[:shown_at_most]
     if output == "json":
-        echo(json.dumps(shown, indent=2, default=_jsonable))
+        echo(json.dumps(_without_nan(shown), indent=2, default=_jsonable))
     else:
         print_table(schema.names, ([_spelled(row[name]) for name in schema.names] for row in shown))
     if limit is None and len(rows_read) > shown_at_most:
@@ -219,6 +220,15 @@ def _spelled(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    """The rows as JSON can have them: what is no number there is null, as JsonFormat writes it."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _jsonable(value: Any) -> Any:

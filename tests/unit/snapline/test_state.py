@@ -237,6 +237,14 @@ def test_the_commands_show_and_write(writer: Writer, tmp_path: Path) -> None:
     assert "wrote 1 rows" in run("read", after, "totals", "--limit", "1", "--to", str(tmp_path / "one.arrow")).output
 
 
+def test_the_json_of_rows_has_no_number_that_json_lacks(tmp_path: Path) -> None:
+    """What is no number is null, as the files of JsonFormat have it; NaN is refused by every other reader."""
+    path = written(tmp_path / "s", pa.array([[float("nan"), 1.5], [float("-inf")]]))
+    shown = run("read", path, "op", "-o", "json").stdout
+    found = json.loads(shown, parse_constant=pytest.fail)
+    assert [{"k": 0, "n": [None, 1.5]}, {"k": 1, "n": [None]}] == sorted(found, key=lambda row: int(row["k"]))
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(writer: Writer, tmp_path: Path) -> None:
     """Neither a half file, nor one of a format that nobody asked for."""
     writer.put([("rome", 5, 1)])
