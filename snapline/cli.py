@@ -28,6 +28,7 @@ from snapline.dataflow.config import (
     ConfigurationError,
 )
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.external_commands import submit_external
@@ -44,6 +45,10 @@ from snapline.security_commands import certificates, credential
 from snapline.state_commands import state
 from snapline.transaction_commands import end_by_hand, list_transactions
 from snapline.trial_commands import down, up
+
+MOST = (1 << 63) - 1
+"""The greatest number that a request has room for."""
+LINES, PARALLELISM = click.IntRange(0, 2_000), click.IntRange(1, UPPER_BOUND_MAX_PARALLELISM)
 
 
 class Target:
@@ -348,7 +353,7 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 
 @cli.command()
 @click.argument("job_or_taskmanager")
-@click.option("--lines", default=200, show_default=True, help="the last ones of each TaskManager, at most 2000")
+@click.option("--lines", type=LINES, default=200, show_default=True, help="the last ones of each TaskManager")
 @click.option("--level", default="", help="write DEBUG (INFO, ...) and above from now on; also of `coordinator`")
 @with_target
 def logs(target: Target, job_or_taskmanager: str, lines: int, level: str) -> None:
@@ -403,7 +408,7 @@ def cancel(target: Target, job: str) -> None:
 
 @cli.command()
 @click.argument("job")
-@click.option("--parallelism", "-p", type=click.IntRange(min=1), required=True, help="subtasks of every vertex")
+@click.option("--parallelism", "-p", type=PARALLELISM, required=True, help="subtasks of every vertex")
 @with_target
 def rescale(target: Target, job: str, parallelism: int) -> None:
     """Give a running job another parallelism: it stands still from the end of a checkpoint until its tasks run again.
@@ -426,7 +431,7 @@ def rescale(target: Target, job: str, parallelism: int) -> None:
 @cli.command()
 @click.argument("job")
 @click.option(
-    "--id", "checkpoint_id", type=click.IntRange(min=1), help="this one, task by task: what its slowest subtask took"
+    "--id", "checkpoint_id", type=click.IntRange(1, MOST), help="this one, task by task: what its slowest subtask took"
 )
 @with_target
 def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
@@ -621,7 +626,12 @@ def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
 @click.argument("uid")
 @click.option("--rows", type=click.IntRange(1, 10_000), default=10, show_default=True, help="rows a second, at most")
 @click.option(
-    "--bytes", "max_bytes", type=click.IntRange(1), default=65_536, show_default=True, help="bytes a second, at most"
+    "--bytes",
+    "max_bytes",
+    type=click.IntRange(1, MOST),
+    default=65_536,
+    show_default=True,
+    help="bytes a second, at most",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="end after so many rows; else with Ctrl-C or the job")
 @with_target

@@ -108,6 +108,22 @@ def test_exit_codes_and_one_line_each(client: Recording, capsys):
     assert (lines[0], lines[-1]) == ("snapline: it is FINISHED", "snapline: interrupted: job 'a' was cancelled")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("checkpoints", "a", "--id", str(1 << 63)),
+        ("logs", "a", "--lines", "99999999999999"),
+        ("logs", "a", "--lines", "-1"),
+        ("rescale", "a", "-p", str(1 << 40)),
+        ("tap", "a", "uid", "--bytes", str(1 << 63)),
+    ],
+)
+def test_a_number_that_no_request_has_room_for_is_an_error_of_usage(client: Recording, capsys, command):
+    """The message could not be built, which was a traceback."""
+    assert (run(*command), client.asked) == (2, [])
+    assert f"{command[-1]} is not in the range" in capsys.readouterr().err
+
+
 def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, capsys):
     """Ctrl-C ends the command; the JobMaster goes on waiting for slots."""
     assert run("rescale", "a", "-p", "3") == 130
