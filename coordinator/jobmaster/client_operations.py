@@ -119,6 +119,11 @@ class ClientOperations:
             summary = "no directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir"
             self._out.append(refused(request_id, summary))
             return None
+        if "://" in base and "://" not in base.rstrip("/"):
+            self._out.append(
+                refused(request_id, f"{base!r} names no directory for the savepoint, only a kind of storage")
+            )
+            return None
         job_id = self._scheduler.graph.job_graph.job_id
         return f"{base.rstrip('/')}/savepoint-{job_id[:6]}-{self._draw_id()[:12]}"
 

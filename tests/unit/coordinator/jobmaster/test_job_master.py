@@ -707,6 +707,8 @@ def test_checkpoints_and_savepoints_are_answered_when_they_are_complete() -> Non
     )
     refused = answer(story.operate(TakeSavepoint()))
     assert isinstance(refused, OperationFailed) and "execution.checkpointing.savepoint-dir" in refused.failure.summary
+    refused = answer(story.operate(TakeSavepoint("s3://")))
+    assert "'s3://' names no directory for the savepoint" in refused.failure.summary
     story.checkpoints.answers[CheckpointRequested] = [
         CheckpointRequestFailed(key, CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING)
     ]
