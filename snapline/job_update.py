@@ -83,6 +83,11 @@ def update_job(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"job {job_id} runs on as it was") from None
         except RequestRefused as error:
+            status = decode_job_status(client.get_job(job_id).overview.status)
+            if status.is_globally_terminal:
+                raise UpdateFailed(
+                    f"job {job_id} is {status.value}, and cannot be updated; snapline run -s SAVEPOINT SCRIPT starts the new version"
+                ) from error
             raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
         if not plan.would_start:
             raise UpdateFailed(f"job {job_id} runs on as it was: the new version cannot start from it: {plan.refusal}")

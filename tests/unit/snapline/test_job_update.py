@@ -131,6 +131,15 @@ def update(cluster: Cluster, **options: Any) -> Any:
 GONE = CoordinatorUnreachable("no coordinator answers")
 
 
+def test_a_job_that_has_ended_is_not_said_to_run_on(cluster: Cluster) -> None:
+    """The line said that it runs on as it was, because it does not run."""
+    cluster.running.clear()
+    cluster.before["get_job_graph"] = [RequestRefused("job old does not run, and its graph is kept no longer")]
+
+    with pytest.raises(UpdateFailed, match=r"^job old is CANCELED, and cannot be updated; snapline run -s SAVEPOINT"):
+        update(cluster)
+
+
 def test_a_new_version_that_is_refused_gives_way_to_the_old_one(cluster: Cluster) -> None:
     """The old one had stopped by then, and nothing ran any more."""
     cluster.before["submit"] = [RequestRefused("its name cannot be printed")]
