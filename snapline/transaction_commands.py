@@ -56,7 +56,7 @@ def end_by_hand(
     if not commit and not is_sure:
         rows = sum(each.rows or 0 for each in found)
         question = f"{rows:,} rows in {len(found)} transactions will be lost. Abort them?"
-        if not click.confirm(question, err=True):
+        if not _is_confirmed(question):
             raise TransactionError("nothing was aborted; --yes says yes without a question")
     translation = translate_script(script, arguments)
     done = "committed" if commit else "aborted"
@@ -68,6 +68,17 @@ def end_by_hand(
             echo(f"{done} {which}: {each.what}" if was_open else f"{which} was committed already")
     if target.as_json:
         echo(json.dumps(ended, indent=2))
+
+
+def _is_confirmed(question: str) -> bool:
+    """The answer of whoever sits there; no, where nobody does."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as refusal:  # click makes one of Ctrl-C and of the end of the input
+        if not isinstance(refusal.__context__, EOFError):
+            raise
+        echo("", err=True)
+        return False
 
 
 def _snapshot(target: Target, what: str, *, ends: bool) -> str:

@@ -3,6 +3,7 @@ is not the sink's."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_files_that_the_sink_has_not_staged_are_left_alone(place: Place, how: st
     assert (code, len(lines)) == (1, 1) and "which the sink 'out' has not made" in lines[0], lines
     left = [place.victim.read_text(), place.staged.read_text(), other.read_text()]
     assert (left, place.target.exists()) == (["precious", "rows", "rows of others"], False)
+
+
+def test_nobody_who_could_answer_is_no_interrupt(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script without a terminal is told of the option, and not that somebody has pressed Ctrl-C."""
+    path = savepoint(
+        place.snapshot,
+        COMMITTABLES_STATE,
+        json.dumps({"checkpoint_id": 7, "data": place.named()}).encode(),
+        operator=operator_id_of("out"),
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main(["transactions", "abort", path, str(place.script), str(place.out)])
+    last = place.capsys.readouterr().err.splitlines()[-1]
+    assert (ended.value.code, last) == (1, "snapline: nothing was aborted; --yes says yes without a question")
+    assert place.staged.exists()
 
 
 @pytest.mark.parametrize("how", ["commit", "abort"])
