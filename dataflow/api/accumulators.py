@@ -51,6 +51,13 @@ class JobAccumulator(ABC):
         """What this subtask has counted."""
 
 
+def _whole(value: int) -> int:
+    number = int(value)
+    if number != value:
+        raise ValueError(f"{value!r} is no whole number: a DoubleCounter takes others")
+    return number
+
+
 class LongCounter(JobAccumulator):
     """A whole number of 64 bits.
 
@@ -64,8 +71,8 @@ class LongCounter(JobAccumulator):
         self._value = 0
 
     def add(self, value: int = 1) -> None:
-        """Count up, or down. Raises OverflowError beyond 64 bits."""
-        total = self._value + int(value)
+        """Count up, or down. Raises OverflowError beyond 64 bits, and ValueError for a number with a fraction."""
+        total = self._value + _whole(value)
         if not -LARGEST - 1 <= total <= LARGEST:
             raise OverflowError(f"a LongCounter holds 64 bits, and {total} needs more: use a DoubleCounter")
         self._value = total
@@ -112,8 +119,8 @@ class Histogram(JobAccumulator):
         self._counts: dict[int, int] = {}
 
     def add(self, value: int) -> None:
-        """Count this number once. Raises OverflowError beyond 64 bits."""
-        number = int(value)
+        """Count this number once. Raises OverflowError beyond 64 bits, and ValueError for a number with a fraction."""
+        number = _whole(value)
         if not -LARGEST - 1 <= number <= LARGEST:
             raise OverflowError(f"a Histogram counts numbers of 64 bits, and {number} needs more")
         self._counts[number] = self._counts.get(number, 0) + 1

@@ -47,6 +47,10 @@ class MetricValue:
     """Whose markers were measured, for a histogram of latency."""
 
 
+MOST_AT_ONCE = 1e18
+"""The most that a counter rises in one go, so that what it holds is a number that can be sent."""
+
+
 class Counter:
     """A number that rises (Flink: Counter).
 
@@ -61,9 +65,11 @@ class Counter:
         self._value: float = 0
 
     def inc(self, by: float = 1) -> None:
-        """Count up. Raises ValueError for a negative number: what may fall is a gauge."""
-        if by < 0:
-            raise ValueError(f"a counter only rises, and {by} is negative: use a gauge")
+        """Count up. Raises ValueError for a negative number, since what may fall is a gauge, and for one that is none
+        or endless."""
+        if not 0 <= by <= MOST_AT_ONCE:
+            what = "is negative: use a gauge" if by < 0 else f"is no number up to {MOST_AT_ONCE:.0e}"
+            raise ValueError(f"a counter only rises, and {by!r} {what}"[:200])
         self._value += by
 
     @property

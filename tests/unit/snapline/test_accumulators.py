@@ -98,6 +98,16 @@ def test_whole_numbers_have_bounds_where_they_are_counted() -> None:
     assert counter.local_value == 2**63 - 1
 
 
+@pytest.mark.parametrize("accumulator", [sl.LongCounter(), sl.Histogram()])
+def test_a_part_of_a_number_is_not_cut_off(accumulator: Any) -> None:
+    """Four times 1.5 made 4."""
+    accumulator.add(2.0)
+    with pytest.raises(ValueError, match=r"1\.5 is no whole number: a DoubleCounter takes others"):
+        accumulator.add(1.5)
+
+    assert accumulator.local_value in (2, {2: 1})
+
+
 def test_values_of_one_name_and_two_kinds_stay_apart() -> None:
     """Two operators may have chosen the same name."""
     values = [

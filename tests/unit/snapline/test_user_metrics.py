@@ -184,6 +184,17 @@ def test_names_and_kinds_of_metrics_are_checked_where_they_are_registered() -> N
         group.counter("rows").inc(-1)
 
 
+@pytest.mark.parametrize("by", [10**400, math.nan, math.inf], ids=["large", "nan", "inf"])
+def test_a_counter_rises_by_numbers_that_can_be_sent(by: float) -> None:
+    """The report of the task failed the job with an error that named no operator."""
+    counter = sl.Counter()
+    counter.inc(2**40)
+    with pytest.raises(ValueError, match=r"a counter only rises, and (10+|nan|inf)"):
+        counter.inc(by)
+
+    assert counter.value == 2**40
+
+
 @pytest.mark.parametrize("raised", [SystemExit(1), type("PanicException", (BaseException,), {})("index 3")])
 def test_what_is_no_exception_and_comes_from_a_gauge_ends_nothing(raised: BaseException) -> None:
     """The heartbeat that asked such a gauge ended the TaskManager, and every job that had tasks there."""
