@@ -51,15 +51,25 @@ class Uploaded:
 
 def upload(location: str, name: str, data: bytes) -> Uploaded:
     """Write an element into a file of its own below `upload_location`, durably, where that lies in a mounted file
-    system. Raises OSError, and ValueError for another store.
+    system. Raises OSError, ValueError for another store, and CheckpointDeclined when the place goes away meanwhile,
+    because the checkpoint was given up.
 
     >>> sl_external.upload(f"{tmp}/chk-7/external-1", "model.bin", b"weights").size
     7
     """
     directory = _mounted(location)
+    try:
+        _write(directory, name, data)
+    except FileNotFoundError as gone:
+        from snapline.external.conversation import CheckpointDeclined
+
+        raise CheckpointDeclined(f"{directory} is gone, as that of a checkpoint is that was given up") from gone
+    return Uploaded(name, 0, len(data), digests_of(data))
+
+
+def _write(directory: Path, name: str, data: bytes) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / name
-    with path.open("wb") as file:
+    with (directory / name).open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -69,7 +79,6 @@ def upload(location: str, name: str, data: bytes) -> Uploaded:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    return Uploaded(name, 0, len(data), digests_of(data))
 
 
 def digests_of(data: bytes) -> bytes:
