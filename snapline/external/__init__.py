@@ -5,7 +5,8 @@ not have Spark or Arrow. What travels is in protos/external.proto; docs/external
 this and in other languages.
 """
 
-from snapline.external.conversation import CheckpointDeclined, ExternalTask, FailedForGood, Rows, TaskContext
+from snapline.external.checkpoint_declined import CheckpointDeclined
+from snapline.external.conversation import ExternalTask, FailedForGood, Rows, TaskContext
 from snapline.external.participation import ParticipationRefused, participate
 from snapline.external.uploads import Uploaded, upload
 

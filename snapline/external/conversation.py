@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from snapline.external.checkpoint_declined import CheckpointDeclined
 from snapline.external.uploads import Uploaded
 from snapline.protos import external_pb2 as pb
 
@@ -54,15 +55,6 @@ class Rows:
 
 Element = bytes | tuple[int, bytes] | Uploaded
 """An element of a state: its bytes, perhaps with a key group, or where they lie."""
-
-
-class CheckpointDeclined(Exception):
-    """Raised by `ExternalTask.snapshot`: the task cannot take part in this checkpoint, which is aborted for all.
-
-    >>> class Busy(sl_external.ExternalTask):
-    ...     def snapshot(self, checkpoint_id):
-    ...         raise sl_external.CheckpointDeclined("an upload is under way")
-    """
 
 
 class FailedForGood(Exception):

@@ -13,6 +13,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from snapline.external.checkpoint_declined import CheckpointDeclined
+
 CHUNK_BYTES = 1 << 20
 """Each so many bytes of an element have a digest: a part of the protocol."""
 
@@ -61,8 +63,6 @@ def upload(location: str, name: str, data: bytes) -> Uploaded:
     try:
         _write(directory, name, data)
     except FileNotFoundError as gone:
-        from snapline.external.conversation import CheckpointDeclined
-
         raise CheckpointDeclined(f"{directory} is gone, as that of a checkpoint is that was given up") from gone
     return Uploaded(name, 0, len(data), digests_of(data))
 
