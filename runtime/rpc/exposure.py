@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from pathlib import Path
 
 from snapline.dataflow.config import (
     SECURITY_SSL_CA,
@@ -19,7 +18,8 @@ from snapline.dataflow.config import (
     Configuration,
     ConfigurationError,
 )
-from snapline.runtime.cores.credentials import A_LONGER_SECRET, split_tokens, why_guessable
+from snapline.runtime.cores.credentials import A_LONGER_SECRET, why_guessable
+from snapline.runtime.rpc.security import Security
 
 
 def exposure_warning(what: str, address: str, bind_host: str, configuration: Configuration, *, insecure: bool) -> str:
@@ -48,15 +48,9 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
 
 
 def _secrets(configuration: Configuration) -> tuple[str, ...]:
-    """What the setting or the file says."""
-    path = configuration.get_option(SECURITY_TOKEN_FILE)
-    token = configuration.get_option(SECURITY_TOKEN)
-    if path and not token:
-        try:
-            token = Path(path).read_text(errors="replace")
-        except OSError as error:
-            raise ConfigurationError(f"{SECURITY_TOKEN_FILE.key}: {path} cannot be read: {error.strerror}") from error
-    return split_tokens(token)
+    """What the setting or the file says. Raises SecurityError for a file that cannot be read or says nothing."""
+    tokens = {option.key: configuration.get_option(option) for option in (SECURITY_TOKEN, SECURITY_TOKEN_FILE)}
+    return Security.from_configuration(Configuration(tokens)).secrets
 
 
 def is_loopback(host: str) -> bool:

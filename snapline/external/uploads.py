@@ -63,6 +63,8 @@ def upload(location: str, name: str, data: bytes) -> Uploaded:
     try:
         _write(directory, name, data)
     except FileNotFoundError as gone:
+        if directory.exists():  # the name is wrong, not the checkpoint over
+            raise
         raise CheckpointDeclined(f"{directory} is gone, as that of a checkpoint is that was given up") from gone
     return Uploaded(name, 0, len(data), digests_of(data))
 

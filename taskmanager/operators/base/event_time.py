@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.arguments import MOST_MS
+from snapline.dataflow.elements import MIN_WATERMARK_MS
 
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""
-END_OF_TIME_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: times beyond it are of another unit, or stand for none."""
 
 
 def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
@@ -75,7 +74,7 @@ def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
     greatest, least = int(values.max()), int(values.min())
     multiplier, divisor = _PER_MS[array.type.unit] if pa.types.is_timestamp(array.type) else _PER_MS["ms"]
     for value in (greatest, least):
-        if abs(value * multiplier // divisor) > END_OF_TIME_MS:
+        if abs(value * multiplier // divisor) > MOST_MS:
             raise _no_time(column, array.type, value)
     return greatest * multiplier // divisor
 
@@ -112,6 +111,8 @@ class WatermarkTracker:
         self._emitted_ms = MIN_WATERMARK_MS
         self.waits_for_unread = False
         """Whether a split without a row so far waits to be read, as in a source with an end, and is not idle."""
+        self._held: set[str] = set()
+        """Splits that are never idle before their first row, whatever the source is."""
 
     @property
     def column(self) -> str:
@@ -206,8 +207,7 @@ class WatermarkTracker:
         return active or list(reached.values())
 
     def _waits(self, split_id: str) -> bool:
-        kept = self._active_ms.get(split_id) == MAX_WATERMARK_MS
-        return self._splits[split_id] is None and (kept or self.waits_for_unread)
+        return self._splits[split_id] is None and (self.waits_for_unread or split_id in self._held)
 
     @property
     def has_waiting(self) -> bool:
@@ -238,6 +238,10 @@ class WatermarkTracker:
     def splits_beyond(self, watermark_ms: int) -> tuple[str, ...]:
         """Unfinished splits that are further than this."""
         return tuple(split_id for split_id, seen in self._splits.items() if self._watermark_of(seen) > watermark_ms)
+
+    def hold_back(self, split_id: str) -> None:
+        """Let the split count for as long as it is there and has no row: nobody has read it yet."""
+        self._held.add(split_id)
 
     def keep_active(self, activity_ms: int, split_ids: Iterable[str]) -> None:
         """These splits have no rows because they may not: they are not idle."""

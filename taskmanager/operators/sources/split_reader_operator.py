@@ -137,7 +137,7 @@ class SplitReaderOperator(SourceOperator):
     def _hold_back(generator: WatermarkTracker, least_ms: dict[str, int]) -> None:
         """Let what waits at the enumerator count, for as long as it waits: it is not idle, nobody has read it yet."""
         generator.add_splits({WAITING_SPLITS: None}, None, least_ms)
-        generator.keep_active(MAX_WATERMARK_MS, (WAITING_SPLITS,))
+        generator.hold_back(WAITING_SPLITS)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """No split that waits has rows at or before this; the last one ends the source."""

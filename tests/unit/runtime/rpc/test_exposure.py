@@ -8,6 +8,7 @@ import pytest
 
 from snapline.dataflow.config import Configuration, ConfigurationError
 from snapline.runtime.rpc.exposure import exposure_warning, is_loopback
+from snapline.runtime.rpc.security import SecurityError
 
 NONE = Configuration()
 TOKEN = Configuration({"security.auth.token": "sixteen letters!"})
@@ -67,10 +68,13 @@ def test_a_secret_that_can_be_guessed_is_refused_where_others_come(
 
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Before anything listens."""
-    configuration = Configuration({"security.auth.file": str(tmp_path / "none")})
+    """Before anything listens, and so is one that says nothing."""
+    configuration = Configuration({"security.auth.file": str(tmp_path / "token")})
 
-    with pytest.raises(ConfigurationError, match=r"security\.auth\.file: .*none cannot be read: No such file"):
+    with pytest.raises(SecurityError, match=r"security\.auth\.file: cannot read .*token: No such file"):
+        exposure_warning("relay", "10.0.0.1:6123", "", configuration, insecure=False)
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(SecurityError, match=r"security\.auth\.file: .*token names no token"):
         exposure_warning("relay", "10.0.0.1:6123", "", configuration, insecure=False)
 
 

@@ -30,6 +30,12 @@ def test_a_checkpoint_that_is_given_up_meanwhile_is_declined(
         sl_external.upload(str(tmp_path / "chk-5" / "external-1"), "value.bin", b"weights")
 
 
+def test_a_name_in_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
+    """It would fail in every checkpoint, so it is no checkpoint that was given up."""
+    with pytest.raises(FileNotFoundError):
+        sl_external.upload(str(tmp_path / "chk-5" / "external-1"), "sub/value.bin", b"weights")
+
+
 def test_a_place_that_cannot_be_written_to_fails(tmp_path: Path) -> None:
     """A file in the way is no checkpoint that was given up."""
     (tmp_path / "chk-5").write_text("")
