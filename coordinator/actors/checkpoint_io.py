@@ -105,7 +105,7 @@ class CheckpointIo:
             asked.DrawCheckpointId: self._draw_id,
             asked.SetCheckpointIdCount: self._set_id_count,
             asked.StoreCompletedCheckpoint: self._store,
-            asked.VerifyStoredCheckpoint: lambda effect: self._verify(effect.checkpoint),
+            asked.VerifyStoredCheckpoint: self._verify,
             asked.RemoveCompletedCheckpoint: self._remove,
             asked.RecoverCompletedCheckpoints: self._recover,
             asked.DiscardCheckpoint: self._discard_checkpoint,
@@ -174,17 +174,19 @@ class CheckpointIo:
 
         self._io.submit(f"store checkpoint {checkpoint_id}", work, self._tell, failed)
 
-    def _verify(self, checkpoint: CompletedCheckpoint) -> None:
+    def _verify(self, effect: asked.VerifyStoredCheckpoint) -> None:
         """Until it is certain, however long that takes."""
+        checkpoint = effect.checkpoint
         checkpoint_id, pointer = checkpoint.checkpoint_id, encode_pointer(checkpoint)
 
         def work() -> CheckpointStored | CheckpointStoreFailed:
             if self._pointers.contains(checkpoint_id, pointer):
                 return CheckpointStored(checkpoint_id)
-            return CheckpointStoreFailed(checkpoint_id, "its pointer was not written")
+            because = f": {effect.doubt}" if effect.doubt else ""
+            return CheckpointStoreFailed(checkpoint_id, f"its pointer was not written{because}")
 
         def again(_: BaseException) -> None:
-            self._timers.schedule(self._clock.now_ms() + VERIFY_PAUSE_MS, lambda: self._verify(checkpoint))
+            self._timers.schedule(self._clock.now_ms() + VERIFY_PAUSE_MS, lambda: self._verify(effect))
 
         self._io.submit(f"verify checkpoint {checkpoint_id}", work, self._tell, again)
 

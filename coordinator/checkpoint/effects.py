@@ -80,9 +80,10 @@ class StoreCompletedCheckpoint:
 @dataclass(frozen=True, slots=True)
 class VerifyStoredCheckpoint:
     """Find out whether the pointer is there, trying until that is certain -> CheckpointStored |
-    CheckpointStoreFailed."""
+    CheckpointStoreFailed, whose detail says `doubt`, which is why nobody knows."""
 
     checkpoint: CompletedCheckpoint
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

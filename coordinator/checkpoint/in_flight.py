@@ -356,7 +356,7 @@ class CheckpointsInFlight:
         """The checkpoint is not durable, or nobody knows. Returns, first, whether it was a snapshot to be adopted that
         surely failed."""
         if event.outcome_unknown:
-            return False, [self._publication.verify()]
+            return False, [self._publication.verify(event.detail)]
         pending = self._publication.failed().pending
         if pending is None:
             return True, []

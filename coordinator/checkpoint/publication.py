@@ -134,10 +134,10 @@ class CheckpointPublication:
         """Whether an answer for this checkpoint is outstanding."""
         return self.storing is not None and self.storing.checkpoint.checkpoint_id == checkpoint_id
 
-    def verify(self) -> VerifyStoredCheckpoint:
-        """Find out how the storing ended, because nobody knows whether the checkpoint is durable."""
+    def verify(self, doubt: str) -> VerifyStoredCheckpoint:
+        """Find out how the storing ended, because nobody knows whether the checkpoint is durable; `doubt` says why."""
         check(self.storing is not None, "nothing is being stored")
-        return VerifyStoredCheckpoint(self._stored().checkpoint)
+        return VerifyStoredCheckpoint(self._stored().checkpoint, doubt)
 
     def succeeded(self) -> tuple[Storing, CheckpointID, list[CheckpointCoordinatorEffect]]:
         """Note that the checkpoint is durable; returns it, the id of the newest checkpoint that it pushed out (0:

@@ -173,6 +173,13 @@ def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
     assert len(asked_for) == 3
 
 
+def test_a_pointer_that_was_surely_not_written_says_what_was_wrong(desk):
+    """A full disk under the pointers, say: the line names it, not that there is no pointer alone."""
+    doubt = "cannot write /ha/pointers/3: No space left on device; make room"
+    failed = desk.ask(asked.VerifyStoredCheckpoint(checkpoint(3), doubt))
+    assert failed == CheckpointStoreFailed(CheckpointID(3), f"its pointer was not written: {doubt}")
+
+
 def test_a_savepoint_has_no_pointer(desk):
     """Nor is metadata written again for a snapshot that is adopted."""
     location = "memory://elsewhere/savepoint-1"

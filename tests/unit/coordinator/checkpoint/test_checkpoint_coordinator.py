@@ -205,6 +205,7 @@ def test_restore_waits_for_the_store_and_for_certainty() -> None:
     effects = job.tell(CheckpointStored(ONE))
 
     assert isinstance(verify, VerifyStoredCheckpoint)
+    assert verify.doubt == "connection lost"
     assert effects[-1] == StateRestored(CheckpointRequestID("r"), ONE)
 
 
