@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
+from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import harmless
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line, or several, on standard output or, with `err`, on standard error."""
-    click.echo(harmless(text), err=err)
+    with _output_written():
+        click.echo(harmless(text), err=err)
 
 
 WIDE = 400
@@ -30,4 +33,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(Text(harmless(column)))
     for row in rows:
         table.add_row(*(Text(harmless(cell)) for cell in row))
-    Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE).print(table)
+    is_looked_at = sys.stdout is not None and sys.stdout.isatty()
+    with _output_written():
+        Console(soft_wrap=True, width=None if is_looked_at else WIDE).print(table)
+
+
+@contextlib.contextmanager
+def _output_written() -> Iterator[None]:
+    """Raises SnaplineError where the output goes to a full disk, say. That nobody reads a pipe any more is none."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SnaplineError(
+            f"cannot write the output: {error.strerror or error}; make room where it goes, or direct it elsewhere"
+        ) from error

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from snapline.cli import Target
-from snapline.printing import print_table
+from snapline.dataflow.errors import SnaplineError
+from snapline.printing import echo, print_table
 
 
 @pytest.mark.parametrize("said", ["night [/b] job", "[link=file:///x]here[/link]", "[/oops]"])
@@ -17,6 +22,25 @@ def test_cells_are_no_markup(said: str, capsys: pytest.CaptureFixture[str]) -> N
     print_table(("NAME", said), [(said, "1")])
 
     assert said in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize("prints", [lambda: echo("path"), lambda: print_table(("NAME",), [("night",)])])
+def test_output_to_a_full_disk_is_one_line(prints: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command answers goes to a file there, say; it ended with a traceback of click or rich."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SnaplineError, match=r"cannot write the output: No space left on device; make room"):
+            prints()
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_a_table_of_a_process_without_standard_output_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other line does: `snapline list >&-` is asked for its exit code alone."""
+    monkeypatch.setattr(sys, "stdout", None)
+    print_table(("NAME",), [("night",)])
+    echo("path")
 
 
 def test_cells_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
