@@ -15,6 +15,7 @@ from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.flame_graph import flame_graph
 from snapline.printing import echo
 from snapline.protos import client_pb2 as pb
+from snapline.runtime.absolute_paths import absolute_path
 
 if TYPE_CHECKING:
     from snapline.cli import Target
@@ -99,7 +100,7 @@ def print_logs(target: Target, what: str, lines: int, level: str) -> None:
 
 def write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
     """Sample the threads of tasks for some seconds, and write a flame graph."""
-    if not output.absolute().parent.is_dir():  # said before anybody has waited
+    if not absolute_path(output).parent.is_dir():  # said before anybody has waited
         raise SnaplineError(f"--file: cannot write {output}: there is no directory {output.parent}")
     with target.client() as client:
         dumps = _dump(client, what, seconds * 1000)

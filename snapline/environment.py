@@ -41,6 +41,7 @@ from snapline.dataflow.ids import JobID
 from snapline.job_files import JobFiles
 from snapline.reporting import print_errors_in_one_line
 from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
+from snapline.runtime import absolute_paths
 from snapline.runtime.settings import Setting, default_layers, resolve, text_of
 from snapline.stream import DataStream
 from snapline.user_modules import modules_beside_script, pickled_by_value
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 def absolute_path(path: str) -> str:
     """A relative path is one of this process's directory; a URL stays as it is."""
-    return path if "://" in path else str(Path(path).absolute())
+    return path if "://" in path else str(absolute_paths.absolute_path(path))
 
 
 class StreamExecutionEnvironment:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.runtime.absolute_paths import absolute_path
 
 ROOT_VARIABLE = "SNAPLINE_JOB_FILES"
 """In a TaskManager within Spark, the directory where Spark puts what came with the application."""
@@ -67,7 +68,7 @@ class JobFiles:
             sys.path.append(str(directory))
 
     def _checked(self, what: str, path: str | Path, name: str) -> Path:
-        file = Path(path).resolve()
+        file = absolute_path(path).resolve()
         if not file.is_file():
             raise JobDefinitionError(f"{what}({str(path)!r}): there is no file {file}")
         taken = self.files.get(name) or self.archives.get(name)

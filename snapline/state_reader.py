@@ -31,6 +31,7 @@ from snapline.dataflow.snapshot.state_format import (
     column_role,
     decode_keyed_state,
 )
+from snapline.runtime.absolute_paths import absolute_path
 from snapline.runtime.settings import default_layers, resolve
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -266,7 +267,7 @@ class StateReader:
 def located(path: str | os.PathLike[str]) -> str:
     """The URL, or the absolute path, of a directory."""
     text = os.fspath(path)
-    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100 - may be no path of this system
+    return text if "://" in text else os.path.normpath(absolute_path(text))
 
 
 def open_state(path: str | os.PathLike[str]) -> StateReader:

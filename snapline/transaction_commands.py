@@ -15,6 +15,7 @@ import click
 
 from snapline.dataflow.wire.statuses import decode_job_status
 from snapline.printing import echo, print_table
+from snapline.runtime.absolute_paths import absolute_path
 
 if TYPE_CHECKING:
     from snapline.cli import Target
@@ -89,7 +90,7 @@ def _snapshot(target: Target, what: str, *, ends: bool) -> str:
     if "://" in what:
         return what
     if "/" in what or os.path.exists(what):  # noqa: PTH110 - that of a path raises for a name that is too long
-        return str(Path(what).absolute())
+        return str(absolute_path(what))
     with target.client() as client:
         job_id = client.resolve_job(what)
         status = decode_job_status(client.get_job(job_id).overview.status)

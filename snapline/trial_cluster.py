@@ -23,6 +23,7 @@ from pathlib import Path
 from snapline.client import ClusterClient
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.runtime.absolute_paths import absolute_path
 from snapline.spark.java import ensure_java
 
 HOST = "127.0.0.1"
@@ -58,7 +59,7 @@ class TrialCluster:
     """The processes below one directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.absolute()
+        self.directory = absolute_path(directory)
 
     @property
     def settings_file(self) -> Path:

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from snapline.dataflow.errors import ConnectorError
+from snapline.runtime.absolute_paths import path_of_user
 
 PathLike = str | os.PathLike[str]
 
@@ -66,7 +66,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
         text = unquote(parts.path)
     elif len(parts.scheme) > 1:
         return text
-    return os.path.normpath(Path(text).expanduser().absolute())
+    return os.path.normpath(path_of_user(text))
 
 
 def locate(url: str, options: Mapping[str, str]) -> Location:

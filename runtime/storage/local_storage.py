@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from snapline.runtime.absolute_paths import path_of_user
 from snapline.runtime.storage.storage_port import (
     Buffer,
     StorageAlreadyExists,
@@ -38,7 +39,7 @@ class LocalStorage:
     """Files in a directory of the local disk; they are synced before they count as durable."""
 
     def __init__(self, directory: str) -> None:
-        self._base = Path(directory).expanduser().absolute()
+        self._base = path_of_user(directory)
         self._known_directories: dict[Path, None] = {}
         """Directories whose entry in their parent this process has synced; in order of first use."""
 

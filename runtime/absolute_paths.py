@@ -1,0 +1,34 @@
+"""Paths that mean the same in every process.
+
+Decides what a relative path and one with `~` stand for, and says in one line what is missing where they stand for
+nothing: the working directory may be gone, and a user have no home.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from snapline.dataflow.errors import SnaplineError
+
+
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """A relative path is one of the working directory. Raises SnaplineError where that is gone."""
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError as error:
+        raise SnaplineError(
+            f"nobody knows where {path} is: the working directory of this process is gone; change to one that is there, or "
+            "name an absolute path"
+        ) from error
+
+
+def path_of_user(path: str | os.PathLike[str]) -> Path:
+    """As `absolute_path`; `~` and `~name` are home directories. Raises SnaplineError for a user who has none."""
+    try:
+        expanded = Path(path).expanduser()
+    except RuntimeError as error:
+        raise SnaplineError(
+            f"nobody knows where {path} is: that user has no home directory; name it in full"
+        ) from error
+    return absolute_path(expanded)
