@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from snapline.runtime.logs import harmless
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line, or several, on standard output or, with `err`, on standard error."""
     with _output_written():
-        click.echo(harmless(text), err=err)
+        click.echo(_writable(text, err=err), err=err)
 
 
 WIDE = 400
@@ -30,12 +31,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(Text(harmless(column)))
+        table.add_column(Text(_writable(column)))
     for row in rows:
-        table.add_row(*(Text(harmless(cell)) for cell in row))
+        table.add_row(*(Text(_writable(cell)) for cell in row))
     is_looked_at = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(soft_wrap=True, width=None if is_looked_at else WIDE)
     with _output_written():
-        Console(soft_wrap=True, width=None if is_looked_at else WIDE).print(table)
+        with console.capture() as captured:
+            console.print(table)
+        click.echo(captured.get(), nl=False)
+
+
+def _writable(text: str, *, err: bool = False) -> str:
+    """The text without what steers a terminal, and with escapes for letters that the output's encoding has not. ASCII
+    is none: click takes it for a mistake, and writes UTF-8."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    if codecs.lookup(encoding).name == "ascii":
+        encoding = "utf-8"
+    return harmless(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,18 @@ def test_a_table_of_a_process_without_standard_output_goes_nowhere(monkeypatch: 
     monkeypatch.setattr(sys, "stdout", None)
     print_table(("NAME",), [("night",)])
     echo("path")
+
+
+@pytest.mark.parametrize(("encoding", "seen"), [("ascii", "jöb 日本"), ("latin-1", "jöb \\u65e5\\u672c")])
+def test_letters_that_the_output_has_not(encoding: str, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a locale of 1990 a job's name ended `snapline list` with a traceback, for everybody; ASCII is taken for a
+    mistake, as click does, and gets UTF-8."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    print_table(("NAME",), [("jöb 日本",)])
+    echo("jöb 日本")
+    said = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)
+    assert [line.strip() for line in said.splitlines()] == ["NAME", seen, seen]
 
 
 def test_cells_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
