@@ -32,3 +32,16 @@ def path_of_user(path: str | os.PathLike[str]) -> Path:
             f"nobody knows where {path} is: that user has no home directory; name it in full"
         ) from error
     return absolute_path(expanded)
+
+
+def path_to_send(path: str | os.PathLike[str]) -> Path:
+    """As `absolute_path`. Raises SnaplineError for one that no message has room for, since its bytes are no UTF-8."""
+    found = absolute_path(path)
+    try:
+        str(found).encode()
+    except UnicodeEncodeError as error:
+        raise SnaplineError(
+            f"cannot send {str(found)!r} to a coordinator: it is no text in UTF-8, as the locale takes it; choose another name, or "
+            "a locale of UTF-8"
+        ) from error
+    return found

@@ -40,7 +40,7 @@ from snapline.protos import client_pb2 as pb
 from snapline.reporting import INTERRUPTED, print_error, print_interrupted
 from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.resumable_command import show_resumable
-from snapline.runtime.absolute_paths import absolute_path
+from snapline.runtime.absolute_paths import path_to_send
 from snapline.runtime.settings import Setting, default_layers, hand_on, resolve
 from snapline.security_commands import certificates, credential
 from snapline.state_commands import state
@@ -772,7 +772,7 @@ def _vertex_checkpoint_row(vertex: pb.VertexCheckpointDetails) -> list[str]:
 
 def _absolute(path: str) -> str:
     """A relative path is one of this directory; none stays none."""
-    return path if not path or "://" in path else str(absolute_path(path))
+    return path if not path or "://" in path else str(path_to_send(path))
 
 
 def _time(timestamp_ms: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from snapline.connectors.files.filesystems import absolute
 from snapline.dataflow.errors import SnaplineError
 from snapline.environment import absolute_path as path_of_environment
-from snapline.runtime.absolute_paths import absolute_path, path_of_user
+from snapline.runtime.absolute_paths import absolute_path, path_of_user, path_to_send
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.state_reader import located
 
@@ -46,3 +46,12 @@ def test_a_user_without_a_home_is_one_line(takes: object) -> None:
     assert callable(takes)
     with pytest.raises(SnaplineError, match=r"where ~nobody-of-that-name/out is: that user has no home directory"):
         takes("~nobody-of-that-name/out")
+
+
+def test_a_path_that_is_no_text_is_one_line() -> None:
+    """It was the traceback of a message that cannot be encoded; so every other letter is in the locale C."""
+    assert path_to_send("/savepoints/übung") == Path("/savepoints/übung")
+    with pytest.raises(
+        SnaplineError, match=r"cannot send '/savepoints/\\udcff' to a coordinator: it is no text in UTF-8"
+    ):
+        path_to_send("/savepoints/\udcff")
