@@ -20,6 +20,8 @@ from snapline.coordinator.external.places import PlaceOfAttempt, places_of
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.rpc import views
 from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.protos import external_pb2, job_pb2
 from snapline.runtime.actor import Query
@@ -68,11 +70,17 @@ class LiveJob:
     tasks_with_rows: frozenset[str] = frozenset()
     """Names of those whose programs go to TaskManagers."""
 
-    def last_view(self, now_ms: int) -> EndedJob:
-        """Everything about the job that will be shown after its end."""
+    def last_view(self, now_ms: int, outcome: JobStatus | None = None) -> EndedJob:
+        """Everything about the job that will be shown after its end. `outcome`: how it has ended, although nobody has
+        heard of it."""
         snapshot, retained = self.statistics(), self.retained()
+        details = views.job_details(self.master, snapshot)
+        if outcome is not None:
+            overview, graph = details.overview, self.master.scheduler.graph
+            overview.status, overview.end_time_ms = encode_job_status(outcome), graph.status_since_ms[outcome]
+            overview.status_detail = ""
         return EndedJob(
-            details=views.job_details(self.master, snapshot),
+            details=details,
             checkpoints=views.list_checkpoints(self.master, snapshot, now_ms, retained),
             by_id={
                 s.checkpoint_id: views.checkpoint_details(self.master, s, now_ms, retained) for s in snapshot.history
@@ -113,6 +121,7 @@ class JobRegistry:
     def started(self, job: LiveJob) -> None:
         """The job has a JobMaster."""
         self._live[job.master.job_id] = job
+        self._ended.pop(job.master.job_id, None)  # it was archived by a leader that died before its graph was gone
         self.touch(job.master.job_id)
 
     def ended(self, job_id: JobID, view: EndedJob | None) -> None:
@@ -130,7 +139,7 @@ class JobRegistry:
         """Jobs that have ended under former leaders, the earliest first; they stand before those of this one."""
         former = {JobID(job.details.overview.job_id): EndedJob.from_archive(job) for job in jobs}
         for job_id, view in reversed(former.items()):
-            if job_id not in self._ended:
+            if job_id not in self._ended and job_id not in self._live:
                 self._ended[job_id] = view
                 self._ended.move_to_end(job_id, last=False)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody submits

@@ -356,17 +356,25 @@ class JobMasterRunner:
     def _job_is_over(self, outcome: JobStatus) -> None:
         """From now on it must not be run again, whatever becomes of the JobMaster: no new leader would find it."""
         self._outcome = outcome
-        self._forget_graph()
+        self._forget_graph(self._last_view(outcome))
 
-    def _forget_graph(self) -> None:
-        """Until it is gone, however long that takes."""
+    def _forget_graph(self, view: EndedJob | None) -> None:
+        """Until it is gone, however long that takes. How the job has ended is archived before: if this leader died in
+        between, nobody would know that there was such a job."""
         graphs, job_id = self._services.high_availability.job_graphs, self._job_graph.job_id
 
         def work() -> JobGraphForgotten:
+            if view is not None:
+                try:
+                    self._services.archive.put(view.to_archive(), self._services.clock.now_ms())
+                except StorageError as error:
+                    self._not_archived(error)
             graphs.remove(job_id)
             return JobGraphForgotten()
 
-        self._io.submit(f"forget job {job_id}", work, self.tell, lambda _: self._retry_later(self._forget_graph))
+        self._io.submit(
+            f"forget job {job_id}", work, self.tell, lambda _: self._retry_later(lambda: self._forget_graph(view))
+        )
 
     def _retry_later(self, action: Callable[[], None]) -> None:
         """The durable stores do not answer now: try again, unless the process ends meanwhile."""
@@ -390,12 +398,7 @@ class JobMasterRunner:
         if self._ended:
             return
         self._ended = True
-        view = None
-        if self._live is not None:
-            try:
-                view = self._live.last_view(self._services.clock.now_ms())
-            except Exception as error:  # a core that broke may not be readable any more
-                self._logger.warning("the job's last state cannot be shown", reason=repr(error))
+        view = self._last_view()
         self._take_down()
         shows_end = self._live is not None and self._live.master.status is status and status.is_globally_terminal
         self._services.registry.ended(self._job_graph.job_id, view if shows_end else None)
@@ -407,15 +410,28 @@ class JobMasterRunner:
         )
         self._tell_dispatcher(JobMasterEnded(self._job_graph.job_id, status, failure))
 
+    def _last_view(self, outcome: JobStatus | None = None) -> EndedJob | None:
+        """What will be shown of the job; `outcome`: how it has ended, although nobody has heard of it."""
+        if self._live is None:
+            return None
+        try:
+            return self._live.last_view(self._services.clock.now_ms(), outcome)
+        except Exception as error:  # a core that broke may not be readable any more
+            self._logger.warning("the job's last state cannot be shown", reason=repr(error))
+            return None
+
     def _archive(self, view: EndedJob) -> None:
-        """Keep what is known of the job for leaders that come; the end of a job waits for no archive."""
+        """Keep the rest of what is known of the job, such as which checkpoints stay; its end does not wait for that."""
         archive, now_ms = self._services.archive, self._services.clock.now_ms()
         self._io.submit(
             f"archive job {self._job_graph.job_id}",
             lambda: archive.put(view.to_archive(), now_ms),
             lambda _: None,
-            lambda error: self._logger.warning("the job cannot be archived", reason=str(error)),
+            self._not_archived,
         )
+
+    def _not_archived(self, error: BaseException) -> None:
+        self._logger.warning("the job cannot be archived", reason=str(error))
 
     def _take_down(self) -> None:
         services, job_id = self._services, self._job_graph.job_id

@@ -2,8 +2,10 @@
 
 Decides the names (`archive/<end in ms>-<job id>`, so that the order of names is the order of ends) and which files go:
 all but the latest `jobstore.max-capacity`, and those older than `jobstore.expiration-time`. A file that cannot be read
-is named and left where it is; it keeps no other job from being shown. Written once and never changed, so two leaders
-do not disturb each other. Mirrors Flink's FsJobArchivist and history server, without a process of its own.
+is named and left where it is; it keeps no other job from being shown. A file is written before the graph of its job is
+removed, so that no job is forgotten, and once more when all is known of it. A job whose graph is still there runs
+again, whatever is archived of it: a leader that is none any more may have written that. Mirrors Flink's
+FsJobArchivist, JobResultStore and history server, without a process of its own.
 """
 
 from __future__ import annotations

@@ -68,6 +68,26 @@ def test_a_submission_whose_job_has_ended_under_a_former_leader_runs_nothing_aga
     assert "with another graph" in refused.failure.summary
 
 
+def test_a_job_that_runs_again_is_not_among_those_that_have_ended() -> None:
+    """Its leader died when it had archived the job, and before the graph was gone: the next one runs it again."""
+    job_id = JobID("a" * 32)
+    archived = pb.ArchivedJob(details=pb.JobDetails(overview=pb.JobOverview(job_id=job_id)))
+    master = cast(Any, SimpleNamespace(job_id=job_id))
+    live = LiveJob(cast(Any, None), master, cast(Any, lambda: None), frozenset, 0)
+
+    async def ended_jobs(*, archive_is_read_first: bool) -> list[pb.JobDetails]:
+        registry = JobRegistry(asyncio.get_running_loop(), ManualClock(), 10)
+        if archive_is_read_first:
+            registry.remember([archived])
+            assert registry.ended_jobs(10) == [archived.details]
+        registry.started(live)
+        registry.remember([archived])
+        return registry.ended_jobs(10)
+
+    assert asyncio.run(ended_jobs(archive_is_read_first=True)) == []
+    assert asyncio.run(ended_jobs(archive_is_read_first=False)) == []
+
+
 def test_of_three_hundred_jobs_only_those_of_the_page_are_asked_and_all_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

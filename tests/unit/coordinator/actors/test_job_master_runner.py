@@ -23,7 +23,7 @@ from snapline.coordinator.jobmaster.operations import CancelJob, RequestID
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.failures import Blame
-from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.clock import SystemClock
@@ -139,6 +139,37 @@ def test_a_job_whose_end_nobody_has_heard_of_is_not_shown_as_it_was(
 
     assert_cancelled_with_defect(running.end())
     running.table.ended.assert_called_once_with(GRAPH.job_id, None)
+
+
+def test_a_job_is_archived_before_its_graph_is_gone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that died just after its graph was removed left a job that was over and that nobody had heard of."""
+    remove, archived = EmbeddedJobGraphs.remove, []
+
+    def look_first(graphs: EmbeddedJobGraphs, job_id: JobID) -> None:
+        archived.extend(JobArchive(running.high_availability.storage, 10, 0).load(0).jobs)
+        remove(graphs, job_id)
+
+    monkeypatch.setattr(EmbeddedJobGraphs, "remove", look_first)
+    running.runner.tell(CANCEL)
+
+    assert running.end().status is JobStatus.CANCELED
+    (overview,) = (job.details.overview for job in archived)
+    assert decode_job_status(overview.status) is JobStatus.CANCELED
+    assert (overview.job_id, overview.status_detail) == (GRAPH.job_id, "")
+    assert overview.end_time_ms >= overview.start_time_ms > 0
+
+
+def test_a_job_that_cannot_be_archived_ends_all_the_same(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk a graph can still be removed; a job that is over must not stay until there is room."""
+
+    def full(*_: object) -> None:
+        raise StorageError("no space")
+
+    monkeypatch.setattr(JobArchive, "put", full)
+    running.runner.tell(CANCEL)
+
+    assert running.end().status is JobStatus.CANCELED
+    assert running.high_availability.job_graphs.load().graphs == ()
 
 
 def assert_cancelled_with_defect(end: JobMasterEnded) -> None:
