@@ -445,7 +445,7 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("counts", "history", "end_to_end_duration_ms", "checkpointed_size_bytes", "state_size_bytes", "latest_completed", "latest_failed", "latest_savepoint", "restored_checkpoint_id", "restored_timestamp_ms", "restored_path")
+    __slots__ = ("counts", "history", "end_to_end_duration_ms", "checkpointed_size_bytes", "state_size_bytes", "latest_completed", "latest_failed", "latest_savepoint", "restored_checkpoint_id", "restored_timestamp_ms", "restored_path", "refusal")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     END_TO_END_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
@@ -457,6 +457,7 @@ class ListCheckpointsResponse(_message.Message):
     RESTORED_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     RESTORED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     RESTORED_PATH_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     counts: CheckpointCounts
     history: _containers.RepeatedCompositeFieldContainer[CheckpointOverview]
     end_to_end_duration_ms: SummaryStatistics
@@ -468,7 +469,8 @@ class ListCheckpointsResponse(_message.Message):
     restored_checkpoint_id: int
     restored_timestamp_ms: int
     restored_path: str
-    def __init__(self, counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., history: _Optional[_Iterable[_Union[CheckpointOverview, _Mapping]]] = ..., end_to_end_duration_ms: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., checkpointed_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., state_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., latest_completed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., restored_checkpoint_id: _Optional[int] = ..., restored_timestamp_ms: _Optional[int] = ..., restored_path: _Optional[str] = ...) -> None: ...
+    refusal: str
+    def __init__(self, counts: _Optional[_Union[CheckpointCounts, _Mapping]] = ..., history: _Optional[_Iterable[_Union[CheckpointOverview, _Mapping]]] = ..., end_to_end_duration_ms: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., checkpointed_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., state_size_bytes: _Optional[_Union[SummaryStatistics, _Mapping]] = ..., latest_completed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointOverview, _Mapping]] = ..., restored_checkpoint_id: _Optional[int] = ..., restored_timestamp_ms: _Optional[int] = ..., restored_path: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class GetCheckpointRequest(_message.Message):
     __slots__ = ("job_id", "checkpoint_id")

@@ -451,6 +451,8 @@ def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
         f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed, "
         f"{counts.in_progress} in progress, {counts.restored} restored"
     )
+    if answer.refusal:
+        echo(f"none can be triggered: {answer.refusal}")
     target.show(
         list(answer.history), ["ID", "KIND", "STATUS", "ACKS", "TRIGGERED", "DURATION", "SIZE", "WHY"], _checkpoint_row
     )

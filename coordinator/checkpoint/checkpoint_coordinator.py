@@ -432,7 +432,7 @@ class CheckpointCoordinator:
         """The request fails before it has a checkpoint id."""
         self._end_triggering()
         self._refuse(request, reason, detail)
-        self.stats.report_failed_without_in_progress()
+        self.stats.report_failed_without_in_progress(f"{reason.message} {detail}".strip())
         verdict = self._failures.handle_failure(None, request.properties, reason, None, detail)
         if verdict is not None:
             self._out.append(failure_effect(verdict, reason))

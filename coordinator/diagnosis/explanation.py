@@ -209,12 +209,15 @@ def _checkpoints(
         lasts_ms = now_ms - waiting.overview.trigger_timestamp_ms
         if lasts_ms >= max(LONG_CHECKPOINT_MS, 3 * usual_ms):
             found.append(_late_checkpoint(waiting, _duration(lasts_ms), dumps, places))
+    is_running = decode_job_status(details.overview.status) is JobStatus.RUNNING
+    if checkpoints.refusal and is_running:
+        found.append(_finding("checkpoint", f"no checkpoint can be triggered: {checkpoints.refusal}"))
     if checkpoints.HasField("latest_failed"):
         failed = checkpoints.latest_failed
         newer = not checkpoints.HasField("latest_completed") or (
             failed.checkpoint_id > checkpoints.latest_completed.checkpoint_id
         )
-        if newer and decode_job_status(details.overview.status) is JobStatus.RUNNING:
+        if newer and is_running:
             found.append(
                 _finding(
                     "checkpoint",

@@ -229,6 +229,7 @@ def list_checkpoints(
         end_to_end_duration_ms=_summary(snapshot.duration),
         checkpointed_size_bytes=_summary(snapshot.state_size),
         state_size_bytes=_summary(snapshot.state_size),
+        refusal=snapshot.refusal,
     )
     for latest, target in (
         (snapshot.latest_completed, response.latest_completed),

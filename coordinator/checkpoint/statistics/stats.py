@@ -125,6 +125,8 @@ class CheckpointStatsSnapshot:
     latest_savepoint: CheckpointStats | None
     latest_failed: CheckpointStats | None
     latest_restored: RestoredCheckpointStats | None
+    refusal: str
+    """Why no checkpoint could be triggered since the latest one that was; empty: none was refused."""
     duration: StatsSummarySnapshot
     state_size: StatsSummarySnapshot
     processed_data: StatsSummarySnapshot
@@ -152,6 +154,7 @@ class CheckpointStatsTracker:
         self.latest_savepoint: CheckpointStats | None = None
         self.latest_failed: CheckpointStats | None = None
         self.latest_restored: RestoredCheckpointStats | None = None
+        self.refusal = ""
         self.duration = StatsSummary()
         self.state_size = StatsSummary()
         self.processed_data = StatsSummary()
@@ -181,6 +184,7 @@ class CheckpointStatsTracker:
         stats = CheckpointStats(checkpoint_id, snapshot_type, trigger_timestamp_ms, subtasks_by_vertex)
         self.counts = replace(self.counts, total=self.counts.total + 1, in_progress=self.counts.in_progress + 1)
         self._in_progress[checkpoint_id] = stats
+        self.refusal = ""
         if len(self._in_progress) > MAX_REMEMBERED_IN_PROGRESS:
             del self._in_progress[next(iter(self._in_progress))]
         if self.history_size:
@@ -231,8 +235,9 @@ class CheckpointStatsTracker:
         self.latest_failed = _newer(self.latest_failed, stats)
         self._replace(stats)
 
-    def report_failed_without_in_progress(self) -> None:
+    def report_failed_without_in_progress(self, why: str) -> None:
         """A checkpoint failed before it had an id."""
+        self.refusal = why
         self.counts = replace(self.counts, total=self.counts.total + 1, failed=self.counts.failed + 1)
         self._snapshot = None
 
@@ -259,6 +264,7 @@ class CheckpointStatsTracker:
                 latest_savepoint=self.latest_savepoint,
                 latest_failed=self.latest_failed,
                 latest_restored=self.latest_restored,
+                refusal=self.refusal,
                 duration=self.duration.snapshot(),
                 state_size=self.state_size.snapshot(),
                 processed_data=self.processed_data.snapshot(),

@@ -182,6 +182,16 @@ def test_a_checkpoint_says_whom_it_waits_for() -> None:
     assert suspected_task_managers(details, waiting) == {"tm-1"}
 
 
+def test_checkpoints_that_cannot_be_triggered_are_named() -> None:
+    """With a coordinator that draws no ids, nothing held the job up, and its output was not visible for ever."""
+    refused = pb.ListCheckpointsResponse(refusal="No checkpoint id could be drawn: the directory is read-only")
+    running, failing = (job([subtask()], status=status) for status in ("RUNNING", "FAILING"))
+    assert [each.summary for each in explain(running, refused, None, (), 0).findings] == [
+        "no checkpoint can be triggered: No checkpoint id could be drawn: the directory is read-only"
+    ]
+    assert "checkpoint" not in [each.kind for each in explain(failing, refused, None, (), 0).findings]
+
+
 def test_a_job_without_slots_says_what_it_waits_for() -> None:
     """What the ResourceManager has said, rejected TaskManagers included."""
     detail = "waiting for slots: 4 required, 1 available; TaskManager b has Snapline 0.3.0"

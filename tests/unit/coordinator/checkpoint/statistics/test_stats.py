@@ -41,7 +41,7 @@ def tracker_with_story() -> CheckpointStatsTracker:
     tracker.report_completed(CheckpointID(6), 6100, "file:///s")
     tracker.report_pending(CheckpointID(7), SnapshotType.CHECKPOINT, 7000, {VERTEX: 2})
     tracker.report_failed(CheckpointID(7), 7500, "CHECKPOINT_EXPIRED", "too slow")
-    tracker.report_failed_without_in_progress()
+    tracker.report_failed_without_in_progress("no id")
     tracker.report_restored(RestoredCheckpointStats(CheckpointID(5), SnapshotType.CHECKPOINT, 8000, "chk-5"))
     tracker.report_pending(CheckpointID(8), SnapshotType.CHECKPOINT, 9000, {VERTEX: 2})
     return tracker
@@ -53,6 +53,16 @@ def test_latest_by_kind() -> None:
 
     latest = (snapshot.latest_completed, snapshot.latest_savepoint, snapshot.latest_failed, snapshot.latest_restored)
     assert [stats.checkpoint_id for stats in latest if stats is not None] == [5, 6, 7, 5]
+
+
+def test_why_none_was_triggered_is_known_until_one_is() -> None:
+    """Such a checkpoint has no id, and so no place in the history."""
+    tracker = tracker_with_story()
+    assert tracker.create_snapshot().refusal == ""
+    tracker.report_failed_without_in_progress("No checkpoint id could be drawn: the disk is full")
+    assert tracker.create_snapshot().refusal == "No checkpoint id could be drawn: the disk is full"
+    tracker.report_pending(CheckpointID(9), SnapshotType.CHECKPOINT, 9500, {VERTEX: 2})
+    assert tracker.create_snapshot().refusal == ""
 
 
 def test_details_of_one_checkpoint() -> None:
