@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import fail, report, versions
+from snapline.commands.security_commands import make_certificates
 from snapline.dataflow.errors import SnaplineError
-from snapline.security_commands import make_certificates
 
 FIGURES = {
     "keyed_sum": ("cpu_us_per_event", "events_per_s"),

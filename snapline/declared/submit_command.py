@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import Parse, ParseError
 
+from snapline.commands.printing import echo
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.printing import echo
 from snapline.protos.declared_pb2 import DeclaredJob
 
 if TYPE_CHECKING:
-    from snapline.cli import Target
+    from snapline.commands.target import Target
 
 
 def read_declaration(path: Path) -> DeclaredJob:

@@ -9,7 +9,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from snapline import cli, pictures
+from snapline import pictures
+from snapline.commands import job_commands
 from snapline.coordinator import coordinator_metrics
 from snapline.coordinator.diagnosis.explanation import explain
 from snapline.coordinator.ha.job_archive import DIRECTORY, JobArchive
@@ -63,10 +64,10 @@ def show_archived_job(data: bytes) -> object:
     ended = EndedJob.from_archive(job)
     details, overview, checkpoints = ended.details, ended.details.overview, ended.checkpoints
     page_of_jobs({JobID(overview.job_id): overview.start_time_ms}, 1, "")
-    said: list[Any] = [cli._history_row(shorten_causes(overview)), cli._job_row(overview)]
-    said += [cli._vertex_row(vertex) for vertex in details.vertices]
-    said += [cli._checkpoint_row(each) for each in checkpoints.history]
-    said += [cli._vertex_checkpoint_row(vertex) for each in ended.by_id.values() for vertex in each.vertices]
+    said: list[Any] = [job_commands.history_row(shorten_causes(overview)), job_commands.job_row(overview)]
+    said += [job_commands.vertex_row(vertex) for vertex in details.vertices]
+    said += [job_commands.checkpoint_row(each) for each in checkpoints.history]
+    said += [job_commands.vertex_checkpoint_row(vertex) for each in ended.by_id.values() for vertex in each.vertices]
     said += [pictures.picture_of_job(details, checkpoints, pictures.Rates())]
     said += [message_as_dict(each) for each in (details, checkpoints, *ended.by_id.values())]
     said += [flink_jobs.jobs_overview([overview], NOW_MS)]

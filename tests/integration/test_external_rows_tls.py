@@ -10,9 +10,9 @@ from itertools import accumulate
 import pytest
 
 from examples.external_rows import KEYS, NUMBERS, TOTALS, Files, Numbers, Totals
+from snapline.commands.security_commands import EXCHANGE_NAME, make_certificates
 from snapline.external import ParticipationRefused, participate
 from snapline.runtime.cores.credentials import Role
-from snapline.security_commands import EXCHANGE_NAME, make_certificates
 from tests.services.certificates import why_not
 from tests.services.cluster import LocalCluster
 

@@ -11,6 +11,7 @@ import pytest
 
 from snapline import cli
 from snapline.client import RequestRefused
+from snapline.commands.target import Target
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
@@ -79,7 +80,7 @@ class Recording:
 def client(monkeypatch: pytest.MonkeyPatch) -> Recording:
     """What the commands talk to."""
     recording = Recording()
-    monkeypatch.setattr(cli.Target, "client", lambda _: recording)
+    monkeypatch.setattr(Target, "client", lambda _: recording)
     return recording
 
 
@@ -237,7 +238,7 @@ def test_a_script_that_fails_is_no_fault_of_ours(tmp_path: Path, capsys, monkeyp
 
     assert run("run", "-m", "127.0.0.1:1", str(script)) == 1
     assert f"snapline: {script} failed: ZeroDivisionError: division by zero" in (said := capsys.readouterr().err)
-    assert "snapline/cli.py" not in said
+    assert "snapline/cli.py" not in said and "snapline/commands" not in said
 
 
 def test_an_address_that_contradicts_high_availability_is_refused(monkeypatch, tmp_path, capsys):

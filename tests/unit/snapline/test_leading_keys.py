@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from snapline.client import RequestRefused
+from snapline.commands.diagnosis_commands import explain_job
 from snapline.coordinator.leading_keys import UncountableKeys, UnreadableRows, count_keys, table_of
 from snapline.dataflow.columnar.key_partition import assign_to_key_groups
-from snapline.diagnosis_commands import explain_job
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 from snapline.tapped import leading_keys

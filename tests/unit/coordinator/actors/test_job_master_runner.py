@@ -26,6 +26,7 @@ from snapline.dataflow.failures import Blame
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
+from snapline.protos import client_pb2 as pb
 from snapline.runtime.clock import SystemClock
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import silent_logger
@@ -143,7 +144,8 @@ def test_a_job_whose_end_nobody_has_heard_of_is_not_shown_as_it_was(
 
 def test_a_job_is_archived_before_its_graph_is_gone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that died just after its graph was removed left a job that was over and that nobody had heard of."""
-    remove, archived = EmbeddedJobGraphs.remove, []
+    remove = EmbeddedJobGraphs.remove
+    archived: list[pb.ArchivedJob] = []
 
     def look_first(graphs: EmbeddedJobGraphs, job_id: JobID) -> None:
         archived.extend(JobArchive(running.high_availability.storage, 10, 0).load(0).jobs)

@@ -1,5 +1,4 @@
-"""The commands that say why a job does not get on, what its threads do, and what happened: `why`, `stack`, `logs`,
-`profile`, `history`."""
+"""The commands that say why a job does not get on, and what its threads do: `why`, `stack`, `logs`, `profile`, `ui`."""
 
 from __future__ import annotations
 
@@ -8,21 +7,77 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from snapline.commands.flame_graph import flame_graph
+from snapline.commands.printing import echo
+from snapline.commands.target import Target, with_coordinator, with_target
 from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.dataflow.wire.statuses import decode_job_status
-from snapline.flame_graph import flame_graph
-from snapline.printing import echo
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.absolute_paths import absolute_path
 
 if TYPE_CHECKING:
-    from snapline.cli import Target
     from snapline.client import ClusterClient
 
+LINES = click.IntRange(0, 2_000)
 COORDINATOR = "coordinator"
 """What `snapline logs --level` calls the coordinator itself."""
+
+
+@click.command()
+@click.argument("job")
+@click.option("--stacks", is_flag=True, help="with the stack of each thread that is named")
+@with_target
+def why(target: Target, job: str, *, stacks: bool) -> None:
+    """What holds a job up: which subtask, what it does, and which checkpoint waits for whom."""
+    explain_job(target, job, with_stacks=stacks)
+
+
+@click.command()
+@click.argument("job_or_taskmanager")
+@click.option("--all", "everything", is_flag=True, help="the engine's own threads, too")
+@with_target
+def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
+    """Where the threads of a job's tasks, or of a TaskManager, are now; the innermost frame first."""
+    _print_stacks(target, job_or_taskmanager, everything=everything)
+
+
+@click.command()
+@click.argument("job_or_taskmanager")
+@click.option("--lines", type=LINES, default=200, show_default=True, help="the last ones of each TaskManager")
+@click.option("--level", default="", help="write DEBUG (INFO, ...) and above from now on; also of `coordinator`")
+@with_target
+def logs(target: Target, job_or_taskmanager: str, lines: int, level: str) -> None:
+    """The last lines that a job's TaskManagers, or one, have written: their log, and what functions print."""
+    _print_logs(target, job_or_taskmanager, lines, level)
+
+
+@click.command()
+@click.argument("job_or_taskmanager")
+@click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True, help="how long to look")
+@click.option(
+    "--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default=Path("profile.html"), show_default=True
+)
+@click.option("--heap", is_flag=True, help="print instead who keeps more and more memory")
+@with_target
+def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path, heap: bool) -> None:
+    """Where the time of a job's tasks goes: a flame graph as one HTML file. With --heap, where memory goes."""
+    if heap:
+        _print_heap(target, job_or_taskmanager, seconds)
+    else:
+        _write_profile(target, job_or_taskmanager, seconds, file)
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=None, help="setting web.port; 0: any")
+@click.option("--bind", default="", help="setting web.bind-address")
+@with_coordinator
+def ui(target: Target, *, port: int | None, bind: str) -> None:
+    """Serve the page of a cluster from here, until Ctrl-C."""
+    _serve_page(target.configuration, port, bind)
 
 
 def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
@@ -60,7 +115,7 @@ def _leading_keys(client: ClusterClient, job_id: str, vertex_id: str) -> str:
     return f"; of the rows now, {', '.join(keys)}" if keys else ""
 
 
-def print_stacks(target: Target, what: str, *, everything: bool) -> None:
+def _print_stacks(target: Target, what: str, *, everything: bool) -> None:
     """Print what the threads of a job's TaskManagers, or of one TaskManager, do."""
     with target.client() as client:
         dumps = _dump(client, what, 0)
@@ -80,7 +135,7 @@ def print_stacks(target: Target, what: str, *, everything: bool) -> None:
         echo(f"TaskManager {resource_id} did not answer", err=True)
 
 
-def print_logs(target: Target, what: str, lines: int, level: str) -> None:
+def _print_logs(target: Target, what: str, lines: int, level: str) -> None:
     """Print the last lines of a job's TaskManagers, or of one TaskManager. With a level, they write from there on; the
     coordinator does as well, whose lines are in its own file."""
     with target.client() as client:
@@ -98,7 +153,7 @@ def print_logs(target: Target, what: str, lines: int, level: str) -> None:
         echo(f"TaskManager {resource_id} did not answer", err=True)
 
 
-def write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
+def _write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
     """Sample the threads of tasks for some seconds, and write a flame graph."""
     if not absolute_path(output).parent.is_dir():  # said before anybody has waited
         raise SnaplineError(f"--file: cannot write {output}: there is no directory {output.parent}")
@@ -121,7 +176,7 @@ def write_profile(target: Target, what: str, seconds: int, output: Path) -> None
     echo(json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers")
 
 
-def print_heap(target: Target, what: str, seconds: int) -> None:
+def _print_heap(target: Target, what: str, seconds: int) -> None:
     """Look twice, some seconds apart, and print which containers have grown meanwhile and which types take most."""
     with target.client() as client:
         dumps = _dump(client, what, seconds * 1000, heap=True)
@@ -141,7 +196,7 @@ def print_heap(target: Target, what: str, seconds: int) -> None:
         echo(f"TaskManager {resource_id} did not answer", err=True)
 
 
-def serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
+def _serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
     """Serve the page of the cluster that the settings name, until the process is interrupted."""
     from snapline.coordinator.web.page_server import PageServer, check_exposure
     from snapline.runtime.leaders.coordinator_address import coordinator_address
@@ -175,9 +230,3 @@ def _dump(
         status = decode_job_status(client.get_job(job_id).overview.status)
         raise SnaplineError(f"no TaskManager runs a task of job {what}: it is {status.value}")
     return found
-
-
-def ended_jobs(jobs: list[pb.JobOverview]) -> list[pb.JobOverview]:
-    """Those that have ended, the latest end first."""
-    over = [job for job in jobs if decode_job_status(job.status).is_globally_terminal]
-    return sorted(over, key=lambda job: -job.end_time_ms)

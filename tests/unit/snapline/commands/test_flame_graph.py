@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from snapline.flame_graph import flame_graph
+from snapline.commands.flame_graph import flame_graph
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--<script>"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from snapline.cli import Target
+from snapline.commands.printing import echo, print_table
+from snapline.commands.target import Target
 from snapline.dataflow.errors import SnaplineError
-from snapline.printing import echo, print_table
 
 
 @pytest.mark.parametrize("said", ["night [/b] job", "[link=file:///x]here[/link]", "[/oops]"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from snapline.printing import echo
+from snapline.commands.printing import echo
 
 
 @click.command()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
-from snapline.printing import echo, print_table
+from snapline.commands.printing import echo, print_table
 
 
 @click.command("resumable")

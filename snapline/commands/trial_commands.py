@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from snapline.printing import echo
+from snapline.commands.printing import echo
 
 DIRECTORY = Path.home() / ".snapline" / "trial"
 _directory = click.option(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
+from snapline.commands.printing import echo
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
 from snapline.dataflow.errors import SnaplineError
-from snapline.printing import echo
 from snapline.runtime.cores.credentials import A_LONGER_SECRET, Identity, Role, sign_credential, why_guessable
 from snapline.runtime.rpc.security import Security, check_secret
 from snapline.runtime.settings import Setting, default_layers, resolve

@@ -7,8 +7,8 @@ import os
 
 import click
 
+from snapline.commands.printing import echo, print_table
 from snapline.dataflow.config import OPTIONS, is_secret
-from snapline.printing import echo, print_table
 from snapline.runtime.settings import default_layers, resolve
 
 

@@ -8,21 +8,66 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from snapline.commands.printing import echo, print_table
+from snapline.commands.target import Target, with_target
 from snapline.dataflow.wire.statuses import decode_job_status
-from snapline.printing import echo, print_table
 from snapline.runtime.absolute_paths import absolute_path
 
 if TYPE_CHECKING:
-    from snapline.cli import Target
     from snapline.open_transactions import OpenTransaction
 
 
-def list_transactions(target: Target, what: str) -> None:
+@click.group()
+def transactions() -> None:
+    """See and end what a lost job left open: JOB_OR_SNAPSHOT is a job that has ended, or a snapshot's directory."""
+
+
+@transactions.command("ls")
+@click.argument("job_or_snapshot")
+@with_target
+def list_open(target: Target, job_or_snapshot: str) -> None:
+    """What sinks have pre-committed in a snapshot; some of it may be committed by now."""
+    _list_transactions(target, job_or_snapshot)
+
+
+def _ends_transactions(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+        click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+        click.argument("job_or_snapshot"),
+        click.option("--uid", default="", help="of this sink only"),
+    ):
+        command = option(command)
+    return command
+
+
+@transactions.command()
+@_ends_transactions
+@with_target
+def commit(target: Target, job_or_snapshot: str, script: Path, arguments: tuple[str, ...], uid: str) -> None:
+    """Make it visible, with the sinks of the job's program, which is not run: `snapline transactions commit PATH job.py
+    -- --its options`. To repeat it changes nothing."""
+    _end_by_hand(target, job_or_snapshot, script, arguments, uid, commit=True, is_sure=True)
+
+
+@transactions.command()
+@_ends_transactions
+@click.option("--yes", "-y", is_flag=True, help="do not ask")
+@with_target
+def abort(
+    target: Target, job_or_snapshot: str, script: Path, arguments: tuple[str, ...], uid: str, *, yes: bool
+) -> None:
+    """Give it up for ever: its rows will never be visible, and no job can start from this snapshot with this sink."""
+    _end_by_hand(target, job_or_snapshot, script, arguments, uid, commit=False, is_sure=yes)
+
+
+def _list_transactions(target: Target, what: str) -> None:
     """Print what is pre-committed in a snapshot."""
     from snapline.open_transactions import open_snapshot, open_transactions
 
@@ -42,7 +87,7 @@ def list_transactions(target: Target, what: str) -> None:
     print_table(("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"), shown)
 
 
-def end_by_hand(
+def _end_by_hand(
     target: Target, what: str, script: Path, arguments: tuple[str, ...], uid: str, *, commit: bool, is_sure: bool
 ) -> None:
     """Commit or abort what is pre-committed in a snapshot, with the sinks of the job's program."""

@@ -4,22 +4,54 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from snapline.commands.printing import echo
+from snapline.commands.target import Target, absolute, with_coordinator
 from snapline.dataflow.config import OPTIONS, ConfigurationError
 from snapline.dataflow.ids import JobID
-from snapline.printing import echo
-
-if TYPE_CHECKING:
-    from snapline.cli import Target
 
 ONLY_TASK = "task"
 """Name of the external task where only a number is given."""
 
 
-def submit_external(
+@click.group()
+def external() -> None:
+    """Jobs whose tasks are programs outside, in any language (docs/external.md)."""
+
+
+@external.command("submit")
+@click.argument("name")
+@click.option(
+    "--task", "tasks", multiple=True, metavar="NAME=NUMBER", help="an external task and its number of programs"
+)
+@click.option(
+    "--tasks", "programs", type=click.IntRange(min=1), help="so many programs of one task, which is called task"
+)
+@click.option("-D", "settings", multiple=True, metavar="KEY=VALUE", help="one setting of the job")
+@click.option("--from-savepoint", "-s", default="", help="start from this savepoint or retained checkpoint")
+@click.option("--allow-non-restored-state", "-n", is_flag=True, help="drop state of tasks that are gone")
+@click.option("--claim", is_flag=True, help="the job owns the snapshot from now on")
+@with_coordinator
+def submit_programs(
+    target: Target,
+    name: str,
+    tasks: tuple[str, ...],
+    programs: int | None,
+    settings: tuple[str, ...],
+    from_savepoint: str,
+    *,
+    allow_non_restored_state: bool,
+    claim: bool,
+) -> None:
+    """Submit a job of external tasks, for which programs then register: `snapline external submit fleet --task
+    orders=2`."""
+    savepoint = (absolute(from_savepoint), allow_non_restored_state, claim)
+    _submit_external(target, name, tasks, programs, settings, savepoint)
+
+
+def _submit_external(
     target: Target,
     name: str,
     tasks: Sequence[str],

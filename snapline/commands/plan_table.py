@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from snapline.commands.printing import echo, print_table
 from snapline.plan import DROPPED, JobPlan, OperatorPlan
-from snapline.printing import echo, print_table
 
 
 def print_plan(plan: JobPlan) -> None:

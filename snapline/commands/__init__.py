@@ -1,0 +1,1 @@
+"""The commands of `snapline`, a module for each group of them; `snapline.cli` puts them together."""

@@ -1,0 +1,95 @@
+"""The commands of a cluster's processes: `coordinator`, `relay`, `taskmanagers`, `taskmanagers drain`, `cluster`.
+
+To drain a TaskManager may wait for slots elsewhere, as long as `slot.request.timeout`: what is waited for is said
+before, and how it is taken back when somebody does not want to wait.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from snapline.commands.printing import echo
+from snapline.commands.process_table import PROCESS_COLUMNS, process_row, words_of_process
+from snapline.commands.target import Target, with_coordinator, with_target
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def coordinator(arguments: tuple[str, ...]) -> None:
+    """Run a coordinator in the foreground (`snapline coordinator --help` for its options)."""
+    from snapline.coordinator.__main__ import main as run_coordinator
+
+    sys.exit(run_coordinator(list(arguments)))
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def relay(arguments: tuple[str, ...]) -> None:
+    """Run a relay in the foreground, between many TaskManagers and their coordinator (`snapline relay --help`)."""
+    from snapline.runtime.relay.relay_process import main as run_relay
+
+    sys.exit(run_relay(list(arguments)))
+
+
+@click.command("cluster")
+@with_target
+def task_managers(target: Target) -> None:
+    """The TaskManagers that are registered, and their slots."""
+    with target.client() as client:
+        found = client.list_task_managers()
+        own = client.overview().process
+    if not target.as_json:
+        echo(f"coordinator: {', '.join(words_of_process(own))}")
+    target.show(found, PROCESS_COLUMNS, process_row)
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--instances",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="how many TaskManagers; also while no job needs them",
+)
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="slots of each")
+@click.option("--release-idle", is_flag=True, help="give back those that no job needs, until one does")
+@with_coordinator
+def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bool) -> None:
+    """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    from snapline.task_manager_launcher import bring_task_managers
+
+    bring_task_managers(target.configuration, instances=instances, slots=slots, release_idle=release_idle)
+
+
+@taskmanagers.command()
+@click.argument("taskmanager")
+@click.option("--undo", is_flag=True, help="let it have tasks again")
+@with_target
+def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
+    """Move the tasks of a TaskManager to others before it is stopped: by a rescale, not by a failure. It gets no new
+    ones."""
+    _drain_task_manager(target, taskmanager, undo=undo)
+
+
+def _drain_task_manager(target: Target, resource_id: str, *, undo: bool) -> None:
+    """Drain the TaskManager, or let it have tasks again, and print what was done."""
+    with target.client() as client:
+        try:
+            if not undo and any(each.resource_id == resource_id for each in client.list_task_managers()):
+                echo(f"{resource_id} gets no new tasks; its jobs leave it once there are slots elsewhere", err=True)
+            moved = client.drain_task_manager(resource_id, undo=undo)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"its jobs still leave it; `snapline taskmanagers drain --undo {resource_id}` lets it have tasks again"
+            ) from None
+    if target.as_json:
+        echo(json.dumps({"taskmanager": resource_id, "draining": not undo, "jobs": moved}))
+    elif undo:
+        echo(f"{resource_id} gets tasks again")
+    else:
+        echo(f"nothing runs on {resource_id} any more, it can be stopped; jobs that were moved: {len(moved)}")
