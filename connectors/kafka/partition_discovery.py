@@ -22,6 +22,8 @@ from snapline.dataflow.errors import ConnectorError
 if TYPE_CHECKING:
     from snapline.connectors.kafka.kafka_source import KafkaSource
 
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+A_MILLISECOND = dt.timedelta(milliseconds=1)
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +92,8 @@ def partition_splits(
 
 
 def _offsets(source: KafkaSource, cluster: Metadata, places: Sequence[Any], where: str | dt.datetime) -> list[int]:
-    """The offset of each partition, as a number."""
+    """The offset of each partition, as a number. Kafka has milliseconds: the first one that is not before a time is
+    asked for, and none before 1970, which would be its words for the latest and the earliest row."""
     consumer, partition = cluster.consumer, cluster.library.TopicPartition
 
     def edges(place: Any) -> tuple[int, int]:
@@ -99,7 +102,7 @@ def _offsets(source: KafkaSource, cluster: Metadata, places: Sequence[Any], wher
 
     if isinstance(where, dt.datetime):
         aware = where if where.tzinfo is not None else where.replace(tzinfo=dt.UTC)
-        time_ms = int(aware.timestamp() * 1000)
+        time_ms = max(0, -((EPOCH - aware) // A_MILLISECOND))
         asked = [partition(place.topic, place.partition, time_ms) for place in places]
         found = cluster.ask(lambda: consumer.offsets_for_times(asked, METADATA_SECONDS))
         return [one.offset if one.offset >= 0 else edges(one)[1] for one in found]

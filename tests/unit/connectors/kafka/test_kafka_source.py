@@ -55,6 +55,8 @@ def published(kafka, group, topic, partitions=1):
         ("earliest", "latest", range(20)),
         (START + dt.timedelta(seconds=5), "latest", range(5, 20)),
         ("earliest", START + dt.timedelta(seconds=7, milliseconds=1), range(8)),
+        (START + dt.timedelta(seconds=5, microseconds=1), START + dt.timedelta(seconds=7, microseconds=1), range(6, 8)),
+        (dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, dt.UTC), "latest", range(20)),
         ("latest", "latest", []),
         (START + dt.timedelta(days=1), "latest", []),
     ],
