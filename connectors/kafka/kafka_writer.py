@@ -130,7 +130,14 @@ def _partitions(column: pa.Array, what: str) -> list[Any]:
     found: list[Any] = column.to_pylist()
     if (least := pc.min(column).as_py()) is not None and least < 0:
         raise ConnectorError(f"{what} has {least}, which is no partition; null leaves the choice to the client")
-    return found
+            if "\0" in name:
+                raise ConnectorError(
+                    f"{what} has a header {name!r}, whose name Kafka's client would cut at the character NUL; replace it before the sink"
+                )
+    # The client cuts a text at its first NUL, and takes bytes as they are.
+    return [
+        one and [(name, value.encode() if isinstance(value, str) else value) for name, value in one] for one in found
+    ]
 
 
 class _Deliveries:

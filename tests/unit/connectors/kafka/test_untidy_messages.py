@@ -130,6 +130,20 @@ def test_keys_and_headers_are_read_as_they_were_written(broker):
 @pytest.mark.parametrize(("on_error", "expected"), [("drop", [b"2"]), ("keep", [*[b"1"] * 20, b"2"])])
 @services.needs_faults
 def test_a_header_whose_name_is_no_text_is_a_bad_row(broker, monkeypatch, on_error, expected):
+def test_headers_are_not_cut_at_a_nul(broker):
+    """The client took what stands before it for the whole text; bytes were whole. Of a name it takes no more."""
+    topic = broker.topic()
+    for kind, value in ((pa.string(), "v\0w"), (pa.binary(), b"v\0w")):
+        write(
+            broker, topic, {"value": [b"a"], "h": pa.array([[("x", value)]], pa.map_(pa.string(), kind))}, headers="h"
+        )
+
+    assert [[("x", b"v\0w")]] * 2 == [message.headers() for message in broker.read(topic)]
+    with pytest.raises(ConnectorError, match=r"has a header 'a\\x00b', whose name Kafka's client would cut"):
+        headers = pa.array([[("a\0b", b"")]], pa.map_(pa.string(), pa.binary()))
+        write(broker, topic, {"value": [b"a"], "h": headers}, headers="h")
+
+
     """It was a SystemError of the client, whatever on_error said, and behind some other messages the end of the
     process."""
     topic = broker.topic()
