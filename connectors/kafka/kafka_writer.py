@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapline.connectors.connector_metrics import BYTES_WRITTEN, CONNECTION_ERRORS
+from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
@@ -39,6 +40,7 @@ CHUNK_ROWS = 20_000
 QUEUED_ROWS_MAX = 200_000
 STATISTICS_MS = 100
 ANY_PARTITION = -1
+GREATEST_PARTITION = (1 << 31) - 1
 SERVE_SECONDS = 1.0
 """So often a producer without rows is asked what it has to say: statistics of 100 kB a second would pile up in it."""
 BYTES_OR_TEXTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string,
@@ -88,10 +90,18 @@ def _times(column: pa.Array, what: str) -> list[Any]:
     kind = column.type
     if pa.types.is_timestamp(kind) and kind.unit in {"us", "ns"}:
         column = pc.floor_temporal(column, unit="millisecond")
-    if pa.types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("ms", kind.tz)).cast(pa.int64())
-    elif not pa.types.is_integer(kind):
-        raise ConnectorError(f"{what} is {kind}; give times, or milliseconds since 1970 as integers")
+    try:
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("ms", kind.tz)).cast(pa.int64())
+        elif pa.types.is_integer(kind):
+            column = column.cast(pa.int64())
+        else:
+            raise ConnectorError(f"{what} is {kind}; give times, or milliseconds since 1970 as integers")
+    except pa.ArrowInvalid as error:
+        raise ConnectorError(
+            f"{what} has a time of more milliseconds than Kafka counts ({first_line(error)}); make it null, which is now, or an earlier "
+            "time before the sink"
+        ) from error
     least = pc.min(column).as_py()
     if least is not None and least <= 0:
         raise ConnectorError(
@@ -121,15 +131,6 @@ def _headers(column: pa.Array, what: str) -> list[Any]:
                 raise ConnectorError(
                     f"{what} has a header {name!r} with {value!r}; a name is a text, a value bytes or a text"
                 )
-    return found
-
-
-def _partitions(column: pa.Array, what: str) -> list[Any]:
-    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-        raise ConnectorError(f"{what} is {column.type}; give integers")
-    found: list[Any] = column.to_pylist()
-    if (least := pc.min(column).as_py()) is not None and least < 0:
-        raise ConnectorError(f"{what} has {least}, which is no partition; null leaves the choice to the client")
             if "\0" in name:
                 raise ConnectorError(
                     f"{what} has a header {name!r}, whose name Kafka's client would cut at the character NUL; replace it before the sink"
@@ -138,6 +139,17 @@ def _partitions(column: pa.Array, what: str) -> list[Any]:
     return [
         one and [(name, value.encode() if isinstance(value, str) else value) for name, value in one] for one in found
     ]
+
+
+def _partitions(column: pa.Array, what: str) -> list[Any]:
+    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise ConnectorError(f"{what} is {column.type}; give integers")
+    found: list[Any] = column.to_pylist()
+    if (least := pc.min(column).as_py()) is not None and least < 0:
+        raise ConnectorError(f"{what} has {least}, which is no partition; null leaves the choice to the client")
+    if (greatest := pc.max(column).as_py()) is not None and greatest > GREATEST_PARTITION:
+        raise ConnectorError(f"{what} has {greatest}, which is no partition; null leaves the choice to the client")
+    return found
 
 
 class _Deliveries:

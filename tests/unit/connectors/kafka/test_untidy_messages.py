@@ -100,6 +100,9 @@ def test_times_are_written_in_milliseconds(broker, column, expected):
         ("partition", pa.array([7]), "a row is for a partition that the topic has not"),
         ("partition", pa.array([-1]), "has -1, which is no partition; null leaves the choice"),
         ("partition", pa.array([1.0]), "is double; give integers"),
+        ("partition", pa.array([1 << 31]), "has 2147483648, which is no partition; null leaves the choice"),
+        ("timestamp", pa.array([1 << 62], pa.timestamp("s")), "has a time of more milliseconds than Kafka counts"),
+        ("timestamp", pa.array([1 << 63], pa.uint64()), "has a time of more milliseconds than Kafka counts"),
     ],
 )
 def test_what_is_no_key_time_header_or_partition_is_named(broker, option, column, says):
@@ -127,9 +130,6 @@ def test_keys_and_headers_are_read_as_they_were_written(broker):
     assert [None, None, *headers[2:], [{"name": "x", "value": b"1"}]] == [row["headers"] for row in rows]
 
 
-@pytest.mark.parametrize(("on_error", "expected"), [("drop", [b"2"]), ("keep", [*[b"1"] * 20, b"2"])])
-@services.needs_faults
-def test_a_header_whose_name_is_no_text_is_a_bad_row(broker, monkeypatch, on_error, expected):
 def test_headers_are_not_cut_at_a_nul(broker):
     """The client took what stands before it for the whole text; bytes were whole. Of a name it takes no more."""
     topic = broker.topic()
@@ -144,6 +144,9 @@ def test_headers_are_not_cut_at_a_nul(broker):
         write(broker, topic, {"value": [b"a"], "h": headers}, headers="h")
 
 
+@pytest.mark.parametrize(("on_error", "expected"), [("drop", [b"2"]), ("keep", [*[b"1"] * 20, b"2"])])
+@services.needs_faults
+def test_a_header_whose_name_is_no_text_is_a_bad_row(broker, monkeypatch, on_error, expected):
     """It was a SystemError of the client, whatever on_error said, and behind some other messages the end of the
     process."""
     topic = broker.topic()
