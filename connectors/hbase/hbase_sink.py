@@ -16,6 +16,7 @@ import pyarrow as pa
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
+from snapline.connectors.texts_of_values import texts_of_values
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import Counter
@@ -196,13 +197,4 @@ class HBaseWriter(SinkWriter):
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[bytes | None]:
         """The values of a column as bytes; null stays null."""
-        column = batch.column(name)
-        kind = column.type
-        if pa.types.is_nested(kind) or pa.types.is_duration(kind):
-            raise ConnectorError(
-                f"{self._sink.described}: column {name!r} is {kind}; make it a text, or columns of their own"
-            )
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-            found: list[bytes | None] = column.to_pylist()
-            return found
-        return [None if value is None else value.encode() for value in column.cast(pa.string()).to_pylist()]
+        return texts_of_values(batch.column(name), f"{self._sink.described}: column {name!r}")

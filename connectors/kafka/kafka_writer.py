@@ -26,6 +26,7 @@ from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import ClusterHealth, library, out_of_reach
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
+from snapline.connectors.texts_of_values import texts_of_values
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import ConnectorError
@@ -43,8 +44,6 @@ ANY_PARTITION = -1
 GREATEST_PARTITION = (1 << 31) - 1
 SERVE_SECONDS = 1.0
 """So often a producer without rows is asked what it has to say: statistics of 100 kB a second would pile up in it."""
-BYTES_OR_TEXTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string,
-                  pa.types.is_fixed_size_binary)  # fmt: skip
 IDENTITY = re.compile(r'"eos":\s*\{[^}]*"producer_id":\s*(\d+),\s*"producer_epoch":\s*(\d+)')
 
 
@@ -80,9 +79,7 @@ class MessageColumns:
 def _keys(column: pa.Array, what: str) -> list[Any]:
     if pa.types.is_nested(column.type):
         raise ConnectorError(f"{what} is {column.type}, which is no key; make it a text or bytes before the sink")
-    is_key = any(is_kind(column.type) for is_kind in BYTES_OR_TEXTS)
-    found: list[Any] = (column if is_key else column.cast(pa.string())).to_pylist()
-    return found
+    return texts_of_values(column.cast(pa.int64()) if pa.types.is_duration(column.type) else column, what)
 
 
 def _times(column: pa.Array, what: str) -> list[Any]:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from snapline.connectors.files.filesystems import first_line
+from snapline.connectors.texts_of_values import texts_of_values
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -82,11 +83,4 @@ def texts(batch: pa.RecordBatch, name: str, what: str) -> list[bytes | None]:
     a column that is not there, or has no text."""
     if name not in batch.schema.names:
         raise ConnectorError(f"{what}: the rows have no column {name!r} but {', '.join(batch.schema.names)}")
-    column = batch.column(name)
-    kind = column.type
-    if pa.types.is_nested(kind) or pa.types.is_duration(kind):
-        raise ConnectorError(f"{what}: column {name!r} is {kind}; make it a text, or columns of their own")
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        found: list[bytes | None] = column.to_pylist()
-        return found
-    return [None if value is None else value.encode() for value in column.cast(pa.string()).to_pylist()]
+    return texts_of_values(batch.column(name), f"{what}: column {name!r}")

@@ -111,6 +111,7 @@ def test_a_server_that_goes_away_fails_the_task_in_a_line():
         (lambda port: write_to(sink_at(port, row_key="x"), rows("a")), "the rows have no column 'x' but k"),
         (lambda port: write_to(sink_at(port), rows("")), "a row has no row key: 'k' is null or empty"),
         (lambda port: write_to(sink_at(port), rows("a", x=[[1]])), "column 'x' is list<item: int64>"),
+        (lambda port: write_to(sink_at(port), rows("a", x=pa.array([1 << 62], pa.timestamp("us")))), "which is no year"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_said_in_a_line(server, make, says):
