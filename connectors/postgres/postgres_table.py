@@ -377,7 +377,7 @@ def _moments(column: pa.Array, name: str, what: str) -> pa.Array:
     if pc.any(pc.match_substring(found, "out of range")).as_py():
         number = pc.index(pc.match_substring(found, "out of range"), True).as_py()
         raise ConnectorError(
-            f"{what}: column {name!r} has {column[number].cast(pa.int64()).as_py()} ({column.type} since 1970), which is no year that "
+            f"{what}: column {name!r} has {column[number].value} ({column.type} since 1970), which is no year that "
             "can be written; correct it, or make it null, before the sink"
         )
     if not pc.any(pc.match_substring_regex(found, BEFORE_YEAR_1)).as_py():

@@ -265,6 +265,8 @@ def test_years_before_the_first_and_after_9999(server):
     )
     with pytest.raises(ConnectorError, match=r"column 'at' has -1152921504606846976 \(timestamp\[us\] since 1970\)"):
         write(server, "eras", {"id": [3], "at": pa.array([-(2**60)], pa.timestamp("us"))})
+    with pytest.raises(ConnectorError, match=r"column 'day' has 2147483647 \(date32\[day\] since 1970\)"):
+        write(server, "eras", {"id": [3], "day": pa.array([2**31 - 1], pa.date32())})
 
 
 @BOTH
