@@ -37,7 +37,7 @@ KEY = """
     AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END ORDER BY k.place
 """
 PUBLISHED = """
-    SELECT to_jsonb(p) ->> 'rowfilter', b.pubinsert AND b.pubupdate AND b.pubdelete FROM pg_publication b
+    SELECT p.pubname IS NOT NULL, to_jsonb(p) ->> 'rowfilter', b.pubinsert AND b.pubupdate AND b.pubdelete FROM pg_publication b
     LEFT JOIN pg_publication_tables p ON p.pubname = b.pubname AND p.schemaname = %s AND p.tablename = %s WHERE b.pubname = %s
 """
 
@@ -171,16 +171,21 @@ def ensure_published(connection: Any, table: ChangedTable, publication: str, *, 
         except (errors.DuplicateObject, errors.UniqueViolation):
             pass  # somebody else was faster; whether it is the right one is seen below
         found = connection.execute(PUBLISHED, query).fetchone()
-    row_filter, is_complete = found or (None, False)
-    listed = "SELECT FROM pg_publication_tables WHERE schemaname = %s AND tablename = %s AND pubname = %s"
-    if not connection.execute(listed, query).fetchall():
-        raise ConnectorError(
-            f"{what}: the publication {publication!r} leaves the table out; ALTER PUBLICATION {publication} ADD TABLE {table.full_name}"
-        )
+    if reason := left_out(found, publication):
+        is_listed = found is not None and found[0]
+        advice = "name another one" if is_listed else f"ALTER PUBLICATION {publication} ADD TABLE {table.full_name}"
+        raise ConnectorError(f"{what}: {reason}; {advice}")
+
+
+def left_out(found: tuple[bool, str | None, bool] | None, publication: str) -> str:
+    """Which changes of the table a publication leaves out; empty where none. `found`: what the server answers to
+    `PUBLISHED`."""
+    is_listed, row_filter, is_complete = found or (False, None, False)
+    if not is_listed:
+        return f"the publication {publication!r} leaves the table out"
     if row_filter is not None or not is_complete:
-        raise ConnectorError(
-            f"{what}: the publication {publication!r} leaves out some changes (a row filter, or a publish option); name another one"
-        )
+        return f"the publication {publication!r} leaves out some changes (a row filter, or a publish option)"
+    return ""
 
 
 def column_of(texts: Sequence[object] | pa.Array, column: ChangedColumn, what: str) -> pa.Array:

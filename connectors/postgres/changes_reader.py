@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.kafka.offsets import CheckpointedOffsets
 from snapline.connectors.postgres.change_log import ChangeLog, Part
+from snapline.connectors.postgres.changed_table import PUBLISHED, left_out
 from snapline.connectors.postgres.pgoutput import Keepalive, decode, lsn_of, lsn_text
 from snapline.connectors.postgres.postgres_table import is_away, library
 from snapline.connectors.postgres.replication import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 AGAIN_MS = 200
 """So long after a server was not there, or a slot not free, it is tried again."""
 LAG_EVERY_MS = 10_000
+"""So often the server is asked how far its log goes, and whether the table is published."""
 BYTES_AT_ONCE = 32 << 20
 """So much of the log becomes one batch at most."""
 NOTHING = Polled(InputStatus.NOTHING_AVAILABLE)
@@ -234,7 +236,9 @@ class ChangesReader(SourceReader):
         if answer:
             self._report()
         if now_ms >= self._next_lag_ms:
-            self._measure_lag(now_ms, changes)
+            self._next_lag_ms = now_ms + LAG_EVERY_MS
+            self._require_published()
+            self._measure_lag(changes)
         if not received:
             return NOTHING
         self._bytes.inc(received)
@@ -282,8 +286,17 @@ class ChangesReader(SourceReader):
         except library().Error as error:
             log.info("%s: the position was not confirmed yet: %s", self._source.described, first_line(error))
 
-    def _measure_lag(self, now_ms: int, changes: ChangeLog) -> None:
-        self._next_lag_ms = now_ms + LAG_EVERY_MS
+    def _require_published(self) -> None:
+        """Raise ConnectorError where the server no longer sends all changes of the table: it says so by no message."""
+        source, table = self._source, self._table
+        found = self._ask.rows(PUBLISHED, [table.schema, table.name, source.publication])
+        if reason := left_out(found[0] if found else None, source.publication):
+            raise ConnectorError(
+                f"{source.described}: {reason}, while its changes are read: the table was dropped or renamed, or the publication was "
+                f"altered, and what changed since then is lost to this job. {anew(source.slot)}"
+            )
+
+    def _measure_lag(self, changes: ChangeLog) -> None:
         ((end,),) = self._ask.rows("SELECT pg_current_wal_lsn()::text")
         self._lag.set(max(0, lsn_of(end) - changes.lsn))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from snapline.connectors import PostgresChangesSource
-from snapline.connectors.postgres.changes_reader import ChangesReader
+from snapline.connectors.postgres.changes_reader import LAG_EVERY_MS, ChangesReader
 from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.services.cluster import wait_until
@@ -332,6 +332,34 @@ def test_a_table_that_is_changed_while_it_is_read(server, table, statements, say
         else:
             assert [(2, None, "+I")] == reading.take(1)
             assert ("has got a column 'more'" in caplog.text) == ("more" in statements[0])
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (("DROP TABLE {0}", "CREATE TABLE {0} (id int PRIMARY KEY, town text)"), "leaves the table out, while"),
+        (("ALTER TABLE {0} RENAME TO {0}_of_texts",), "leaves the table out, while"),
+        (
+            ("CREATE TABLE {0}_of_texts (id int)", 'ALTER PUBLICATION "{0}" SET TABLE {0}_of_texts'),
+            "leaves the table out",
+        ),
+        (('DROP PUBLICATION "{0}"',), "leaves the table out, while its changes are read"),
+        (("ALTER PUBLICATION \"{0}\" SET (publish = 'insert')",), "leaves out some changes .* is lost to this job"),
+    ],
+)
+def test_a_table_that_is_published_no_longer(server, table, statements, says):
+    """The server sends nothing then, and the source waited for ever, while changes were lost."""
+    source = source_of(server, table)
+    with Reading(source) as reading:
+        server.run(f"INSERT INTO {table} VALUES (1, '')")
+        reading.take(1)
+        server.run(*[one.format(table) for one in statements])
+        reading.now_ms += LAG_EVERY_MS
+        with pytest.raises(ConnectorError, match=says):
+            reading.until(lambda: False)
+        splits = reading.splits()
+    with Reading(source, splits) as reading, pytest.raises(ConnectorError, match=says):
+        reading.until(lambda: False)
 
 
 def test_large_values_that_did_not_change(server, table):
