@@ -148,8 +148,8 @@ class ServerQuestions:
         self._dsn, self._who = dsn, who
         self._connection: Any = None
 
-    def rows(self, query: Any, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """The answer. Raises psycopg's errors."""
+    def rows(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """The answer. Without parameters a percent sign is one. Raises psycopg's errors."""
         if self._connection is None:
             self._connection = open_connection(self._dsn, self._who)
         try:

@@ -219,6 +219,21 @@ def test_a_snapshot_that_is_taken_up_again_while_the_table_changes(server, table
     assert dict(server.rows(f"SELECT id, town FROM {table}")) == folded.rows
 
 
+def test_keys_with_a_percent_sign(server, table):
+    """The question in which part of the snapshot such a key is was an error, because the sign was taken for a
+    parameter; two of them were one."""
+    server.run(
+        f"DROP TABLE {table}", f'CREATE TABLE {table} (id text COLLATE "C" PRIMARY KEY, n int)',
+        f"INSERT INTO {table} SELECT '%' || word, 0 FROM (VALUES ('s'), ('%'), ('&')) t (word)",
+    )  # fmt: skip
+    source = source_of(server, table, batch_rows=1, snapshot_transaction_rows=1)
+    with Reading(source) as reading:
+        assert [("%%", 0, "+I")] == reading.until(lambda: bool(reading.rows))
+        server.run(f"UPDATE {table} SET n = 1")
+        expected = [("%%", 0, "+I"), ("%&", 1, "+I"), ("%s", 1, "+I"), ("%%", 1, "+U")]
+        assert expected == reading.take(4)
+
+
 def test_what_is_confirmed(server, table):
     """The server is told the position of a checkpoint when it is complete, and not before; an older snapshot than that
     cannot be read on from, and says so."""
