@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from snapline.connectors.files.filesystems import first_line
@@ -139,7 +140,8 @@ class ChangesReader(SourceReader):
             if known is not None:  # an attempt of this job made it, and was lost before its first checkpoint
                 if not self._is_free(now_ms):
                     return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + AGAIN_MS)
-                self._ask.rows("SELECT pg_drop_replication_slot(%s)", [source.slot])
+                with suppress(library().errors.UndefinedObject):  # it was being made, and went with that attempt
+                    self._ask.rows("SELECT pg_drop_replication_slot(%s)", [source.slot])
             self._stream = ReplicationStream(source.dsn, self._who)
             self._stream.begin_to_create(source.slot)
             return NOTHING

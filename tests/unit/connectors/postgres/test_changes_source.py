@@ -12,6 +12,7 @@ import pytest
 
 from snapline.connectors import PostgresChangesSource
 from snapline.connectors.postgres.changes_reader import LAG_EVERY_MS, ChangesReader
+from snapline.connectors.postgres.replication import ServerQuestions
 from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.services.cluster import wait_until
@@ -283,6 +284,25 @@ def test_a_slot_of_an_attempt_that_was_lost_is_made_anew(server, table):
     with Reading(source_of(server, table, snapshot=False)) as changes:
         server.run(f"INSERT INTO {table} VALUES (2, '')")
         assert [(2, "", "+I")] == changes.take(1)
+
+
+def test_a_slot_that_goes_with_the_attempt_that_was_making_it(server, table, monkeypatch):
+    """Between the look at it and its end; the line said that changes were lost to the job, of which none had begun."""
+    server.run(f"INSERT INTO {table} VALUES (1, '')")
+    source = source_of(server, table)
+    splits = source.enumerate_splits()
+    with Reading(source, splits) as lost:
+        lost.take(1)
+
+    def goes(_: ServerQuestions, slot: str) -> bool:
+        monkeypatch.undo()
+        server.rows(f"SELECT pg_drop_replication_slot('{slot}')")
+        return True
+
+    wait_until(lambda: not server.rows("SELECT FROM pg_replication_slots WHERE active"), "the end of the connection")
+    monkeypatch.setattr(ServerQuestions, "take_from_lost_attempt", goes)
+    with Reading(source, splits) as again:
+        assert [(1, "", "+I")] == again.take(1)
 
 
 def test_two_jobs_cannot_read_one_slot(server, table):
