@@ -108,7 +108,7 @@ class PostgresSink(Sink):
             table = TargetTable.read(connection, self.table, self.key, self.described)
             if self.stream_schema is not None:
                 table.require_columns(self.stream_schema.names, self.described)
-                texts(pa.RecordBatch.from_pylist([], self.stream_schema), table.types, self.described)
+                texts(pa.RecordBatch.from_pylist([], self.stream_schema), table.bare_types, self.described)
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -199,7 +199,7 @@ class PostgresWriter(SinkWriter):
         self._rows += batch.num_rows
         target = self._run(self._known_target)
         target.require_columns(batch.schema.names, what)
-        written = texts(batch, target.types, what)
+        written = texts(batch, target.bare_types, what)
         if not self._sink.key:
             self._run(lambda: self._append(written), written)
             return

@@ -53,7 +53,11 @@ RELATION = """
     WHERE c.oid = to_regclass(%s)
 """
 COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1), a.attgenerated <> ''
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), format_type((
+        WITH RECURSIVE base (id, below) AS (
+            SELECT oid, typbasetype FROM pg_type WHERE oid = a.atttypid
+            UNION ALL SELECT oid, typbasetype FROM base JOIN pg_type ON oid = below)
+        SELECT id FROM base WHERE below = 0), -1), a.attgenerated <> ''
     FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 UNIQUE = """
@@ -227,7 +231,8 @@ class TargetTable:
     name: str
     types: dict[str, str]
     bare_types: dict[str, str]
-    """The types without length or digits: a value that is cast to one of these is not cut or rounded."""
+    """The types without length or digits, and those below domains, which may have them: a value that is cast to one of
+    these is not cut or rounded."""
     generated: frozenset[str]
     """Columns whose values the server computes."""
 
@@ -328,7 +333,7 @@ def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array 
     if any(is_kind(kind) for is_kind in BYTES):
         return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
     is_cut = spelled == "date" and not _are_days(column)
-    if is_cut or (pa.types.is_timestamp(kind) and spelled.startswith(("time ", "time("))):
+    if is_cut or (pa.types.is_timestamp(kind) and spelled.startswith("time ")):
         return None  # the server would leave out the time of day, or the day
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _moments(column, name, what)

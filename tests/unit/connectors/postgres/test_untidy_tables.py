@@ -89,6 +89,24 @@ def test_a_text_that_is_too_long_is_refused_with_its_column(server, key):
     assert [] == server.rows("SELECT * FROM short")
 
 
+@BOTH
+def test_a_domain_is_what_is_below_it(server, key):
+    """Upserts cut texts to a domain's length, so that two keys were one row, and times to its day, and lists were not
+    taken."""
+    server.run(
+        "DROP TABLE IF EXISTS domains", "DROP DOMAIN IF EXISTS code, days, counts CASCADE", "CREATE DOMAIN code AS varchar(3)",
+        "CREATE DOMAIN days AS date", "CREATE DOMAIN counts AS int[]",
+        "CREATE TABLE domains (id int PRIMARY KEY, word code, day days, n counts)",
+    )  # fmt: skip
+
+    with pytest.raises(ConnectorError, match=r'value too long for type character varying\(3\) \(column word: "abcd"\)'):
+        write(server, "domains", {"id": [1], "word": ["abcd"]}, key)
+    with pytest.raises(ConnectorError, match=r"column 'day' is timestamp\[us\], and date in the table"):
+        write(server, "domains", {"id": [1], "day": pa.array([1], pa.timestamp("us"))}, key)
+    write(server, "domains", {"id": [1], "word": ["abc"], "day": [dt.date(2026, 1, 2)], "n": [[1, None]]}, key)
+    assert [(1, "abc", dt.date(2026, 1, 2), [1, None])] == server.rows("SELECT * FROM domains")
+
+
 def test_a_key_that_is_too_long_finds_nothing(server):
     """A look-up cut the key to the column's length, and found another row."""
     server.run("CREATE TABLE towns (id varchar(3) PRIMARY KEY, n int)", "INSERT INTO towns VALUES ('abc', 1)")
