@@ -108,7 +108,7 @@ class PostgresSink(Sink):
             table = TargetTable.read(connection, self.table, self.key, self.described)
             if self.stream_schema is not None:
                 table.require_columns(self.stream_schema.names, self.described)
-                texts(pa.RecordBatch.from_pylist([], self.stream_schema), table.bare_types, self.described)
+                texts(no_rows(self.stream_schema), table.bare_types, self.described)
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -367,10 +367,17 @@ class PostgresWriter(SinkWriter):
         return Committable({"transaction": name, "number": number, "rows": rows, "checkpoint_id": checkpoint_id})
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """An empty batch, of whatever types."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 def last_of_each_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
     """The rows of which no later one has the same key, in their order; one statement cannot replace a row twice."""
-    numbered = table.select(list(key)).append_column("__row", pa.array(range(table.num_rows), pa.int64()))
-    last = numbered.group_by(list(key)).aggregate([("__row", "max")]).column("__row_max")
+    names = [str(number) for number in range(len(key))]
+    numbered = table.select(list(key)).rename_columns(names)
+    numbered = numbered.append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    last = numbered.group_by(names).aggregate([("row", "max")]).column("row_max")
     return table if len(last) == table.num_rows else table.take(last.sort())
 
 

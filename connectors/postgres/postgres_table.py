@@ -322,13 +322,13 @@ def texts(batch: pa.RecordBatch, types: Mapping[str, str], what: str) -> pa.Reco
 def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array | None:
     """The values as texts; None for a type that the table's column has no text of."""
     if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_nested(kind) and spelled in {"json", "jsonb"}:
         return _json(column)
     if spelled.endswith("[]") and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return _arrays(column, spelled.removesuffix("[]"), name, what)
-    if pa.types.is_nested(kind) or pa.types.is_duration(kind):
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
         return None
     if any(is_kind(kind) for is_kind in BYTES):
         return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())

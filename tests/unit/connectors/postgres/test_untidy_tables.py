@@ -398,6 +398,34 @@ def test_nested_columns_that_the_table_has_no_type_for_are_refused(server):
         write(server, "flat", {"id": [1], "v": [[1]]})
 
 
+def test_categories_of_any_values_and_intervals(server):
+    """Arrow makes no rows of categories of times, not even none at submission, and no texts of intervals."""
+    server.run("CREATE TABLE categories (id int PRIMARY KEY, at timestamp, n int[], span interval)")
+    indices = pa.array([0, None], pa.int8())
+    times = pa.DictionaryArray.from_arrays(indices, pa.array([dt.datetime.fromisoformat("2026-01-02")]))
+    lists = pa.DictionaryArray.from_arrays(indices, pa.array([[1, None]]))
+    columns = {"id": [1, 2], "at": times, "n": lists}
+    sink = PostgresSink("categories", dsn=server.dsn, key="id")
+    sink.stream_schema = pa.RecordBatch.from_pydict(columns).schema
+
+    sink.validate()
+    write(server, "categories", columns)
+
+    expected = [(1, dt.datetime.fromisoformat("2026-01-02"), [1, None]), (2, None, None)]
+    assert expected == server.rows("SELECT id, at, n FROM categories ORDER BY id")
+    with pytest.raises(ConnectorError, match="column 'span' is month_day_nano_interval, and interval in the table"):
+        write(server, "categories", {"id": [3], "span": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+
+
+def test_a_key_may_have_any_name(server):
+    """The column by which the last row of a key is found had a name that a key may have."""
+    server.run('CREATE TABLE rows_of_keys (__row int, "row" int, n int, PRIMARY KEY (__row, "row"))')
+
+    write(server, "rows_of_keys", {"__row": [1, 1, 1], "row": [1, 2, 1], "n": [1, 2, 3]}, ("__row", "row"))
+
+    assert [(1, 1, 3), (1, 2, 2)] == server.rows('SELECT * FROM rows_of_keys ORDER BY "row"')
+
+
 @pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
 def test_large_rows_are_upserted_in_parts(server, monkeypatch, guarantee):
     """Twenty thousand of them were one statement and all in memory, whatever their size."""
