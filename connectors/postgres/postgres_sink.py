@@ -48,7 +48,8 @@ LOCK_SECONDS = 10
 ATTEMPTS = 3
 """So often rows are upserted that other transactions cross."""
 PLAIN_KEYS = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
-"""Types of which two texts that differ are two values; those of UUIDs, say, may have small or capital letters."""
+"""Types of which two texts that differ are two values, nearly always; those of UUIDs, say, may have small or capital
+letters."""
 BEGIN = f"BEGIN; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL TimeZone = 'UTC'"
 """A time without a zone is one of UTC, whatever the server's own is."""
 PREFIX = "snapline"
@@ -191,6 +192,8 @@ class PostgresWriter(SinkWriter):
         """In the transaction that is open, or that the rows in the buffer will make."""
         self._is_open = False
         self._swept = False
+        self._are_texts_keys = True
+        """Until the server has found two texts to be one key: 1 and 01, or letters that its collation takes for one."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -309,7 +312,7 @@ class PostgresWriter(SinkWriter):
 
     def _upsert_all(self, table: pa.Table) -> None:
         """Upsert these rows, once more when the server has chosen the transaction, which has nothing else in it, as the
-        victim of a deadlock."""
+        victim of a deadlock, or has found two of them to have one key."""
         from psycopg import errors
 
         for attempt in range(ATTEMPTS):
@@ -320,9 +323,10 @@ class PostgresWriter(SinkWriter):
                     self._connection.execute("COMMIT")
                     self._is_open = False
                 return
-            except (errors.DeadlockDetected, errors.SerializationFailure):
+            except (errors.DeadlockDetected, errors.SerializationFailure, errors.CardinalityViolation) as error:
                 if attempt == ATTEMPTS - 1:
                     raise
+                self._are_texts_keys &= not isinstance(error, errors.CardinalityViolation)
                 self._connection.execute("ROLLBACK")
                 self._is_open = False
 
@@ -339,7 +343,7 @@ class PostgresWriter(SinkWriter):
         rest = [name for name in names if name not in key]
         replaced = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(identifier(name)) for name in rest)
         keys = sql.SQL(", ").join(values[name] for name in key)
-        is_plain = all(target.bare_types[name] in PLAIN_KEYS for name in key)
+        is_plain = self._are_texts_keys and all(target.bare_types[name] in PLAIN_KEYS for name in key)
         statement = sql.SQL(
             "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} {} FROM unnest({}) WITH ORDINALITY AS r({}, n) {} "
             "ON CONFLICT ({}) DO {}"

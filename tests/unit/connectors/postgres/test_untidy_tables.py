@@ -164,6 +164,7 @@ def test_a_null_in_the_key_is_refused(server):
         ("uuid", "12345678-1234-5678-1234-56781234567A", "12345678-1234-5678-1234-56781234567a", True),
         ("char(5)", "a", "a ", True),
         ("numeric(5,1)", "1", "1.0", True),
+        ("int", "1", "01", True),
         ("text", "a", "A", False),
     ],
 )
