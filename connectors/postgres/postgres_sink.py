@@ -403,8 +403,12 @@ class PostgresCommitter(Committer):
         self._connection = connect(sink.dsn)
 
     def restored_from(self, checkpoint_id: int) -> None:
-        """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks."""
-        self._roll_back(lambda name: name.checkpoint_id > checkpoint_id)
+        """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks. Rows of a key
+        come from any subtask, so that all have been restarted; without one others may run on, and what they have
+        prepared is committed with their next checkpoint."""
+        self._roll_back(
+            lambda name: name.checkpoint_id > checkpoint_id and (bool(self._sink.key) or self._is_of_subtask(name))
+        )
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)
@@ -413,7 +417,7 @@ class PostgresCommitter(Committer):
                 self._commit(each.data)
         if any(each.data.get("sweep") == self._own.attempt for each in committables):
             # A checkpoint of this attempt is complete: what was restored has been committed by whoever got it.
-            self._roll_back(lambda name: name.subtask % self._parallelism == self._own.subtask)
+            self._roll_back(self._is_of_subtask)
 
     def abort(self, committables: Sequence[Committable]) -> None:
         from psycopg import errors
@@ -461,6 +465,10 @@ class PostgresCommitter(Committer):
             f"{what}: the server {place_of(self._sink.dsn)} knows nothing of it; is it another server, one that was restored from a "
             "backup, or is the snapshot very old? Look whether the rows are there, and start without this sink's state"
         )
+
+    def _is_of_subtask(self, name: TransactionOf) -> bool:
+        """Whether this subtask ends what the name's has left, whatever the parallelism was."""
+        return name.subtask % self._parallelism == self._own.subtask
 
     def _roll_back(self, is_lost: Any) -> None:
         """Roll back those transactions of earlier attempts of this job for which `is_lost`."""

@@ -361,7 +361,8 @@ class Committer(ABC):
 
     def restored_from(self, checkpoint_id: int) -> None:
         """Called first, in an attempt that follows another or starts from a snapshot: the checkpoint that it goes on
-        from, 0 for none. What earlier attempts of the job pre-committed for later ones is in no snapshot."""
+        from, 0 for none. What earlier attempts of the subtask pre-committed for later ones is in no snapshot. Subtasks
+        that no data connects with it may run on, and hold what they pre-committed."""
 
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         """Called once after a restore, before the first write: remove what lost attempts of this subtask left behind,

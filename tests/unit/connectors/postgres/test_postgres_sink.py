@@ -229,6 +229,36 @@ def test_others_transactions_are_left_alone(server, table):
     assert sorted(names) == sorted(name for (name,) in server.rows("SELECT gid FROM pg_prepared_xacts"))
 
 
+def test_a_subtask_that_restarts_alone_ends_its_own_transactions_alone(server, table):
+    """Without a key no data connects it with the others, which run on: what they had prepared was rolled back, and
+    the job could never go on. With one all of them restart, and any transaction may hold locks."""
+    running, lost = Place(0, 2), Place(1, 2, execution_attempt="lost")
+    sink = sink_of(server)
+    prepared_by = []
+    for where, number in ((running, 1), (lost, 2)):
+        writer = sink.create_writer(where, ())
+        writer.write(rows(number))
+        prepared_by.append(writer.prepare_commit(3))
+        writer.close()
+    committer, again = sink.create_committer(running), sink.create_committer(Place(1, 2, attempt_number=1))
+    assert committer is not None and again is not None
+    again.restored_from(2)
+    committer.commit(prepared_by[0])
+    assert [1] == ids(server) and prepared(server) == 0
+    for each in (committer, again):
+        each.close()
+    keyed = sink_of(server, key=["id"])
+    writer = keyed.create_writer(Place(0, 2, attempt_number=3), ())
+    writer.write(rows(3))
+    writer.prepare_commit(4)
+    writer.close()
+    successor = keyed.create_committer(Place(1, 2, attempt_number=4))
+    assert successor is not None and prepared(server) == 1
+    successor.restored_from(3)
+    successor.close()
+    assert prepared(server) == 0
+
+
 @pytest.mark.parametrize("key", [[], ["i"]])
 def test_every_type_comes_back(server, key):
     """The server reads each value from its text."""
