@@ -1,8 +1,9 @@
 """Tables of HBase as a sink: puts and deletes from rows, sent in batches and at the barrier.
 
 Decides what a row becomes (a put of its cells, or a delete), that mutations of a row keep their order (HBase hides a
-put behind a delete of the same millisecond, so a batch has one kind for a row, and the next waits), and that an error
-of the server fails the task: what was sent since the last checkpoint comes again, and changes nothing in the end.
+put behind a delete of the same millisecond, so a batch has one kind for a row, and a put waits when the batch before
+has deleted its row), and that an error of the server fails the task: what was sent since the last checkpoint comes
+again, and changes nothing in the end.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class HBaseWriter(SinkWriter):
         self._table = self._connection.table(sink.table)
         self._pending: dict[bytes, dict[bytes, bytes] | None] = {}
         """The cells of each row, or None for a delete."""
+        self._deleted: frozenset[bytes] = frozenset()
+        """Rows that the last batch has deleted."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         sink = self._sink
@@ -170,7 +173,6 @@ class HBaseWriter(SinkWriter):
             before = self._pending[key]
             if (before is None) != (cells is None):
                 self._flush()
-                time.sleep(PAUSE_SECONDS)
             elif before is not None and cells is not None:
                 cells = {**before, **cells}
         if cells is None or cells:
@@ -181,6 +183,9 @@ class HBaseWriter(SinkWriter):
     def _flush(self) -> None:
         if not self._pending:
             return
+        if any(cells is not None and key in self._deleted for key, cells in self._pending.items()):
+            time.sleep(PAUSE_SECONDS)
+        self._deleted = frozenset(key for key, cells in self._pending.items() if cells is None)
         try:
             batch = self._table.batch()
             for key, cells in self._pending.items():

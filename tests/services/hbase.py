@@ -1,11 +1,12 @@
 """A Thrift server with HBase's interface, which keeps rows in memory: the wire is real, and what is behind it is not
-HBase."""
+HBase. As there, a put is hidden behind a delete of its row in the same millisecond."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,6 +24,8 @@ class Memory:
         self.rows: dict[bytes, dict[bytes, bytes]] = {}
         self.batches: list[int] = []
         self.refuses = False
+        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        self._deleted_ms: dict[bytes, int] = {}
 
     def getTableNames(self) -> list[bytes]:
         return [b"totals"]
@@ -38,7 +41,8 @@ class Memory:
             for mutation in each.mutations:
                 if mutation.isDelete:
                     self.rows.pop(each.row, None)
-                else:
+                    self._deleted_ms[each.row] = self.now_ms()
+                elif self.now_ms() > self._deleted_ms.get(each.row, -1):
                     self.rows.setdefault(each.row, {})[mutation.column] = mutation.value
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from snapline.connectors import HBaseSink
+from snapline.connectors.hbase import hbase_sink
 from snapline.dataflow.errors import ConnectorError
 from tests.services.answering import answering
 from tests.services.hbase import Memory, running_hbase
@@ -71,6 +73,22 @@ def test_puts_and_deletes_of_a_row_keep_their_order(server):
     writer.close()
     assert memory.rows == {b"a": {b"d:n": b"9"}, b"b": {b"d:n": b"3", b"d:m": b"3"}}
     assert len(memory.batches) == 4
+
+
+@pytest.mark.parametrize("is_between", ["batches", "barriers"])
+def test_a_put_waits_for_the_millisecond_after_a_delete_of_the_batch_before(server, monkeypatch, is_between):
+    """The server's clock stands still but for that: HBase would have hidden the put for good."""
+    memory, port = server
+    slept: list[float] = []
+    memory.now_ms = lambda: 5 + len(slept)
+    monkeypatch.setattr(hbase_sink, "time", SimpleNamespace(sleep=slept.append))
+    writer = sink_at(port, delete="gone", batch_rows=1 if is_between == "batches" else 1_000).create_writer(Place(), ())
+    for n, gone in ((1, False), (2, True), (3, False)):
+        writer.write(rows("a", n=[n], m=[None], gone=[gone]))
+        writer.prepare_commit(n)
+    writer.close()
+    assert memory.rows == {b"a": {b"d:n": b"3"}}
+    assert slept == [hbase_sink.PAUSE_SECONDS]
 
 
 def test_what_the_server_refuses_fails_the_task_in_a_line(server):
