@@ -47,12 +47,12 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the server did not answer, so that another attempt may help."""
-    redis = library()
-    refusals = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
-    return isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)) and not isinstance(
-        error, refusals
-    )
+    """Whether the server did not answer, so that another attempt may help. A WatchError is what the library makes of a
+    connection that is lost while a key is watched."""
+    redis = library().exceptions
+    refusals = (redis.AuthenticationError, redis.AuthorizationError)
+    away = (redis.ConnectionError, redis.TimeoutError, redis.WatchError)
+    return isinstance(error, away) and not isinstance(error, refusals)
 
 
 def refused(what: str, url: str, error: BaseException) -> ConnectorError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import redis
 
 import snapline as sl
 from snapline.connectors import RedisLookup, RedisSink
@@ -161,6 +162,24 @@ def test_a_server_that_goes_away_fails_the_task_in_a_line(tmp_path):
     with running.client() as client:
         assert client.get("a") == b"1"
     running.close()
+
+
+def test_a_server_that_goes_away_within_a_commit_is_named(tmp_path, monkeypatch):
+    """The library says only that an error came while it watched a key."""
+    running = RedisServer(tmp_path)
+    once = RedisSink("shop", url=running.url, value="n", guarantee="exactly_once", timeout_ms=500)
+    pending = write(once, pa.RecordBatch.from_pydict({"shop": ["a"], "n": [1]}))
+    watch = redis.client.Pipeline.watch
+
+    def watch_and_die(pipeline: redis.client.Pipeline, *names: str) -> None:
+        watch(pipeline, *names)
+        running.kill()
+
+    monkeypatch.setattr(redis.client.Pipeline, "watch", watch_and_die)
+    with pytest.raises(
+        ConnectorError, match=f"Redis at 127.0.0.1:{running.port}/0 does not answer .* check the address"
+    ):
+        commit(once, pending)
 
 
 class Asked:
