@@ -140,7 +140,12 @@ class QuantileValues(HeldValues):
         found[some] = low
         between = part > 0
         chosen = np.flatnonzero(some)[between]
-        found[chosen] = low[between] + (high[between] - low[between]) * part[between]
+        low, high, part = low[between], high[between], part[between]
+        with np.errstate(over="ignore", invalid="ignore"):
+            distance = high - low
+            # An infinity, or more than a float holds, has no part: what is equal stays, else both are weighed.
+            weighed = np.where(low == high, low, low * (1 - part) + high * part)
+            found[chosen] = np.where(np.isfinite(distance), low + distance * part, weighed)
         return pa.Array.from_buffers(pa.float64(), len(counts), [bitmap_of(some), pa.py_buffer(found)])
 
 

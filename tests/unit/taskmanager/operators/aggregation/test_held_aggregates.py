@@ -272,3 +272,24 @@ def test_uint64_are_ordered_and_averaged_as_what_they_are() -> None:
         assert {name: last[name] for name in expected} == expected
     greatest = windows.max_by("v", uid="greatest").execute_and_collect(local=True)
     assert [row["v"] for row in greatest] == [2**64 - 1]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("values", "middle"),
+    [
+        ([float("inf")] * 2, float("inf")),
+        ([float("-inf")] * 4, float("-inf")),
+        ([1.0, float("inf")], float("inf")),
+        ([float("-inf"), 1.0], float("-inf")),
+        ([-1.5e308, 1.5e308], 0.0),
+        ([1.5e308] * 2, 1.5e308),
+    ],
+)
+def test_a_quantile_between_what_has_no_distance(values: list[float], middle: float) -> None:
+    """Infinities, and numbers that are further apart than a float holds, which gave NaN or an infinity."""
+    batch = pa.record_batch({"k": ["a"] * len(values), "t": [1] * len(values), "v": values})
+    spec = WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(10), called(middle=sl.median("v")))
+    harness = Harness(create_window_operator(spec)).start().process(batch)
+
+    assert [row["middle"] for row in harness.watermark(MAX_WATERMARK_MS).rows()] == [middle]
