@@ -58,6 +58,7 @@ from snapline.taskmanager.state.keyed_state import (
     RunningAggregateState,
 )
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
+from snapline.taskmanager.state.rounded_states import rounded
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 FIRST_SWEEP_KEYS = 1 << 16
@@ -78,7 +79,7 @@ class StateFile(Protocol):
         ...
 
 
-_STATES: dict[StateKind, Callable[[Any, BatchScope, int], KeyedState]] = {
+_STATES: dict[StateKind, type[Any]] = {
     StateKind.VALUE: KeyedValueState,
     StateKind.LIST: KeyedListState,
     StateKind.MAP: KeyedMapState,
@@ -493,7 +494,7 @@ class KeyedStateBackend:
 
     def _make_state(self, descriptor: StateDescriptor) -> KeyedState:
         if descriptor.ttl is None:
-            return _STATES[descriptor.kind](descriptor, self.scope, self._capacity)
+            return rounded(_STATES[descriptor.kind], descriptor)(descriptor, self.scope, self._capacity)
         state = make_ttl_state(descriptor, descriptor.ttl, self.scope, self._capacity)
         self._ttl_states.append(state)
         return state

@@ -29,6 +29,7 @@ from snapline.taskmanager.state.keyed_state import (
     KeyedState,
     KeyedValueState,
 )
+from snapline.taskmanager.state.rounded_states import rounded
 
 CLEANUP_SLOTS = 4096
 """So many keys are looked at when a batch ends."""
@@ -223,7 +224,7 @@ class TtlMapState(TtlState, KeyedMapState):
         return self.remove_entries(slots, lambda entries: self._expired(self._values, entries))
 
 
-TTL_STATES: dict[StateKind, Callable[[Any, BatchScope, int], TtlState]] = {
+TTL_STATES: dict[StateKind, type[Any]] = {
     StateKind.VALUE: TtlValueState,
     StateKind.LIST: TtlListState,
     StateKind.MAP: TtlMapState,
@@ -234,7 +235,7 @@ TTL_STATES: dict[StateKind, Callable[[Any, BatchScope, int], TtlState]] = {
 
 def make_ttl_state(descriptor: StateDescriptor, ttl: StateTtlConfig, scope: BatchScope, capacity: int) -> TtlState:
     """The state of a descriptor with a time-to-live."""
-    state = TTL_STATES[descriptor.kind](descriptor, scope, capacity)
+    state: TtlState = rounded(TTL_STATES[descriptor.kind], descriptor)(descriptor, scope, capacity)
     state.use_ttl(ttl)
     return state
 
