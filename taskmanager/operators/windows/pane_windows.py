@@ -328,7 +328,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         return batch.filter(pa.array(~late)), panes[~late]
 
     def _emit_late_updates(self, windows: WindowState, entries: Slots, slots: Slots, panes: Int64Array) -> None:
-        """Windows whose result is out already: the changed ones again."""
+        """Windows whose result is out already: the changed ones again, or what is new in them where they are purged."""
         geometry = self._geometry
         last_due, last_gone = self._last_due_start(self._time_ms), self._last_gone_start()
         if geometry.panes_per_window == 1 and geometry.slide_ms == geometry.size_ms:
@@ -337,7 +337,11 @@ class PaneWindowOperator(WindowOperator[WindowState]):
                 _, rows = np.unique(entries[passed], return_index=True)
                 changed = entries[passed][np.sort(rows)]
                 self._emit(windows, changed, None, windows.starts_of(changed))
-                windows.set_fired(changed, windows.starts_of(changed))
+                if self.purges:
+                    self._touch(windows, changed)
+                    windows.remove(changed)
+                else:
+                    windows.set_fired(changed, windows.starts_of(changed))
             return
         last_windows = geometry.last_windows(panes)
         changed_slots: dict[int, list[Slots]] = {}
@@ -440,7 +444,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         starts = work.starts[first:last]
         self._emit(windows, entries, offsets, starts)
         self._touch(windows, entries)
-        if self._lateness_ms or offsets is not None:
+        if (self._lateness_ms and not self.purges) or offsets is not None:
             windows.set_fired(entries, starts if offsets is None else np.repeat(starts, np.diff(offsets)))
         else:
             windows.remove(entries)

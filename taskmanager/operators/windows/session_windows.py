@@ -143,11 +143,14 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         return changed
 
     def _changed(self, sessions: SessionState, changed: Slots) -> None:
-        """Results that were out are out of date: they come again, once a batch."""
+        """Results that were out are out of date: they come again, once a batch. Sessions that are purged are over."""
         passed = sessions.ends[changed] - 1 <= self._time_ms
         sessions.set_fired(changed, passed)
         if passed.any():
             self._emit(sessions, changed[passed])
+            if self.purges:
+                sessions.remove(changed[passed])
+                changed = changed[~passed]
         sessions.remind(changed)
         self.emit_ready_after(changed)
         if self._by_clock:
@@ -242,7 +245,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
             backend = check(self.backend, "there is no backend, although there are sessions")
             self._emit(sessions, part)
             backend.touch(sessions.slot_of[part])
-            if self._lateness_ms:
+            if self._lateness_ms and not self.purges:
                 sessions.set_fired(part, np.ones(len(part), np.bool_))
                 sessions.remind(part)
             else:

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.usefixtures("state_backend")
 TUMBLING, SESSIONS = sl.TumblingEventTimeWindows(100), sl.EventTimeSessionWindows(50)
 
 
-def operator(assigner: WindowAssigner, trigger: EarlyTrigger | None = None) -> Harness:
-    spec = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),), early_trigger=trigger)
+def operator(assigner: WindowAssigner, trigger: EarlyTrigger | None = None, lateness_ms: int = 0) -> Harness:
+    asked = (Aggregate("n", "count"),)
+    spec = WindowAggregateSpec(("k",), "t", assigner, asked, allowed_lateness_ms=lateness_ms, early_trigger=trigger)
     return Harness(create_window_operator(spec))
 
 
@@ -59,6 +60,22 @@ def test_purged_by_count(assigner: WindowAssigner, trigger: EarlyTrigger) -> Non
     emptied = operator(assigner, trigger).start().process(rows(1, 2))
     assert counts(emptied) == [2]
     assert counts(emptied.watermark(MAX_WATERMARK_MS)) == []
+
+
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
+@pytest.mark.parametrize("trigger", [sl.CountTrigger(9, purge=True), sl.PurgingTrigger(sl.CountTrigger(9))])
+def test_what_comes_late_to_a_purged_window_is_in_a_result_of_its_own(
+    assigner: WindowAssigner, trigger: EarlyTrigger
+) -> None:
+    """The rows of the results before came with it again, and once more with the next one."""
+    harness = operator(assigner, trigger, 1_000).start().process(rows(1, 2))
+    assert counts(harness.watermark(150)) == [2]
+    assert counts(harness.process(rows(3))) == [1]
+    again = operator(assigner, trigger, 1_000).start(restored_state([harness.snapshot()]))
+    assert counts(again.process(rows(4, 5))) == [2]
+    assert sorted(counts(again.process(rows(6, 151)).watermark(MAX_WATERMARK_MS))) == [1, 1]
+    unpurged = operator(assigner, sl.CountTrigger(9), 1_000).start().process(rows(1, 2))
+    assert counts(unpurged.watermark(150).process(rows(3))) == [2, 3]
 
 
 @pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
