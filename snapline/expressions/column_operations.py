@@ -8,6 +8,7 @@ and streams.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -36,6 +37,8 @@ _UNITS = {
 }
 _DAY_OF_MONTH = re.compile(r"%[EO]?[deDFxc]")
 """What of a form of strptime is the day of a month."""
+_FRACTIONS = re.compile(r"(%%|%s|%\.?[369]f|%f)")
+"""What of a form of strftime Arrow does not know, and `%%`, which is none of it."""
 _WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
 
 
@@ -199,7 +202,10 @@ def _strip(value: Value, characters: str | None) -> Value:
 
 def _to_datetime(value: Value, form: str, time_unit: str) -> Value:
     found = pc.strptime(value, form, time_unit)
-    if not isinstance(value, pa.Array) or _DAY_OF_MONTH.search(form) is None or "%z" in form:
+    if not isinstance(value, pa.Array) or _DAY_OF_MONTH.search(form) is None:
+        return found
+    if "%z" in form:
+        _check_days(value, form, found)
         return found
     # Arrow takes 30 February for 2 March: a text that says January as well has the day that was meant.
     early = pc.less_equal(pc.day(found), 3)
@@ -211,13 +217,51 @@ def _to_datetime(value: Value, form: str, time_unit: str) -> Value:
     return found
 
 
+def _check_days(texts: pa.Array, form: str, found: pa.Array) -> None:
+    """ArrowInvalid for 30 February, in texts whose times are moved by an offset: how far a time is from the first of
+    January says which day it is."""
+
+    def read(more: str, forms: str) -> pa.Array:
+        longer = pc.binary_join_element_wise(texts, pa.scalar(more, texts.type), pa.scalar(" ", texts.type))
+        return _plain_time(pc.strptime(longer, f"{form} {forms}", found.type.unit))
+
+    new_year, in_january = read("01 01", "%m %d"), read("01", "%m")
+    meant = pc.add(pc.days_between(new_year, in_january), 1)
+    two_days = pa.scalar(dt.timedelta(days=2), pa.duration(found.type.unit))  # no offset has so much
+    begin = pc.floor_temporal(pc.add(new_year, two_days), unit="year")
+    wrong = texts.filter(pc.not_equal(pc.day(pc.add(begin, pc.subtract(_plain_time(found), new_year))), meant))
+    if len(wrong):
+        raise pa.ArrowInvalid(f"Failed to parse string: {wrong[0].as_py()!r} as a {found.type}: there is no such day")
+
+
 def _strftime(value: Value, form: str) -> Value:
-    """Seconds without a fraction, which Arrow's %S would bring."""
+    """Seconds without a fraction, which Arrow's %S would bring, and fractions apart, which it has not."""
     if pa.types.is_timestamp(value.type):
-        value = _truncate(value, "1s").cast(pa.timestamp("s", value.type.tz))
+        seconds = _truncate(value, "1s").cast(pa.timestamp("s", value.type.tz))
     elif pa.types.is_time(value.type):
-        value = pc.floor_temporal(value, 1, "second").cast(pa.time32("s"))
-    return pc.strftime(value, form)
+        seconds = pc.floor_temporal(value, 1, "second").cast(pa.time32("s"))
+    else:
+        seconds = value
+    parts = [part for part in _FRACTIONS.split(form) if part] or [form]
+    texts = [_fraction(value, part) if _FRACTIONS.fullmatch(part) else pc.strftime(seconds, part) for part in parts]
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, pa.scalar("", texts[0].type))
+
+
+def _fraction(value: Value, directive: str) -> Value:
+    """`%s`, `%f` or so many digits of a fraction, as text."""
+    if directive == "%%":
+        return pc.strftime(value, directive)
+    if directive == "%s":
+        return _epoch(value, "s").cast(pa.string())
+    digits = int(directive.strip("%.f") or 9)
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[getattr(value.type, "unit", "s")]
+    stored = value.cast(pa.timestamp("s") if pa.types.is_date(value.type) else value.type)
+    below = _remainder(
+        stored.cast(pa.int32() if stored.type.bit_width == 32 else pa.int64()).cast(pa.int64()), pa.scalar(per_second)
+    )
+    shown = pc.utf8_lpad(below.cast(pa.string()), len(str(per_second)) - 1, "0")
+    shown = pc.utf8_slice_codeunits(pc.utf8_rpad(shown, 9, "0"), 0, digits)
+    return pc.binary_join_element_wise(pa.scalar("."), shown, pa.scalar("")) if "." in directive else shown
 
 
 def _plain_time(value: Value) -> Value:

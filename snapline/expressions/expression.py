@@ -24,6 +24,10 @@ from snapline.dataflow.errors import JobDefinitionError
 Text = str
 """`str`, where a class has a property of that name."""
 _EVERY = re.compile(r"0*[1-9]\d{0,8}(us|ms|mo|s|m|h|d|w|q|y)")
+_DIRECTIVE = re.compile(r"%[-_:#0^]?\.?\d?[EO]?(.?)", re.DOTALL)
+_READ = re.compile(r"%[aAbBcdDeFhHIjmMnprRsStTyYzZ%]")
+_WRITTEN = re.compile(r"%([EO]?[aAbBcCdDeFgGhHIjmMnprRSTtuUVwWxXyYzZ]|\.?[369]f|[fs%])")
+"""What of a form of strptime, and of strftime, means the same wherever a job runs."""
 _INFIX = frozenset("+ - * / // % ** == != < <= > >= & | ^".split())
 _LITERALS = (
     bool,
@@ -349,6 +353,15 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
+def _check_form(form: Any, known: re.Pattern[str], function: str, way_out: str = "") -> None:
+    """JobDefinitionError for what of a form has no meaning: Arrow would keep it as it is."""
+    if not isinstance(form, str):
+        raise JobDefinitionError(f"{function} takes a form such as '%Y-%m-%d', not {form!r}")
+    for directive in _DIRECTIVE.finditer(form):
+        if known.fullmatch(directive.group()) is None:
+            raise JobDefinitionError(f"{function}: {directive.group()!r} in {form!r} has no meaning here{way_out}")
+
+
 class TextExpr:
     """The operations on columns of text: `sl.col("name").str.to_uppercase()`."""
 
@@ -396,7 +409,9 @@ class TextExpr:
         return Expr("str.strip_chars", (self._of,), (characters,))
 
     def to_datetime(self, form: str, time_unit: str = "us") -> Expr:
-        """The time that the text says, in the form of strptime such as `%Y-%m-%d %H:%M:%S`; without a zone."""
+        """The time that the text says, in the form of strptime such as `%Y-%m-%d %H:%M:%S`; without a zone, or with
+        `%z` in UTC. A cast to a timestamp reads ISO 8601 with a fraction of a second."""
+        _check_form(form, _READ, "to_datetime", "; .cast(pyarrow.timestamp('us')) reads ISO 8601 with a fraction")
         return Expr("str.to_datetime", (self._of,), (form, time_unit))
 
 
@@ -453,7 +468,9 @@ class TimeExpr:
         return Expr("dt.epoch", (self._of,), (time_unit,))
 
     def strftime(self, form: str) -> Expr:
-        """The time as text, in the form of strftime such as `%Y-%m-%d`."""
+        """The time as text, in the form of strftime such as `%Y-%m-%d`; `%3f`, `%6f` and `%f` are three, six and nine
+        digits of the second's fraction, and `%.3f` has the point as well."""
+        _check_form(form, _WRITTEN, "strftime")
         return Expr("dt.strftime", (self._of,), (form,))
 
 

@@ -1,0 +1,84 @@
+"""Forms of strftime and strptime mean what they mean in Polars, and are refused where they mean nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.dataflow.errors import JobDefinitionError
+
+MOMENTS = pa.array(["2024-01-02 03:04:05.678901", "1969-12-31 23:59:59.000001", None]).cast(pa.timestamp("us"))
+COLUMNS = {
+    "us": MOMENTS,
+    "ns": MOMENTS.cast(pa.timestamp("ns")),
+    "ms": MOMENTS.cast(pa.timestamp("ms"), safe=False),
+    "zoned": MOMENTS.cast(pa.timestamp("us", "Europe/Berlin")),
+}
+
+
+@pytest.mark.parametrize("form", ["%f", "%3f!%6f%9f", "%Y%.3f%.6f", "%s", "%%f%f%%s", "%H:%M:%S.%6f", "", "é%j"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_fractions_and_seconds_since_1970_are_written(column: str, form: str) -> None:
+    """As Polars does; they came out as they stand in the form."""
+    batch = pa.RecordBatch.from_pydict(COLUMNS)
+    expected = pl.DataFrame(pl.from_arrow(batch)).select(pl.col(column).dt.strftime(form))[column].to_list()
+
+    assert sl.col(column).dt.strftime(form).evaluate(batch).to_pylist() == expected
+
+
+def test_fractions_of_times_and_dates() -> None:
+    """A time of the day has one, and a date has zeros."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "t": pa.array([dt.time(1, 2, 3, 45)]),
+            "d": pa.array([dt.date(1969, 12, 31)]),
+            "m": pa.array([7], pa.time32("ms")),
+        }
+    )
+    found = [sl.col(name).dt.strftime("%S%.6f").evaluate(batch).to_pylist() for name in ("t", "d", "m")]
+    assert found == [["03.000045"], ["00.000000"], ["00.007000"]]
+    assert sl.col("d").dt.strftime("%s").evaluate(batch).to_pylist() == ["-86400"]
+
+
+@pytest.mark.parametrize("form", ["%k", "%P", "%-d", "%4f", "%.f", "%:z", "%Q", "%E", "%", "100%"])
+def test_what_means_nothing_is_not_written_as_it_is(form: str) -> None:
+    """Arrow keeps what it does not know, so that it stood in every row."""
+    with pytest.raises(JobDefinitionError, match=r"strftime: '%.*' in .* has no meaning here"):
+        sl.col("at").dt.strftime(form)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S.%f", "%S%.f", "%G-W%V-%u", "%Y %U %w"])
+def test_what_is_not_read_is_refused(form: str) -> None:
+    """Weeks were left out, which gave 1 January 1900; a fraction failed in the first row."""
+    with pytest.raises(JobDefinitionError, match=r"to_datetime: '%.*' in .*\.cast\(pyarrow.timestamp\('us'\)\) reads"):
+        sl.col("at").str.to_datetime(form)
+    with pytest.raises(JobDefinitionError, match="to_datetime takes a form such as '%Y-%m-%d', not None"):
+        sl.col("at").str.to_datetime(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("day", ["2024-02-30", "2023-02-29", "2024-04-31", "2023-02-31"])
+@pytest.mark.parametrize("rest", ["00:00 +1400", "23:59 -1200", "12:00 +0000"])
+def test_a_day_that_is_not_there_is_no_day_with_an_offset_either(day: str, rest: str) -> None:
+    """Arrow takes 30 February for 1 March."""
+    batch = pa.RecordBatch.from_pydict({"s": [f"{day} {rest}"]})
+    with pytest.raises(pa.ArrowInvalid, match="there is no such day"):
+        sl.col("s").str.to_datetime("%Y-%m-%d %H:%M %z").evaluate(batch)
+
+
+@pytest.mark.parametrize("offset", ["+1400", "-1200", "+0000", "+0530"])
+def test_days_with_an_offset_are_read(offset: str) -> None:
+    """The first and the last of each month of three years, at both ends of the day."""
+    days = [dt.date(2023, 1, 1) + dt.timedelta(days=number) for number in range(3 * 365)]
+    some = [day for day in days if day.day in (1, 2, 3, 28, 29, 30, 31)]
+    texts: list[Any] = [f"{day} {time} {offset}" for day in some for time in ("00:00", "23:59")]
+    expected = [dt.datetime.strptime(text, "%Y-%m-%d %H:%M %z") for text in texts]
+    batch = pa.RecordBatch.from_pydict({"s": [*texts, None]})
+
+    found = sl.col("s").str.to_datetime("%Y-%m-%d %H:%M %z")
+    assert found.evaluate(batch).to_pylist() == [*expected, None]
+    assert found.type_in(batch.schema) == pa.timestamp("us", "UTC")
