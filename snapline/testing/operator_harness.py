@@ -22,6 +22,7 @@ import pyarrow as pa
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
 from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.columnar.key_partition import split_batch
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
@@ -35,6 +36,7 @@ from snapline.dataflow.key_groups import (
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, OperatorStateEntry, OperatorStateHandle
 from snapline.dataflow.snapshot.state_format import TIMERS_COLUMN, column_role, decode_keyed_state
+from snapline.runtime.settings import text_of
 from snapline.taskmanager.operators.base.operator_contract import (
     OperatorContext,
     OperatorSnapshot,
@@ -137,7 +139,7 @@ class OperatorHarness:
         """`build`: takes a stream for each of the schemas and returns what one operator makes of them. `event_time`:
         the column with the time of rows, in every input that has it. `configuration`: settings of the job.
         `restore_from`: a snapshot of another version of the operator, say. Raises HarnessError unless `build` adds
-        exactly one operator."""
+        exactly one operator, and ConfigurationError for a setting that there is not."""
         _whole("the maximum parallelism of a harness", max_parallelism, 1, UPPER_BOUND_MAX_PARALLELISM)
         _whole("the parallelism of a harness", parallelism, 1, max_parallelism)
         if not all(isinstance(schema, pa.Schema) for schema in schemas):
@@ -151,7 +153,7 @@ class OperatorHarness:
         self._node = build if isinstance(build, StreamNode) else _only_operator(build, schemas, event_time)
         self._schemas = schemas
         self._max_parallelism = max_parallelism
-        self._configuration = {str(key): str(value) for key, value in (configuration or {}).items()}
+        self._configuration = Configuration({key: text_of(value) for key, value in (configuration or {}).items()})
         self._batches: list[pa.RecordBatch] = []
         self._side: dict[str, list[pa.RecordBatch]] = {}
         self._watermarks = [MIN_WATERMARK_MS] * len(schemas)
@@ -346,6 +348,9 @@ class OperatorHarness:
     def _batch(self, rows: Rows, number: int) -> pa.RecordBatch:
         schema = self._schemas[self._input(number)]
         try:
+            if not isinstance(rows, (pa.RecordBatch, pa.Table)):
+                rows = list(rows)
+                _refuse_misspelled(rows, schema.names, number)
             if isinstance(rows, pa.RecordBatch):
                 return workable(rows.select(schema.names).cast(schema))
             table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows], schema)
@@ -491,6 +496,20 @@ def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredSt
                 lists[entry.name] = (*lists.get(entry.name, ()), *elements)
         shares.append(RestoredState(CheckpointID(1), keyed, lists))
     return shares
+
+
+def _refuse_misspelled(rows: Sequence[Mapping[str, Any]], names: Sequence[str], number: int) -> None:
+    """HarnessError for a row with a column that there is not and without one that there is. What a row leaves out is
+    null, and it may have more."""
+    known = frozenset(names)
+    for row in rows:
+        missing = known.difference(row) if isinstance(row, Mapping) else ()
+        unknown = [name for name in row if name not in known] if missing else ()
+        if unknown:
+            raise HarnessError(
+                f"a row for input {number} has {unknown[0]!r}, which is no column, and no {min(missing)!r}: the columns are "
+                f"{', '.join(map(repr, names))}"
+            )
 
 
 def _whole(what: str, value: object, least: int, most: int) -> None:

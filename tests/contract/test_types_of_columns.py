@@ -46,7 +46,10 @@ IN_MEMORY_ONLY = {
     "vectors": pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2)),
     "intervals": pa.array([(1, 2, 3), None, (0, 0, 0), None], pa.month_day_nano_interval()),
 }
-BACKENDS = {"hashmap": {}, "rocksdb": {"state.backend.type": "rocksdb", "state.backend.rocksdb.memory.managed": "1 mb"}}
+BACKENDS = {
+    "hashmap": {},
+    "rocksdb": {"state.backend.type": "rocksdb", "state.backend.rocksdb.memory.fixed-per-slot": "1 mb"},
+}
 
 
 class Last(sl.KeyedProcessFunction):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.dataflow.config import ConfigurationError
 from snapline.testing import HarnessError, OperatorHarness, assert_same_rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.int64())])
@@ -299,6 +300,34 @@ def test_rows_that_do_not_fit():
     """The schema is that of the input, and the line says which."""
     with harness() as one, pytest.raises(HarnessError, match="the rows do not fit the schema of input 0"):
         one.push([{"k": "a", "n": "many", "at": 0}])
+
+
+def test_a_column_that_is_misspelled_is_no_null():
+    """A row may leave columns out, and have more; one that does both has a wrong name in it."""
+    said = "a row for input 0 has 'N', which is no column, and no 'n': the columns are 'k', 'n', 'at'"
+    with harness() as one:
+        with pytest.raises(HarnessError, match=said):
+            one.push([*rows(("a", 1, 0)), {"k": "a", "N": 1, "at": 0}])
+        one.push([{"k": "a", "n": 1, "at": 0, "more": 1}])
+        one.push(row for row in rows(("a", 2, 1)))
+        assert_same_rows(one.state(), [{"k": "a", "total": 3}])
+    passed = OperatorHarness(lambda s: s.filter(sl.col("k") == "a"), SCHEMA).push([{"k": "a"}])
+    assert passed.rows() == [{"k": "a", "n": None, "at": None}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"state.backend.type": "memory"}, "state.backend.type = 'memory': expected .*hashmap"),
+        ({"state.backnd.type": "rocksdb"}, r"unknown setting 'state.backnd.type'; did you mean 'state.backend.type'\?"),
+    ],
+)
+def test_settings_of_a_harness_are_those_of_a_job(setting, said):
+    """Another state backend, or another setting, was taken for the default."""
+    with pytest.raises(ConfigurationError, match=said):
+        harness(configuration=setting)
+    with harness(configuration={"state.backend.type": "rocksdb"}) as one:
+        assert one.push(rows(("a", 1, 0))).timers() == [("a", 100)]
 
 
 @pytest.mark.parametrize("given", [{"k": "a"}, "abc", [{"k": "a", "n": 2**70, "at": 0}], [1], None])
