@@ -287,6 +287,10 @@ def _truncate(value: Value, every: str) -> Value:
     unit = _UNITS[every[digits:]]
     local = pc.local_timestamp(value) if _has_offset(value) else _plain_time(value)
     floored = pc.floor_temporal(local, int(every[:digits]), unit)
+    if getattr(value.type, "unit", "") == "ns" and pc.any(pc.greater(floored, local)).as_py():  # it has wrapped
+        raise pa.ArrowInvalid(
+            f"the {every} that a time lies in began before what {value.type} holds: leave such rows out"
+        )
     if not _has_offset(value):
         return floored if floored.type == value.type else floored.view(value.type)
     # Where the clocks go back, hours come twice: a time lies in its own one, and a day begins with the first.

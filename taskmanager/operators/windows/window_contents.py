@@ -76,11 +76,20 @@ class FiredWindows:
         return [] if self.timeless else [pa.field(name, self.time_type) for name in ("window_start", "window_end")]
 
     def window_columns(self) -> list[pa.Array]:
-        """Return the columns `window_start` and `window_end` of the fired windows."""
+        """Return the columns `window_start` and `window_end` of the fired windows. Raises ValueError for one that
+        nanoseconds have no room for."""
         if self.timeless:
             return []
         in_ms = pa.timestamp("ms", self.time_type.tz)
-        return [pa.array(times).view(in_ms).cast(self.time_type) for times in (self.starts, self.ends)]
+        try:
+            return [pa.array(times).view(in_ms).cast(self.time_type) for times in (self.starts, self.ends)]
+        except pa.ArrowInvalid:
+            at = np.argmax(np.maximum(np.abs(self.starts), np.abs(self.ends)))
+            start, end = (times[at].astype("datetime64[ms]") for times in (self.starts, self.ends))
+            raise ValueError(
+                f"a window from {start} to {end} is not within what {self.time_type} holds (1677 to 2262), which is the type of "
+                "event time and so of window_start and window_end: make it microseconds before, or filter such rows out"
+            ) from None
 
 
 class WindowContents(ABC):

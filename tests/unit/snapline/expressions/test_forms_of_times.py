@@ -82,3 +82,13 @@ def test_days_with_an_offset_are_read(offset: str) -> None:
     found = sl.col("s").str.to_datetime("%Y-%m-%d %H:%M %z")
     assert found.evaluate(batch).to_pylist() == [*expected, None]
     assert found.type_in(batch.schema) == pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    "taken", [sl.col("t").dt.truncate("1d"), sl.col("t").dt.strftime("%Y"), sl.col("t").dt.epoch("s")]
+)
+def test_a_beginning_that_nanoseconds_have_no_room_for(taken: sl.Expr) -> None:
+    """It wrapped to the year 2262."""
+    batch = pa.RecordBatch.from_pydict({"t": pa.array([0, -(2**63)]).view(pa.timestamp("ns"))})
+    with pytest.raises(pa.ArrowInvalid, match=r"that a time lies in began before what timestamp\[ns\] holds"):
+        taken.evaluate(batch)

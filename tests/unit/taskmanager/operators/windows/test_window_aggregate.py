@@ -454,3 +454,19 @@ def test_windows_keep_rows_whose_texts_have_either_kind_of_offset(wide_first: bo
         harness.process(batch)
 
     assert [row["c"] for row in harness.watermark(100).rows()] == [{"s": "x"}]
+
+
+@pytest.mark.parametrize(
+    "assigner", [TumblingEventTimeWindows(86_400_000), SlidingEventTimeWindows(86_400_000, 43_200_000)]
+)
+@pytest.mark.parametrize("time", [2**63 - 1, -(2**63)])
+def test_windows_that_nanoseconds_have_no_room_for(assigner: Any, time: int) -> None:
+    """One line says which window that is, and what to do: Arrow's spoke of a cast."""
+    asked = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    rows = pa.record_batch({"k": ["a", "a"], "t": pa.array([0, time]).view(pa.timestamp("ns", "UTC"))})
+    harness = Harness(create_window_operator(asked)).start().process(rows)
+    said = (
+        r"a window from (1677|2262)-\S+ to \S+ is not within what timestamp\[ns, tz=UTC\] holds .* make it microseconds"
+    )
+    with pytest.raises(ValueError, match=said):
+        harness.watermark(MAX_WATERMARK_MS).rows()
