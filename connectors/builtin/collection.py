@@ -26,6 +26,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.columnar.python_values import check_levels
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -78,6 +79,8 @@ class CollectionSource(Source):
                 rows = table = pa.table(rows, schema=schema)
             else:
                 rows = [dict(row) for row in rows]
+                if schema is None:
+                    check_levels(value for row in rows for value in row.values())
                 table = pa.Table.from_pylist(rows, schema=schema)
                 if schema is None:
                     _check_inferred(table.schema, rows)

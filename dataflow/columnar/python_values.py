@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +29,9 @@ _WITH_FRACTIONS = (float, np.floating, Decimal)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000}
 """How many of them are one of these units, which are less fine than Python's times."""
 _LISTS = (list, tuple, np.ndarray, set, frozenset)
+_NESTED = (dict, list, tuple, set, frozenset)
+MOST_LEVELS = 100
+"""Levels of lists and dictionaries in one another for which a type is looked for."""
 _CUT_NOTHING = frozenset(
     data_type.id
     for data_type in (
@@ -71,6 +74,19 @@ def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
     elif _may_cut(data_type):
         _refuse_fractions(values, data_type)
     return pa.array(values, data_type, from_pandas=False)
+
+
+def check_levels(values: Iterable[Any]) -> None:
+    """Raises ValueError for lists and dictionaries in one another that have no end, or too many levels: pyarrow, which
+    is to find a type for them, goes down until the process has no stack left."""
+    level = {id(value): value for value in values if isinstance(value, _NESTED)}
+    for _ in range(MOST_LEVELS):
+        if not level:
+            return
+        inner = (one for each in level.values() for one in (each.values() if isinstance(each, dict) else each))
+        level = {id(value): value for value in inner if isinstance(value, _NESTED)}
+    if level:
+        raise ValueError(f"a list or dictionary contains itself, or has more than {MOST_LEVELS} levels")
 
 
 def _may_cut(data_type: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.columnar.python_values import array_of, column_values, row_maker
+from snapline.dataflow.columnar.python_values import array_of, check_levels, column_values, row_maker
 from snapline.runtime.cores.machine import check
 
 _OF_WHOLE_COLUMNS = frozenset({"pyarrow", "pandas", "polars", "numpy"})
@@ -37,6 +37,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 def _type_of(values: Sequence[Any]) -> pa.DataType:
     """The type that holds values without loss. pyarrow infers microseconds, also for what `rows_of` made of
     nanoseconds: values of pandas, since Python's own have none."""
+    check_levels(values)
     found = pa.array(values).type
     if pa.types.is_timestamp(found) and any(hasattr(value, "nanosecond") for value in values):
         return pa.timestamp("ns", found.tz)
@@ -154,7 +155,10 @@ class RowBatcher:
 
 def _shown(value: Any) -> str:
     """The value in one short line: what it is, where it would take several."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "\n"
     if "\n" in text:
         return f"a {type(value).__module__}.{type(value).__qualname__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

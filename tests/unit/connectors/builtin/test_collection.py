@@ -102,6 +102,14 @@ def test_a_column_that_only_later_rows_have_is_refused() -> None:
     assert CollectionSource.of_rows(rows[::-1]).schema() == columns
 
 
+def test_a_list_that_contains_itself_is_refused() -> None:
+    """Arrow went down into it until the process had no stack left, and died."""
+    value: list[object] = []
+    value.append(value)
+    with pytest.raises(ConnectorError, match=r"the rows do not fit together \(.*contains itself, .*say schema="):
+        CollectionSource.of_rows([{"a": [1]}, {"a": value}])
+
+
 def test_a_number_that_no_column_has_room_for_is_refused() -> None:
     """Arrow's own error named neither the source nor the way out."""
     with pytest.raises(ConnectorError, match=r"the rows do not fit together .*say schema="):

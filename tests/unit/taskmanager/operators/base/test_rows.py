@@ -166,6 +166,37 @@ def test_a_value_of_many_lines_is_told_by_its_type() -> None:
         RowBatcher(pa.schema([("a", pa.int64())])).batch_of([{"a": pa.array([1])}])
 
 
+def endless(kind: type) -> Any:
+    """A list, or a dictionary, that contains itself twice."""
+    value: Any = kind()
+    for key in ("x", "y"):
+        value.update({key: [value]}) if isinstance(value, dict) else value.append(value)
+    return value
+
+
+def deep(levels: int) -> Any:
+    """So many lists in one another."""
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [endless(list), endless(dict), deep(101), deep(200_000)], ids=["list", "dict", "101", "many"]
+)
+def test_lists_in_one_another_without_end(value: Any) -> None:
+    """Arrow went down into them until the process had no stack left, and died."""
+    with pytest.raises(
+        TypeError, match=r"column 'a' .*contains itself, or has more than 100 levels.*: declare schema="
+    ):
+        RowBatcher().batch_of([{"a": None}, {"a": value}])
+    with pytest.raises(TypeError, match=r"output row 0: .* in column 'a' is no list<item: int64>"):
+        RowBatcher(pa.schema([("a", pa.list_(pa.int64()))])).batch_of([{"a": value}])
+    same = [1, [2]]
+    assert rows_of(RowBatcher().batch_of([{"a": deep(90), "b": [same[1], same[1]]}]))[0]["b"] == [[2], [2]]
+
+
 @pytest.mark.parametrize("schema", [pa.schema([("x", pa.int64())]), None])
 def test_a_part_of_a_number_is_not_cut_off(schema: pa.Schema | None) -> None:
     """A float in a column of integers is what Arrow keeps the whole part of; one that is whole is an integer."""
