@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,20 @@ class PrintWriter(SinkWriter):
         self._prefix = prefix
 
     def write(self, batch: pa.RecordBatch) -> None:
-        sys.stdout.write("".join(f"{self._prefix}{row}\n" for row in batch.to_pylist()))
+        names = batch.schema.names
+        rows = batch.to_pylist() if len(set(names)) == len(names) else _rows_of_all_columns(batch)
+        sys.stdout.write("".join(f"{self._prefix}{row}\n" for row in rows))
         sys.stdout.flush()
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         return ()
+
+
+def _rows_of_all_columns(batch: pa.RecordBatch) -> Iterator[str]:
+    """Rows as they are printed, where a dictionary has not all columns because two have one name."""
+    names = [repr(name) for name in batch.schema.names]
+    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield f"{{{', '.join(f'{name}: {value!r}' for name, value in zip(names, row, strict=True))}}}"
 
 
 class DiscardingSink(Sink):

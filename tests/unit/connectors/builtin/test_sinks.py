@@ -27,6 +27,26 @@ def test_printing_names_the_subtask(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "2> {'a': 1}\n2> {'a': 2}\nout> {'a': 3}\n"
 
 
+def test_both_columns_of_one_name_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A dictionary has one of them only."""
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([1]),
+            pa.array(["x"]),
+            pa.array(
+                [
+                    None,
+                ]
+            ),
+        ],
+        names=["a", "b'", "a"],
+    )
+    PrintSink().create_writer(Place(), ()).write(batch)
+    PrintSink().create_writer(Place(), ()).write(batch.slice(0, 0))
+
+    assert capsys.readouterr().out == """{'a': 1, "b'": 'x', 'a': None}\n"""
+
+
 def test_counts_are_reported_at_every_checkpoint_and_at_the_end(tmp_path: Path) -> None:
     """One line of JSON each, in a file of the subtask."""
     writer = DiscardingSink(report_directory=tmp_path / "r").create_writer(Place(2, 3, 1, operator_uid="sink"), ())
