@@ -57,14 +57,17 @@ class Location:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """A path or URL that means the same in every process: relative and `~` paths are made absolute here."""
+    """A path or URL that means the same in every process: relative and `~` paths are made absolute here. Raises
+    ConnectorError for what is none."""
     text = os.fspath(path)
     if not text.strip():
         raise ConnectorError("an empty path; give a file, a directory, a glob or a URL")
     parts = urlsplit(text)
     if parts.scheme == "file":
         text = unquote(parts.path)
-    elif len(parts.scheme) > 1:
+    if "\0" in text:
+        raise ConnectorError(f"{text!r} is no path: it has a character NUL in it, which no file system takes")
+    if parts.scheme != "file" and len(parts.scheme) > 1:
         return text
     return os.path.normpath(path_of_user(text))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.connectors.files.filesystems import advice
+from snapline.connectors.files.filesystems import absolute, advice
+from snapline.dataflow.errors import ConnectorError
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,10 @@ from snapline.connectors.files.filesystems import advice
 def test_a_name_with_a_number_in_it_is_no_refusal(text: str, said: str) -> None:
     """The number of a process stood in a name, and the advice was to check the credentials."""
     assert advice(OSError(text)).startswith(said)
+
+
+@pytest.mark.parametrize("path", ["/tmp/x\0y", "x\0y", "file:///tmp/x%00y", "s3://bucket/x\0y"])
+def test_a_path_with_a_nul_is_refused_where_it_is_given(path: str) -> None:
+    """It was an "embedded null byte" of Python, or of Arrow, without a path."""
+    with pytest.raises(ConnectorError, match=r"x\\x00y' is no path: it has a character NUL in it"):
+        absolute(path)
