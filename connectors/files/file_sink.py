@@ -125,6 +125,11 @@ class FileSink(Sink):
     def validate(self) -> None:
         files, location = output_files.open_output(self.path, self.storage_options)
         files.prepare(location.path)
+        if files.exists(f"{location.path}/{STAGING}"):
+            raise ConnectorError(
+                f"{self.described}: {STAGING} there is a file, and what is not committed is staged in a directory of that name: move "
+                "it away, or write into another directory"
+            )
 
     def before_writing(self, stream: Any) -> Any:
         self.stream_schema = getattr(stream, "schema", None)

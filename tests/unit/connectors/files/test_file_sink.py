@@ -450,6 +450,16 @@ def test_what_cannot_work_is_said_in_a_line(tmp_path, make, says):
     assert says in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+def test_a_file_where_others_are_to_be_staged_is_refused_at_submission(tmp_path):
+    """It was found at the first barrier, when the job had run for a while."""
+    (tmp_path / "_staging").write_text("")
+    with pytest.raises(ConnectorError, match=r"FileSink .*: _staging there is a file, and what is not committed"):
+        FileSink(tmp_path, "json").validate()
+    (tmp_path / "_staging").unlink()
+    (tmp_path / "_staging").mkdir()
+    FileSink(tmp_path, "json").validate()
+
+
 def test_a_path_that_is_a_file_or_may_not_be_written_is_refused_at_submission(tmp_path):
     """Before the job starts, with what to do."""
     (tmp_path / "file").write_text("")
