@@ -87,8 +87,11 @@ class DisposedSavepoint:
 
 
 def snapshot_location(path: str) -> str:
-    """The directory that a user means. Raises NoSnapshot for a relative path."""
+    """The directory that a user means. Raises NoSnapshot for a relative path, and for what is above all directories."""
     location = path.rstrip("/").removesuffix(f"/{METADATA_FILE_NAME}")
+    if location in ("", f"{path.partition('://')[0]}:"):
+        what = f"{path!r} is no directory of a checkpoint or savepoint" if path.strip() else "an empty path"
+        raise NoSnapshot(f"{what}: name a directory that holds {METADATA_FILE_NAME}")
     if not is_absolute(location):
         raise NoSnapshot(f"{path!r} is no absolute path and no URL: the coordinator runs in another directory than you")
     return location

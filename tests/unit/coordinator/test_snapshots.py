@@ -18,7 +18,14 @@ from snapline.coordinator.checkpoint.metadata import (
     TruncatedMetadata,
     build_metadata,
 )
-from snapline.coordinator.snapshots import NoSnapshot, adopt_snapshot, dispose_savepoint, read_metadata, read_snapshot
+from snapline.coordinator.snapshots import (
+    NoSnapshot,
+    adopt_snapshot,
+    dispose_savepoint,
+    read_metadata,
+    read_snapshot,
+    snapshot_location,
+)
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
@@ -215,3 +222,14 @@ def test_disposing_deletes_what_lies_in_the_directory_alone(tmp_path: Path) -> N
     assert (disposed.files, disposed.kept) == (3, ())
     assert b"state" == (elsewhere / "file").read_bytes()
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/_metadata", "s3://", "s3:///", ""])
+def test_what_is_above_all_directories_is_no_snapshot(path: str) -> None:
+    """The root was told to be no absolute path, and a URL without a bucket no URL."""
+    with pytest.raises(
+        NoSnapshot, match=r"(is no directory of a checkpoint or savepoint|an empty path): name a directory"
+    ):
+        snapshot_location(path)
+    with pytest.raises(NoSnapshot, match="'a/b' is no absolute path and no URL"):
+        snapshot_location("a/b")
