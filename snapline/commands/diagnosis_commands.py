@@ -215,8 +215,8 @@ def _serve_page(configuration: Configuration, port: int | None, bind: str) -> No
 def _dump(
     client: ClusterClient, what: str, duration_ms: int, *, heap: bool = False, log_lines: int = 0, log_level: str = ""
 ) -> pb.ThreadDumps:
-    """Ask a TaskManager of this name, else those of a job. Raises SnaplineError for a job without tasks, and for what
-    is neither."""
+    """Ask a TaskManager of this name, else those of a job. Raises SnaplineError for a job without tasks, for what is
+    neither, and when nobody answers."""
     from snapline.client import RequestRefused
 
     managers = [each.resource_id for each in client.list_task_managers()]
@@ -229,4 +229,8 @@ def _dump(
     if job_id and not found.dumps and not found.silent:
         status = decode_job_status(client.get_job(job_id).overview.status)
         raise SnaplineError(f"no TaskManager runs a task of job {what}: it is {status.value}")
+    if found.silent and not found.dumps:
+        raise SnaplineError(
+            f"no TaskManager has answered: {', '.join(found.silent)} did not; try again, or look at its log"
+        )
     return found

@@ -169,6 +169,23 @@ def test_a_job_that_has_ended_has_no_threads_to_look_at(client: Recording, capsy
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("asked", [("stack",), ("logs",), ("profile", "--seconds", "1"), ("profile", "--heap")])
+def test_when_no_task_manager_answers_there_is_nothing_to_look_at(
+    client: Recording, capsys, tmp_path, monkeypatch, asked
+):
+    """It ended with 0, and with a profile of nothing; of several, those that answer are shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(client, "dump_threads", lambda *_, **__: pb.ThreadDumps(silent=["tm-1", "tm-2"]))
+    assert run(*asked, "a") == 1
+    assert capsys.readouterr().err.startswith("snapline: no TaskManager has answered: tm-1, tm-2 did not")
+    assert list(tmp_path.iterdir()) == []
+    some = pb.ThreadDumps(silent=["tm-1"])
+    some.dumps.add(resource_id="tm-3")
+    monkeypatch.setattr(client, "dump_threads", lambda *_, **__: some)
+    assert run(*asked, "a") == 0
+    assert capsys.readouterr().err == "TaskManager tm-1 did not answer\n"
+
+
 def test_what_is_neither_a_job_nor_a_task_manager_is_looked_for_among_both(client: Recording, capsys, monkeypatch):
     """`snapline stack` and its like take either, and somebody who mistypes a TaskManager does not look for a job."""
 
