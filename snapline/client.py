@@ -63,6 +63,9 @@ class RequestRefused(SnaplineError):
     snapline.client.RequestRefused: there is no job with 'flights'; jobs here: ...
     """
 
+    retryable = False
+    """Whether the same request may be granted later, because it is for now that it was refused."""
+
 
 class JobFailed(SnaplineError):
     """The job ended other than FINISHED. `failure` holds the traceback of the task, operator uid and position.
@@ -544,7 +547,9 @@ class ClusterClient:
             return CoordinatorUnreachable(f"the coordinator at {self.address} did not answer in time")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return RequestRefused(f"the coordinator at {self.address} does not accept the token: {details}")
-        return RequestRefused(details or code.name)
+        refusal = RequestRefused(details or code.name)
+        refusal.retryable = code is grpc.StatusCode.FAILED_PRECONDITION
+        return refusal
 
 
 def who_asks() -> str:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from snapline.client import ClusterClient
+from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
+from snapline.dataflow.wire.statuses import JobStatus, decode_job_status
+from snapline.protos.client_pb2 import TappedRows
 from snapline.runtime.logs import harmless_json
 
 ROUND_SECONDS = 1.0
@@ -39,14 +41,22 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of an operator, so many a second at most, until `limit` rows have come. Raises RequestRefused when the job
-    has ended."""
-    shown = 0
+    """Rows of an operator, so many a second at most, until `limit` rows have come; none come while the job restarts.
+    Raises RequestRefused when the job has ended."""
+    shown = refused = 0
     while limit is None or shown < limit:
         began = clock()
         wanted = rows_per_second if limit is None else min(rows_per_second, limit - shown)
-        table = table_of(client.tap(job_id, uid, rows=wanted, max_bytes=bytes_per_second), wanted)
-        for row in table.to_pylist():
+        parts: list[TappedRows] = []
+        try:
+            parts = client.tap(job_id, uid, rows=wanted, max_bytes=bytes_per_second)
+            refused = 0
+        except RequestRefused as refusal:
+            runs = decode_job_status(client.get_job(job_id).overview.status) is JobStatus.RUNNING
+            refused = refused + 1 if runs else 0  # the first time it may have restarted just now
+            if not refusal.retryable or refused > 1:
+                raise
+        for row in table_of(parts, wanted).to_pylist():
             shown += 1
             yield row
         if limit is None or shown < limit:

@@ -1,0 +1,63 @@
+"""`snapline tap` goes on while there is a job: what it shows, and when it ends."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from snapline.client import RequestRefused
+from snapline.dataflow.wire.statuses import JobStatus, encode_job_status
+from snapline.protos import client_pb2 as pb
+from snapline.tapped import follow
+
+RESTARTS = "no subtask of 'out' runs: the job is RESTARTING"
+
+
+class Job:
+    """Stands for a client of a job whose taps are answered so: with rows, or with why there are none and its status."""
+
+    def __init__(self, *answers: list[int] | tuple[str, JobStatus, bool]) -> None:
+        self._answers = list(answers)
+        self._status = JobStatus.RUNNING
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        return pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(self._status)))
+
+    def tap(self, job_id: str, uid: str, *, rows: int, max_bytes: int) -> list[pb.TappedRows]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, tuple):
+            refusal = RequestRefused(answer[0])
+            _, self._status, refusal.retryable = answer
+            raise refusal
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch({"n": answer})
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return [pb.TappedRows(rows=sink.getvalue().to_pybytes())]
+
+
+def shown(job: Job, limit: int) -> list[int]:
+    """What a tap shows of it."""
+    rows = follow(job, "a", "out", rows_per_second=2, bytes_per_second=99, limit=limit, sleep=lambda _: None)  # type: ignore[arg-type]
+    return [row["n"] for row in rows]
+
+
+def test_a_tap_goes_on_when_the_job_has_restarted() -> None:
+    """It ended with an error of usage at the first failure of a task."""
+    restarting = (RESTARTS, JobStatus.RESTARTING, True)
+    again = (RESTARTS, JobStatus.RUNNING, True)
+    assert shown(Job([1], restarting, restarting, again, [2], again, [3]), 3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [("the job is FAILED", JobStatus.FAILED, False)],
+        [("no operator 'out': there are in", JobStatus.RUNNING, False)],
+        [("no subtask of 'out' runs: the job is RUNNING", JobStatus.RUNNING, True)] * 2,
+    ],
+)
+def test_a_tap_of_what_will_not_run_ends(answers: list[tuple[str, JobStatus, bool]]) -> None:
+    """A job that is over, an operator that there is not, and one that has finished in a job that runs."""
+    with pytest.raises(RequestRefused, match=answers[0][0]):
+        shown(Job([1], *answers), 3)
