@@ -170,7 +170,7 @@ def _end(end: Sink | TwoPhaseCommitSinkFunction, transaction: OpenTransaction, *
 
 
 def _end_by_committer(sink: Sink, transaction: OpenTransaction, *, commit: bool) -> bool:
-    """Returns False when the outside system says that it was committed already."""
+    """Returns False when the outside system says that it was committed already, or that there was nothing to abort."""
     where = _Elsewhere(
         transaction.job_id, transaction.sink_uid, f"by-hand-{uuid.uuid4().hex}", MetricGroup(transaction.sink_uid)
     )
@@ -184,18 +184,21 @@ def _end_by_committer(sink: Sink, transaction: OpenTransaction, *, commit: bool)
             last = of_all.last_committed(transaction.job_id, transaction.sink_uid)
             if last is not None and last >= transaction.checkpoint_id:
                 return False
-            (of_all.commit if commit else of_all.abort)(together)
-            return True
+            return _has_ended(of_all.commit(together) if commit else of_all.abort(together))
         finally:
             of_all.close()
     committer = sink.create_committer(where)
     if committer is None:
         raise TransactionError(f"sink {transaction.uid!r} of the program has no committer, and had one in the snapshot")
     try:
-        (committer.commit if commit else committer.abort)(committables)
-        return True
+        return _has_ended(committer.commit(committables) if commit else committer.abort(committables))
     finally:
         committer.close()
+
+
+def _has_ended(said: bool | None) -> bool:
+    """What a committer says of an end; most say nothing."""
+    return said is not False
 
 
 def _end_of(transaction: OpenTransaction, job_graph: JobGraph) -> Sink | TwoPhaseCommitSinkFunction:

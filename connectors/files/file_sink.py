@@ -177,9 +177,9 @@ class FileCommitter(Committer):
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
         remove_orphans(self._files, self._place, IN_PROGRESS)
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, committables: Sequence[Committable]) -> bool:
         require_staged(self._sink, self._place.uid, committables)
-        remove_staged(self._files, committables)
+        return remove_staged(self._files, committables)
 
     def close(self) -> None:
         close_staging(self._files, self._place)
@@ -224,9 +224,9 @@ class CompactingCommitter(GlobalCommitter):
                 remove_orphans(self._files, writer, STAGED)
                 remove_orphans(self._files, writer, IN_PROGRESS)
 
-    def abort(self, together: GlobalCommittable) -> None:
+    def abort(self, together: GlobalCommittable) -> bool:
         require_staged(self._sink, file_name(together.sink_uid), together.committables)
-        remove_staged(self._files, together.committables)
+        return remove_staged(self._files, together.committables)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -296,11 +296,13 @@ def require_nothing_missing(sink: FileSink, missing: Sequence[tuple[str, str]]) 
     )
 
 
-def remove_staged(files: OutputFiles, committables: Sequence[Committable]) -> None:
-    """Delete what is staged; files that were published lie elsewhere by now."""
-    for each in committables:
-        if "staged" in each.data:
-            files.delete(each.data["staged"])
+def remove_staged(files: OutputFiles, committables: Sequence[Committable]) -> bool:
+    """Delete what is staged; files that were published lie elsewhere by now. Returns whether there was any."""
+    staged = [each.data["staged"] for each in committables if "staged" in each.data]
+    there = [path for path in staged if files.exists(path)]
+    for path in there:
+        files.delete(path)
+    return bool(there)
 
 
 def remove_orphans(files: OutputFiles, place: SinkPlace, suffix: str) -> None:

@@ -419,18 +419,21 @@ class PostgresCommitter(Committer):
             # A checkpoint of this attempt is complete: what was restored has been committed by whoever got it.
             self._roll_back(self._is_of_subtask)
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, committables: Sequence[Committable]) -> bool:
         from psycopg import errors
 
         self._require_own(committables)
+        was_open = False
         for each in committables:
             if "transaction" in each.data:
                 try:
                     self._end("ROLLBACK", each.data["transaction"])
+                    was_open = True
                 except errors.UndefinedObject:
                     continue  # somebody has ended it
                 except library().Error as error:
                     raise refused(self._sink.dsn, self._sink.table, error) from error
+        return was_open
 
     def close(self) -> None:
         self._connection.close()

@@ -181,19 +181,28 @@ class RedisCommitter(Committer):
         self._client = connect(sink.url, sink.timeout_ms, sink.described)
 
     def commit(self, committables: Sequence[Committable]) -> None:
-        markers = [each.data["marker"] for each in committables]
-        require_own(self._sink.described, "marker", markers, self._is_own, whose=repr(self._uid))
+        self._require_own(committables)
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
                 self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])
             except failures() as error:
                 raise refused(self._sink.described, self._sink.url, error) from error
 
-    def abort(self, committables: Sequence[Committable]) -> None:
-        """Do nothing, because what was not committed is in the checkpoint alone."""
+    def abort(self, committables: Sequence[Committable]) -> bool:
+        """Give up nothing, because what was not committed is in the checkpoint alone; what was says its marker."""
+        self._require_own(committables)
+        try:
+            done = [(self._client.get(each.data["marker"]), int(each.data["checkpoint_id"])) for each in committables]
+        except failures() as error:
+            raise refused(self._sink.described, self._sink.url, error) from error
+        return any(known is None or int(known) < checkpoint_id for known, checkpoint_id in done)
 
     def close(self) -> None:
         self._client.close()
+
+    def _require_own(self, committables: Sequence[Committable]) -> None:
+        markers = [each.data["marker"] for each in committables]
+        require_own(self._sink.described, "marker", markers, self._is_own, whose=repr(self._uid))
 
     def _is_own(self, marker: object) -> bool:
         return isinstance(marker, str) and self._marker.fullmatch(marker) is not None

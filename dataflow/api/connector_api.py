@@ -368,9 +368,10 @@ class Committer(ABC):
         """Called once after a restore, before the first write: remove what lost attempts of this subtask left behind,
         except what is in the argument."""
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, committables: Sequence[Committable]) -> bool | None:
         """Give up what was pre-committed: it never becomes visible, and what it holds outside is freed. Called by
-        `snapline transactions abort` alone, for a job that is lost; what is committed already must stay."""
+        `snapline transactions abort` alone, for a job that is lost; what is committed already must stay. Returns False
+        when there was nothing left to give up, where that can be told."""
         raise NotImplementedError(f"{type(self).__name__} cannot abort what was pre-committed")
 
     def close(self) -> None:
@@ -433,9 +434,10 @@ class GlobalCommitter(ABC):
         """Called once in an attempt that follows another, when its first checkpoint has been committed: whatever
         earlier attempts staged and is not visible by now never will be, and may be removed."""
 
-    def abort(self, together: GlobalCommittable) -> None:
+    def abort(self, together: GlobalCommittable) -> bool | None:
         """Give up what was pre-committed and is not committed: it never becomes visible, and what it holds outside is
-        freed. Called by `snapline transactions abort` alone, for a job that is lost."""
+        freed. Called by `snapline transactions abort` alone, for a job that is lost. Returns False when there was
+        nothing left to give up, where that can be told."""
         raise NotImplementedError(f"{type(self).__name__} cannot abort what was pre-committed")
 
     def close(self) -> None:

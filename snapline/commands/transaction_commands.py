@@ -105,13 +105,15 @@ def _end_by_hand(
         if not _is_confirmed(question):
             raise TransactionError("nothing was aborted; --yes says yes without a question")
     translation = translate_script(script, arguments)
-    done = "committed" if commit else "aborted"
+    done, before = "committed", "was committed already"
+    if not commit:
+        done, before = "aborted", "was committed already, or aborted: there was nothing to abort"
     ended = []
     for each, was_open in end_transactions(found, translation.job_graph, commit=commit):
-        ended.append({**_described(each), "ended": done if was_open else "was committed already"})
+        ended.append({**_described(each), "ended": done if was_open else before})
         if not target.as_json:
             which = f"checkpoint {each.checkpoint_id} of sink {each.sink_uid!r}"
-            echo(f"{done} {which}: {each.what}" if was_open else f"{which} was committed already")
+            echo(f"{done} {which}: {each.what}" if was_open else f"{which} {before}")
     if target.as_json:
         echo(json.dumps(ended, indent=2))
 

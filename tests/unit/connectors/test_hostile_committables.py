@@ -99,11 +99,24 @@ def test_a_transaction_of_kafka_of_others_is_not_ended(monkeypatch: pytest.Monke
     assert ended == ["snapline:earlier:out:0:ab:3"]
 
 
-def test_a_key_of_others_is_not_a_marker() -> None:
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_key_of_others_is_not_a_marker(end: str) -> None:
     """The marker of a checkpoint is overwritten: it was any key that the snapshot named. Nobody is connected to."""
     sink = RedisSink("k", url="redis://127.0.0.1:1/0", value="v", guarantee="exactly_once")
     committer: Any = sink.create_committer(Place(operator_uid="out"))
     for marker in ("sessions", "snapline:job:other:0", "snapline:a:b:out:0", "snapline:job:out:0\n"):
         with pytest.raises(ConnectorError, match=NAMED):
-            committer.commit([Committable({"marker": marker, "checkpoint_id": 7, "rows": []})])
+            getattr(committer, end)([Committable({"marker": marker, "checkpoint_id": 7, "rows": []})])
+    committer.close()
+
+
+@pytest.mark.parametrize(("known", "was_open"), [(None, True), (b"6", True), (b"7", False)])
+def test_what_a_marker_says_is_committed_is_not_aborted(
+    monkeypatch: pytest.MonkeyPatch, known: Any, was_open: bool
+) -> None:
+    """Rows of a checkpoint that is not behind the marker are in the snapshot alone, and are given up with it."""
+    sink = RedisSink("k", url="redis://127.0.0.1:1/0", value="v", guarantee="exactly_once")
+    committer: Any = sink.create_committer(Place(operator_uid="out"))
+    monkeypatch.setattr(committer._client, "get", {"snapline:job:out:0": known}.get)
+    assert committer.abort([Committable({"marker": "snapline:job:out:0", "checkpoint_id": 7, "rows": []})]) is was_open
     committer.close()

@@ -203,8 +203,8 @@ def test_what_somebody_rolled_back_is_a_loss_with_a_name(server, table):
     job.run(2, die_at="complete")
     committer = job.sink.create_committer(place())
     assert committer is not None
-    committer.abort(job.completed[2])
-    committer.abort(job.completed[2])
+    assert committer.abort(job.completed[2]) is True
+    assert committer.abort(job.completed[2]) is False
     with pytest.raises(ConnectorError, match=r"2 rows of checkpoint 1 .* are lost: somebody has rolled it back"):
         committer.commit(job.completed[2])
     other = [Committable({**each.data, "number": 2**40}) for each in job.completed[2]]

@@ -116,6 +116,17 @@ def test_its_own_are_ended_wherever_its_path_was(place: Place, how: str) -> None
     assert [False, False, how == "commit", how == "commit"] == is_there
 
 
+@pytest.mark.parametrize("before", ["commit", "abort"])
+def test_what_has_ended_is_not_said_to_be_aborted(place: Place, before: str) -> None:
+    """Its rows are visible, or were given up before: nothing is there to abort."""
+    assert place.end(before, place.named())[0] == 0
+    code, told, lines = place.end("abort", place.named())
+    assert (code, lines) == (0, [])
+    said = "checkpoint 7 of sink 'out' was committed already, or aborted: there was nothing to abort"
+    assert told.splitlines() == [said]
+    assert place.target.exists() == (before == "commit")
+
+
 @pytest.mark.parametrize("how", ["commit", "abort"])
 @pytest.mark.parametrize("data", ["text", [1], {"rows": 10**4299}, {"sweep": 1, "rows": 1}])
 def test_what_no_sink_writes_is_at_most_one_line(place: Place, how: str, data: object) -> None:
