@@ -31,6 +31,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.address_file import write_address
 from snapline.runtime.logs import Logger, capture_standard_logging, make_logger
 from snapline.runtime.open_files import raise_file_limit
+from snapline.runtime.storage.storage_port import StorageError
 
 if TYPE_CHECKING:
     from snapline.runtime.leaders.leader_election import Leadership
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 1
 EXIT_BROKE_DOWN = 2
 EXIT_REPLACED = 3
+PAUSE_SECONDS = 1.0
+"""Between two tries to lead."""
 PARENT_CHECK_SECONDS = 5.0
 """Between looks at whether the process that started this one lives; the end of its input says so before."""
 
@@ -101,7 +104,8 @@ class _Stop(threading.Event):
 
 
 def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: _Stop) -> int:
-    """Contend, lead, and contend again when leadership was lost, until stopped."""
+    """Contend, lead, and contend again when leadership was lost, or given up for a store that is away, until
+    stopped."""
     from snapline.coordinator.leader_candidate import Candidacy
     from snapline.coordinator.standby import Standby
     from snapline.coordinator.web.page_server import start_page
@@ -119,14 +123,15 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: _Stop) -> int
     try:
         page = None if config.sidecar else start_page(config.configuration, find_leader, logger)
         candidacy = Candidacy.from_config(config, logger, stand_by)
-        leadership = candidacy.next_leadership(stopping, patient=False)
+        leadership = candidacy.next_leadership(stopping)
         while leadership is not None:
             standby.stop()
-            code = _lead(config, logger, stopping, leadership)
+            code = _lead(config, logger, stopping, leadership, tries_on=candidacy.is_patient)
+            candidacy.is_patient = True
             leadership.session.close()
             if code or stopping.is_set():
                 return code
-            leadership = candidacy.next_leadership(stopping, patient=True)
+            leadership = candidacy.next_leadership(stopping)
     except SnaplineError as error:
         return _refuse(error, config.status_fd)
     finally:
@@ -136,8 +141,16 @@ def _stand_by(config: CoordinatorConfig, logger: Logger, stopping: _Stop) -> int
     return 0
 
 
-def _lead(config: CoordinatorConfig, logger: Logger, stopping: _Stop, leadership: Leadership | None) -> int:
-    """Until stopped, broken, or not leader any more; the exit code."""
+def _lead(
+    config: CoordinatorConfig,
+    logger: Logger,
+    stopping: _Stop,
+    leadership: Leadership | None,
+    *,
+    tries_on: bool = False,
+) -> int:
+    """Until stopped, broken, or not leader any more; the exit code. With `tries_on`, leadership is given up when the
+    store fails, which is no error of settings: another one may lead, or this one a moment later."""
     from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
     from snapline.coordinator.web.page_server import start_page
 
@@ -153,6 +166,11 @@ def _lead(config: CoordinatorConfig, logger: Logger, stopping: _Stop, leadership
         if entrypoint is not None:
             entrypoint.stop()
         if leadership is not None and (leadership.session.is_over or isinstance(error, LeadershipLost)):
+            return 0
+        if leadership is not None and tries_on and isinstance(error, StorageError):
+            logger.warning("cannot lead now, and gives leadership up; trying on", reason=str(error))
+            leadership.session.close()
+            stopping.wait(PAUSE_SECONDS)
             return 0
         return _refuse(error, config.status_fd)
     if leadership is not None:

@@ -43,7 +43,8 @@ class Candidacy:
         self._name = name
         self._logger = logger
         self._on_standby = on_standby
-        self._stood_by = False
+        self.is_patient = False
+        """Whether its settings have once been good enough to stand by, or to lead: what fails now is tried again."""
 
     @classmethod
     def from_config(cls, config: CoordinatorConfig, logger: Logger, on_standby: Callable[[str], None]) -> Candidacy:
@@ -60,9 +61,9 @@ class Candidacy:
         name = f"{config.bind} on {socket.gethostname()} (pid {os.getpid()})"
         return cls(settings, storage.url, name, logger, on_standby)
 
-    def next_leadership(self, stopping: threading.Event, *, patient: bool) -> Leadership | None:
+    def next_leadership(self, stopping: threading.Event) -> Leadership | None:
         """Wait until this coordinator leads; None: `stopping` was set. Whoever gets it closes its session. Raises
-        SnaplineError unless `patient`."""
+        SnaplineError unless it `is_patient`."""
         while not stopping.is_set():
             session = ZooKeeperSession(self._settings, self._logger)
             leadership: Leadership | None = None
@@ -71,7 +72,7 @@ class Candidacy:
                 claim_cluster_id(session, self._storage_url)
                 leadership = LeaderElection(session, self._name, self._logger).contend(stopping, self._note_standby)
             except SnaplineError as error:
-                if not patient and not self._stood_by:
+                if not self.is_patient:
                     raise
                 self._logger.warning("cannot contend for leadership now; trying on", reason=str(error))
             finally:
@@ -86,5 +87,5 @@ class Candidacy:
 
     def _note_standby(self, leader: str) -> None:
         self._on_standby(leader)
-        self._stood_by = True
+        self.is_patient = True
         self._logger.info("standing by", leader=leader)

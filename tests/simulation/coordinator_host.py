@@ -73,9 +73,10 @@ class CoordinatorHost(Process):
             self.world.story.say(self.name, f"stands by: {leader} leads")
 
         candidacy = Candidacy(SETTINGS, HIGH_AVAILABILITY, self.name, SilentLogger(), standing_by)  # type: ignore[arg-type]
+        candidacy.is_patient = True
         stopping: Any = SimulatedEvent()
         while True:
-            leadership = candidacy.next_leadership(stopping, patient=True)
+            leadership = candidacy.next_leadership(stopping)
             assert leadership is not None
             self._lead(leadership)
             leadership.session.close()

@@ -1,0 +1,97 @@
+"""What a coordinator that stood by does when it is to lead, and cannot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from snapline.coordinator import __main__ as process
+from snapline.coordinator import cluster_entrypoint, leader_candidate, standby
+from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.storage.storage_port import StorageError
+
+CONFIG: Any = SimpleNamespace(configuration=Configuration({}), sidecar=True, status_fd=-1, address_file="")
+
+
+class Session:
+    """Stands for a session of ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.is_over, self.reason = False, ""
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def on_over(self, tell: Any) -> None:
+        """It is lost as soon as its coordinator leads."""
+        self.is_over = True
+        tell("lost")
+
+
+class Candidacy:
+    """Leads at once, as often as there is something that becomes of it."""
+
+    def __init__(self, *, is_patient: bool, tries: int) -> None:
+        self.is_patient, self._left = is_patient, tries
+        self.sessions: list[Session] = []
+
+    def next_leadership(self, stopping: Any) -> Any:
+        assert all(session.is_over for session in self.sessions)
+        if not self._left:
+            return None
+        self._left -= 1
+        self.sessions.append(Session())
+        return SimpleNamespace(session=self.sessions[-1])
+
+
+def run(monkeypatch: pytest.MonkeyPatch, candidacy: Candidacy, *outcomes: Exception | None) -> tuple[int, int]:
+    """The exit code, and how often it has tried to lead, when its starts have these outcomes."""
+    left = list(outcomes)
+
+    class Entrypoint:
+        fatal_error = leadership_lost = ""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.outcome = left.pop(0)
+
+        def start(self) -> str:
+            if self.outcome is not None:
+                raise self.outcome
+            return "127.0.0.1:1"
+
+        def stop(self) -> None:
+            """Nothing was started."""
+
+    monkeypatch.setattr(cluster_entrypoint, "ClusterEntrypoint", Entrypoint)
+    monkeypatch.setattr(leader_candidate.Candidacy, "from_config", lambda *_: candidacy)
+    monkeypatch.setattr(standby.Standby, "start", lambda _: "")
+    monkeypatch.setattr(process, "PAUSE_SECONDS", 0.0)
+    code = process._stand_by(CONFIG, silent_logger(), process._Stop())
+    return code, len(candidacy.sessions)
+
+
+AWAY = StorageError("cannot write /ha/.probe/1: read-only file system")
+
+
+def test_it_gives_leadership_up_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended: a directory that was read-only for a moment took one coordinator after the other."""
+    assert run(monkeypatch, Candidacy(is_patient=True, tries=3), AWAY, AWAY, None) == (0, 3)
+
+
+def test_it_tries_on_once_it_has_led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings were good then, although it never stood by."""
+    assert run(monkeypatch, Candidacy(is_patient=False, tries=3), None, AWAY, None) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("is_patient", "error"), [(False, AWAY), (True, ConfigurationError("port 1 is taken"))], ids=["first", "settings"]
+)
+def test_it_ends_where_the_settings_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_patient: bool, error: Exception
+) -> None:
+    """A store that has never been good is one of them: that is seen at once."""
+    assert run(monkeypatch, Candidacy(is_patient=is_patient, tries=3), error) == (process.EXIT_REFUSED, 1)
+    assert capsys.readouterr().err == f"coordinator: {error}\n"
