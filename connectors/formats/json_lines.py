@@ -1,10 +1,10 @@
 """JSON: one object a row. Read by pyarrow, whole batches at once; written column by column.
 
 Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that
-missing ones are null, and how types are written: times in ISO 8601, those with a zone in UTC; what is no number in JSON
-(not-a-number, infinity) as null, decimals as strings, maps as objects, bytes as strings in Base64 (which reads back as
-that string). Days, times of day and categories, which Arrow does not read from JSON as they are written, are read as
-texts first.
+missing ones are null, and how types are written: times and durations in ISO 8601, times with a zone in UTC; what is no
+number in JSON (not-a-number, infinity) as null, decimals as strings, maps as objects, bytes as strings in Base64 (which
+reads back as that string). Days, times of day and categories, which Arrow does not read from JSON as they are written,
+are read as texts first.
 """
 
 from __future__ import annotations
@@ -186,7 +186,15 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return [_plain(item, kind.value_type) for item in value]
     if isinstance(value, dt.datetime):
         return value.isoformat() if value.tzinfo is None else value.astimezone(dt.UTC).isoformat()
-    return str(value)
+    return _duration_text(value) if isinstance(value, dt.timedelta) else str(value)
+
+
+def _duration_text(value: Any) -> str:
+    """Return a duration in seconds, as ISO 8601 and Polars write it; one of nanoseconds is of pandas."""
+    nanoseconds = value.value if hasattr(value, "value") else value // dt.timedelta(microseconds=1) * 1000
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{'-' if nanoseconds < 0 else ''}PT{seconds}{fraction}S" if nanoseconds else "P0D"
 
 
 def _key_text(key: Any, kind: pa.DataType) -> str:

@@ -432,6 +432,20 @@ def test_the_first_and_the_last_moment_with_four_digits_are_written(kind):
     assert b"9999-12-31" in last
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_written_as_polars_writes_them(unit):
+    """They were as Python shows them, or as pandas does: a second less than nothing was "-1 day, 23:59:59"."""
+    column = pa.array([0, 1, -1, 86_400_000, -86_400_000_007, None], pa.duration(unit))
+    batch = pa.record_batch({"v": column, "l": pa.array([[value] for value in column])})
+    expected = io.BytesIO()
+    pl.DataFrame(pl.from_arrow(batch)).write_ndjson(expected)
+
+    lines = JsonFormat(batch.schema).encode(batch)
+    assert [json.loads(line or b"") for line in lines] == [
+        json.loads(line) for line in expected.getvalue().splitlines()
+    ]
+
+
 @pytest.mark.parametrize(
     "column",
     [
