@@ -309,6 +309,12 @@ def _epoch(value: Value, unit: str) -> Value:
     return value.cast(pa.timestamp(unit)).cast(pa.int64())
 
 
+def _cast(value: Value, target: pa.DataType) -> Value:
+    """Whole numbers as the nearest floats; all else has to fit."""
+    nearest = pa.types.is_integer(value.type) and target in (pa.float32(), pa.float64())
+    return value.cast(target, safe=not nearest)
+
+
 def _round(value: Value, decimals: int) -> Value:
     return value if pa.types.is_integer(value.type) else pc.round(value, decimals, "half_towards_infinity")
 
@@ -345,7 +351,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "is_in": _is_in,
     "fill_null": _fill_null,
     "coalesce": lambda *values: pc.coalesce(*_beside_floats(*values)),
-    "cast": lambda value, target: value.cast(target),
+    "cast": _cast,
     "if_else": _if_else,
     "field": pc.struct_field,
     "list.len": pc.list_value_length,
