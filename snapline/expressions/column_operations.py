@@ -39,6 +39,8 @@ _DAY_OF_MONTH = re.compile(r"%[EO]?[deDFxc]")
 """What of a form of strptime is the day of a month."""
 _FRACTIONS = re.compile(r"(%%|%s|%\.?[369]f|%f)")
 """What of a form of strftime Arrow does not know, and `%%`, which is none of it."""
+_DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
+"""Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
 _WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
 
 
@@ -311,12 +313,27 @@ def _epoch(value: Value, unit: str) -> Value:
 
 def _cast(value: Value, target: pa.DataType) -> Value:
     """Whole numbers as the nearest floats; all else has to fit."""
-    nearest = pa.types.is_integer(value.type) and target in (pa.float32(), pa.float64())
+    nearest = pa.types.is_integer(value.type) and target in _DIGITS_OF
     return value.cast(target, safe=not nearest)
 
 
 def _round(value: Value, decimals: int) -> Value:
-    return value if pa.types.is_integer(value.type) else pc.round(value, decimals, "half_towards_infinity")
+    if pa.types.is_integer(value.type):
+        return value
+
+    def rounded(values: Value) -> Value:
+        return pc.round(values, decimals, "half_towards_infinity")
+
+    bits, most_decimals = _DIGITS_OF.get(value.type, (0, 0))
+    if not bits or decimals < 0:
+        return rounded(value)
+    if decimals > most_decimals:
+        return value
+    # One so large has no more digits behind the point, and is more than a float when it is multiplied.
+    has_digits = pc.less(pc.abs(value), pa.scalar(2.0**bits / 10.0**decimals, value.type))
+    if pc.all(has_digits).as_py():
+        return rounded(value)
+    return pc.if_else(has_digits, rounded(pc.if_else(has_digits, value, pa.scalar(0, value.type))), value)
 
 
 KERNELS: dict[str, Callable[..., Value]] = {

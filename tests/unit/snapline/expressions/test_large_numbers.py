@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -35,3 +36,22 @@ def test_the_mean_of_nanoseconds_since_1970() -> None:
     found = rows.key_by("k").running_aggregate(uid="mean", mean=mean).execute_and_collect(local=True)
 
     assert [*found][-1]["mean"] == pytest.approx(NS, rel=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2, 15, 22, 37, 100, 300, 400])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_float_that_has_no_digits_behind_the_point_stays(decimals: int, kind: pa.DataType) -> None:
+    """It failed the job, because it is multiplied by a power of ten on the way."""
+    most = float(np.finfo(kind.to_pandas_dtype()).max)
+    stay = pa.array([most, -most, float("inf"), 2.0**53, 0.0, -0.0, None], kind)
+    batch = pa.RecordBatch.from_pydict({"x": stay})
+
+    assert repr(sl.col("x").round(decimals).evaluate(batch).to_pylist()) == repr(stay.to_pylist())
+
+
+def test_floats_beside_large_ones_are_rounded_as_ever() -> None:
+    """Halves go away from zero, and what is no number stays."""
+    batch = pa.RecordBatch.from_pydict({"x": [1e308, 2.675, -2.5, 0.125, float("nan"), None, 123456789.987654321]})
+    found = sl.col("x").round(2).evaluate(batch).to_pylist()
+
+    assert repr(found) == repr([1e308, 2.68, -2.5, 0.13, float("nan"), None, 123456789.99])
