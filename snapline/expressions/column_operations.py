@@ -41,6 +41,8 @@ _FRACTIONS = re.compile(r"(%%|%s|%\.?[369]f|%f)")
 """What of a form of strftime Arrow does not know, and `%%`, which is none of it."""
 _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
 """Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
+_ANY_WHOLE = pa.decimal128(20, 0)
+"""Holds every int64 and every uint64."""
 _WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
 
 
@@ -79,6 +81,19 @@ def _aligned(left: Value, right: Value) -> tuple[Value, Value]:
 def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
     def apply(left: Value, right: Value) -> Value:
         return function(*_aligned(left, right))
+
+    return apply
+
+
+def _compared(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+    """A comparison, which whole numbers with and without a sign have in common also where neither type holds both."""
+
+    def apply(left: Value, right: Value) -> Value:
+        left, right = _aligned(left, right)
+        for one, other in ((left, right), (right, left)):
+            if pa.types.is_uint64(one.type) and pa.types.is_signed_integer(other.type):
+                left, right = left.cast(_ANY_WHOLE), right.cast(_ANY_WHOLE)
+        return function(left, right)
 
     return apply
 
@@ -344,12 +359,12 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "//": _floor_divide,
     "%": _remainder,
     "**": _binary(pc.power),
-    "==": _binary(pc.equal),
-    "!=": _binary(pc.not_equal),
-    "<": _binary(pc.less),
-    "<=": _binary(pc.less_equal),
-    ">": _binary(pc.greater),
-    ">=": _binary(pc.greater_equal),
+    "==": _compared(pc.equal),
+    "!=": _compared(pc.not_equal),
+    "<": _compared(pc.less),
+    "<=": _compared(pc.less_equal),
+    ">": _compared(pc.greater),
+    ">=": _compared(pc.greater_equal),
     "&": pc.and_kleene,
     "|": pc.or_kleene,
     "^": pc.xor,

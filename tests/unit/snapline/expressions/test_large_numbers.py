@@ -55,3 +55,24 @@ def test_floats_beside_large_ones_are_rounded_as_ever() -> None:
     found = sl.col("x").round(2).evaluate(batch).to_pylist()
 
     assert repr(found) == repr([1e308, 2.68, -2.5, 0.13, float("nan"), None, 123456789.99])
+
+
+@pytest.mark.parametrize("operation", ["==", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("signed", [pa.int8(), pa.int64()], ids=str)
+def test_numbers_with_and_without_a_sign_are_compared(operation: str, signed: pa.DataType) -> None:
+    """One in the upper half of uint64 beside a column of int64 failed the job."""
+    most = 2 ** (signed.bit_width - 1) - 1
+    pairs = [(u, s) for u in (0, 1, most, 2**63, 2**64 - 1, None) for s in (-most - 1, -1, 0, 1, most, None)]
+    unsigned, others = zip(*pairs, strict=True)
+    columns = {"u": pa.array(unsigned, pa.uint64()), "s": pa.array(others, signed)}
+    batch = pa.RecordBatch.from_pydict(columns)
+    expected = [None if None in pair else eval(f"{pair[0]} {operation} {pair[1]}") for pair in pairs]
+    compare = eval(f"lambda left, right: left {operation} right")
+
+    assert compare(sl.col("u"), sl.col("s")).evaluate(batch).to_pylist() == expected
+    assert compare(sl.col("u"), sl.lit(-1)).evaluate(batch).to_pylist() == [
+        None if one is None else compare(one, -1) for one in unsigned
+    ]
+    swapped = {">": "<", "<": ">", ">=": "<=", "<=": ">="}.get(operation, operation)
+    again = eval(f"lambda left, right: left {swapped} right")(sl.col("s"), sl.col("u"))
+    assert again.evaluate(batch).to_pylist() == expected
