@@ -9,6 +9,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of what a user's code has raised, whose class may be unable to say it.
+
+    >>> message_of(ValueError("no number"))
+    'no number'
+    """
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its message cannot be had: __str__ raises {type(failed).__name__})"
+
+
 class CheckpointFailureReason(Enum):
     """Value: (pre_flight, message). Pre-flight: refused before a checkpoint id was drawn."""
 

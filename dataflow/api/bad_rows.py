@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.failures import message_of
 
 OnError = Literal["fail", "drop", "side_output"]
 ON_ERROR: tuple[str, ...] = ("fail", "drop", "side_output")
@@ -68,7 +69,7 @@ def refused_row(row: Mapping[str, Any], error: BaseException) -> BadRow:
     """Return a row that a function raised for. Its value is a JSON object: times in ISO 8601, bytes in Base64, what has
     no other form as Python prints it."""
     text = json.dumps(row, default=_as_text, ensure_ascii=False)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_LENGTH_MAX]
+    reason = " ".join(f"{type(error).__name__}: {message_of(error)}".split())[:ERROR_LENGTH_MAX]
     # What Python's text may hold and UTF-8 may not is replaced, so that a bad row never fails the job after all.
     return BadRow(None, None, text.encode(errors="replace"), reason.encode(errors="replace").decode())
 

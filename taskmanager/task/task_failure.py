@@ -12,7 +12,7 @@ from types import FrameType
 
 from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError, SnaplineError
-from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
+from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure, message_of
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.runtime.logs import harmless
 from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
@@ -104,6 +104,14 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _traceback(cause: BaseException, blame: Blame) -> str:
+    """Where it was raised; empty for an exception that cannot be read, which must not keep its task from ending."""
+    try:
+        return _frames_of(cause, blame)
+    except Exception:
+        return ""
+
+
+def _frames_of(cause: BaseException, blame: Blame) -> str:
     """The frames from the first to the last of the user's code, when it is the user's failure and there are such; else
     all."""
     theirs = cause.__traceback__
@@ -122,7 +130,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _first_line(cause: BaseException) -> str:
-    text = str(cause)
+    text = message_of(cause)
     return text.splitlines()[0] if text else ""
 
 

@@ -16,11 +16,18 @@ from typing import Any
 from snapline.runtime.cores.machine import InvariantViolation
 
 
+def _said(cause: BaseException) -> str:
+    try:
+        return repr(cause)
+    except Exception:
+        return type(cause).__name__
+
+
 class OperatorFailure(Exception):
     """`__cause__` is what was raised."""
 
     def __init__(self, operator_uid: str, operator_name: str, activity: str, cause: BaseException) -> None:
-        super().__init__(f"operator {operator_name!r} (uid {operator_uid!r}) failed in {activity}: {cause!r}")
+        super().__init__(f"operator {operator_name!r} (uid {operator_uid!r}) failed in {activity}: {_said(cause)}")
         self.operator_uid = operator_uid
         self.operator_name = operator_name
         self.activity = activity
@@ -31,7 +38,7 @@ class RowFailure(Exception):
     """A row-wise function raised. `__cause__` is what it raised."""
 
     def __init__(self, row_index: int, cause: BaseException, digest: str = "") -> None:
-        super().__init__(f"row {row_index} of the batch: {cause!r}")
+        super().__init__(f"row {row_index} of the batch: {_said(cause)}")
         self.row_index = row_index
         self.cause = cause
         self.digest = digest

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
+import pytest
 
 import snapline as sl
-from snapline.dataflow.failures import USER_TRACEBACK
-from snapline.taskmanager.operators.base.failure import OperatorFailure
+from snapline.dataflow.failures import USER_TRACEBACK, Blame
+from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 from snapline.taskmanager.task.task_failure import MAX_SUMMARY, MAX_TRACEBACK, InputPosition, serialize_failure
 
 
@@ -66,3 +67,36 @@ def test_a_message_of_many_megabytes_is_told_by_its_begin_and_its_end() -> None:
         assert "ValueError: begins xxx" in text
         assert text.rstrip().endswith("xxx ends")
         assert "characters left out" in text
+
+
+class Speechless(Exception):
+    """An exception that needs what it was not given, to say what it says."""
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+    __repr__ = __str__
+
+
+class Traceless(Exception):
+    """An exception that cannot be read at all."""
+
+    @property
+    def __traceback__(self) -> NoReturn:  # type: ignore[override]
+        raise AttributeError("there is none")
+
+
+@pytest.mark.parametrize("kind", [Speechless, Traceless])
+def test_an_exception_that_cannot_say_what_it_is_still_names_its_operator_and_its_row(kind: type[Exception]) -> None:
+    """It was blamed on Snapline, without the operator; one that had no traceback left its task standing for ever."""
+    failure = serialize_failure(
+        OperatorFailure("m", "map", "process_batch", RowFailure(3, kind("row 3"))), InputPosition("source", 1, 6)
+    )
+
+    said = {
+        Speechless: "(its message cannot be had: __str__ raises IndexError)",
+        Traceless: "row 3",
+    }[kind]
+    assert failure.summary == f"operator 'map' (uid 'm') failed in process_batch: {kind.__name__}: {said}"
+    assert (failure.operator_uid, failure.blame) == ("m", Blame.USER)
+    assert failure.position.endswith("row 3 of the batch")

@@ -136,3 +136,25 @@ def test_a_row_of_any_types_is_set_aside_as_json() -> None:
 
     expected = {**row, "at": "2026-01-02T03:00:00+00:00", "price": "1.20", "raw": "AA=="}
     assert [(expected, "ValueError: ?")] == aside(harness)
+
+
+def speechless(row: sl.Row) -> sl.Row:
+    """Raise what cannot say why."""
+
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            return self.args[1]
+
+    if row["k"] == 2:
+        raise Speechless("no twos")
+    return row
+
+
+def test_a_row_whose_error_cannot_say_why_is_set_aside_as_any_other() -> None:
+    """The IndexError of its __str__ failed the job in spite of on_error."""
+    harness = run(MapRowsSpec(speechless, on_error="side_output"))
+    harness.process(ROWS)
+
+    assert aside(harness) == [
+        ({"k": 2}, "Speechless: (its message cannot be had: __str__ raises IndexError)"),
+    ]
