@@ -46,11 +46,12 @@ class RowFailure(Exception):
 
 
 def is_of_operator(error: BaseException) -> bool:
-    """Whether an exception fails the operator that it comes out of, by name. Three that are no Exception do as well:
-    that of sys.exit(), that of a coroutine which was cancelled, and the panic of a library in Rust, as Polars is."""
-    if isinstance(error, (Exception, SystemExit)):
+    """Whether an exception fails the operator that it comes out of, by name. What is no Exception does as well, such as
+    that of sys.exit(), the panic of a library in Rust and the timeout of gevent; but for Ctrl-C, which ends a local
+    run, and what the engine ends its own processes with."""
+    if isinstance(error, Exception):
         return not isinstance(error, (OperatorFailure, InvariantViolation))
-    return type(error).__name__ in {"CancelledError", "PanicException"}
+    return not isinstance(error, KeyboardInterrupt) and not type(error).__module__.startswith("snapline.")
 
 
 def failed_row(index: int, row: Any, cause: BaseException) -> RowFailure:

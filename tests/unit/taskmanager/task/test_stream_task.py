@@ -356,7 +356,13 @@ class PanicException(BaseException):
     """What a library in Rust, such as Polars, raises, which is no Exception."""
 
 
-@pytest.mark.parametrize("raised", [PanicException("index 3"), CancelledError("index 3")])
+class Timeout(BaseException):
+    """What gevent and others raise, so that no `except Exception` takes it for an error."""
+
+
+@pytest.mark.parametrize(
+    "raised", [PanicException("index 3"), CancelledError("index 3"), Timeout("index 3"), GeneratorExit("index 3")]
+)
 def test_what_is_no_exception_and_comes_from_a_function_fails_its_task_by_name(raised: BaseException) -> None:
     """A panic of Polars named no operator, blamed Snapline, and went through a local run as it was."""
 
