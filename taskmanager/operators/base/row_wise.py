@@ -9,6 +9,7 @@ functions do. Flink has no counterpart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import GeneratorType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.user_metrics import Counter
 from snapline.taskmanager.operators.base.failure import failed_row
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, rows_of
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -104,4 +105,6 @@ def fitting(made: dict[int, list[Row]], batcher: RowBatcher, errors: Errors) -> 
 
 def listed(produced: Iterable[Row] | None) -> list[Row]:
     """Return the rows that a function has returned or yields; None is none."""
+    if type(produced) is GeneratorType:
+        return as_yielded(produced)
     return [] if produced is None else list(produced)

@@ -9,7 +9,7 @@ what the functions do. Flink has serializers here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,16 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     if len(set(names)) != len(names):
         raise ValueError(f"a row cannot have two columns of one name: {', '.join(names)}")
     return row_maker(names)(*map(column_values, batch.columns))
+
+
+def as_yielded(generator: Iterable[Row]) -> list[Row]:
+    """What a generator yields, each copied before it goes on: it may change the row and yield it again."""
+    return [copy_of(row) for row in generator]
+
+
+def copy_of(row: Row) -> Row:
+    """The row as it is now, whatever becomes of it. What is no row is left to those who refuse it."""
+    return row.copy() if isinstance(row, dict) else row
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:

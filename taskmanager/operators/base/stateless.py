@@ -8,6 +8,7 @@ than the declared one. User functions with operator state or listeners are honou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from snapline.dataflow.graph.operator_specs import (
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, listed, try_rows
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, rows_of
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
@@ -176,7 +177,7 @@ class FlatMapRowsOperator(RowWiseOperator):
             for row in iterator:
                 produced = call(row)
                 if produced is not None:
-                    results.extend(produced)
+                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         _emit_rows(self, self._batcher, results)

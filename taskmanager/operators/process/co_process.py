@@ -9,7 +9,7 @@ KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from types import MappingProxyType
+from types import GeneratorType, MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
-from snapline.taskmanager.operators.base.rows import rows_of
+from snapline.taskmanager.operators.base.rows import as_yielded, copy_of, rows_of
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
@@ -179,7 +179,7 @@ class _RulesContext:
         return self._states.get(descriptor)
 
     def output(self, tag: str, row: Row) -> None:
-        self.side_rows.setdefault(tag, []).append(row)
+        self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
 class KeyedBroadcastProcessOperator(KeyedProcessOperator):
@@ -220,7 +220,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
             for row in iterator:
                 produced = function.process_broadcast_element(row, context)
                 if produced is not None:
-                    results.extend(produced)
+                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         self._emit(results, context.side_rows)

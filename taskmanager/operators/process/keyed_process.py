@@ -11,6 +11,7 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +45,7 @@ from snapline.taskmanager.operators.base.function_operator import (
 )
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
 from snapline.taskmanager.state.timer_queue import TimerQueue
@@ -157,7 +158,7 @@ class KeyedProcessContext:
 
     def output(self, tag: str, row: Row) -> None:
         """Emit to a side output."""
-        self.side_rows.setdefault(tag, []).append(row)
+        self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
 class KeyedProcessOperator(IncrementalKeyedOperator):
@@ -255,14 +256,14 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     scope.index = number
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(produced)
+                        results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
             else:
                 for row, number, time in zip(iterator, numbers, times, strict=True):
                     scope.index = number
                     context.timestamp_ms = time
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(produced)
+                        results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         backend.end_batch()
@@ -331,7 +332,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                 context.timestamp_ms = timestamp
                 produced: Iterable[Row] | None = on_timer(timestamp, context)
                 if produced is not None:
-                    results.extend(produced)
+                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         finally:
             service.firing = ""
         backend.end_batch()

@@ -7,6 +7,7 @@ key is refused in one line. Mirrors Flink's ProcessOperator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import GeneratorType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from snapline.dataflow.graph.operator_specs import ProcessSpec
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, fitting, listed, try_rows
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
 
 
 class TimesWithoutKeys:
@@ -64,7 +65,7 @@ class ContextWithoutKeys:
 
     def output(self, tag: str, row: Row) -> None:
         """Emit to a side output."""
-        self.side_rows.setdefault(tag, []).append(row)
+        self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
 class ProcessOperator(RowWiseOperator):
@@ -92,7 +93,7 @@ class ProcessOperator(RowWiseOperator):
                 call.timestamp_ms = time
                 produced = process(row, call)
                 if produced is not None:
-                    results.extend(produced)
+                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         emitted = self._batcher.batch_of(results)

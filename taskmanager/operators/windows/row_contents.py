@@ -8,6 +8,7 @@ ListState and ReduceFunction over ReducingState.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
@@ -118,7 +119,7 @@ class ProcessWindowContext:
 
     def output(self, tag: str, row: Row) -> None:
         """Emit to a side output."""
-        self.side_rows.setdefault(tag, []).append(row)
+        self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
 class RowWindowCall:
@@ -144,7 +145,7 @@ class RowWindowCall:
             context.window = TimeWindow(start, end)
             produced = self._function.process(key, context, rows[bounds[position] : bounds[position + 1]])
             if produced is not None:
-                results.extend(produced)
+                results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
         batch = self._batcher.batch_of(results)
         if batch is not None:
             output.emit_batch(batch)
