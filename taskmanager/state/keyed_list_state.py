@@ -23,7 +23,7 @@ from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots
-from snapline.taskmanager.state.keyed_state import KeyedState, python_values
+from snapline.taskmanager.state.keyed_state import KeyedState, apart, is_flat, python_values
 from snapline.taskmanager.state.list_cache import KeptLists, KnownList, may_be_kept
 from snapline.taskmanager.state.lookahead import Lookahead
 
@@ -32,7 +32,7 @@ class KeyedListState(KeyedState):
     """List state in columns (implements snapline.dataflow.api.state.ListState)."""
 
     __slots__ = (
-        "_added", "_ahead", "_allocator", "_chains", "_copies", "_entries", "_keeps", "_kept", "_lists", "_lookahead",
+        "_added", "_ahead", "_allocator", "_chains", "_copies", "_entries", "_flat", "_keeps", "_kept", "_lists", "_lookahead",
         "_python", "_scope", "_values", "descriptor",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class KeyedListState(KeyedState):
             and may_be_kept(user_type)
             and (descriptor.ttl is None or not pa.types.is_struct(user_type))
         )
+        self._flat = is_flat(descriptor, descriptor.element_type)
         self._lists: dict[int, KnownList] = {}
         """The lists of the present batch that were read or replaced, by number of the key."""
         self._added: dict[int, list[Any]] = {}
@@ -68,7 +69,8 @@ class KeyedListState(KeyedState):
         known = self._lists.get(index) or self._know(index)
         if known.stored is None and not known.is_cut:
             known.take_stored(self._load(index))
-        return known.give(copies=self._copies)
+        given = known.give(copies=self._copies)
+        return given if self._keeps else [apart(each, flat=self._flat) for each in given]
 
     def add(self, value: Any) -> None:
         index = self._index()

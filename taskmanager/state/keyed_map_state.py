@@ -28,7 +28,7 @@ from snapline.taskmanager.state.columns import Column, FrozenColumn, NumpyColumn
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.key_index import FrozenKeys, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
-from snapline.taskmanager.state.keyed_state import KeyedState, PythonValues, python_values
+from snapline.taskmanager.state.keyed_state import KeyedState, PythonValues, apart, is_flat, python_values
 from snapline.taskmanager.state.list_cache import may_be_kept
 from snapline.taskmanager.state.lookahead import Lookahead
 from snapline.taskmanager.state.map_cache import KnownMap, KnownMaps
@@ -103,7 +103,7 @@ class KeyedMapState(KeyedState):
     """Map state in columns (implements snapline.dataflow.api.state.MapState)."""
 
     __slots__ = (
-        "_canonical", "_chains", "_copies", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
+        "_canonical", "_chains", "_flat", "_index", "_keeps", "_key_type", "_keys", "_known", "_lookahead", "_maps", "_plain", "_python", "_scope",
         "_values", "descriptor",
     )  # fmt: skip
 
@@ -119,8 +119,9 @@ class KeyedMapState(KeyedState):
         self._values: Column = make_column(element_type)
         numeric = any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES[:3])
         self._plain = self._values if numeric and isinstance(self._values, NumpyColumn) else None
-        self._copies = descriptor.ttl is None and pa.types.is_struct(element_type) and may_be_kept(element_type)
-        known_type = self._copies or any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
+        self._flat = is_flat(descriptor, element_type)
+        is_copied = descriptor.ttl is None and pa.types.is_struct(element_type) and may_be_kept(element_type)
+        known_type = is_copied or any(is_kind(element_type) for is_kind, _ in _PYTHON_TYPES)
         self._keeps = not descriptor.serializer and known_type
         self._maps: dict[int, KnownMap] = {}
         """The maps of the present batch, by number of the key."""
@@ -138,7 +139,7 @@ class KeyedMapState(KeyedState):
             value = self._find(known, key)
         if value is _ABSENT or value is None:
             return None
-        return value.copy() if self._copies else value
+        return value if self._flat is None else apart(value, flat=self._flat)
 
     def contains(self, key: Any) -> bool:
         known = self._current()
@@ -178,7 +179,7 @@ class KeyedMapState(KeyedState):
         if not known.complete:
             self._load(known)
         pairs = self._keys.shown([(key, value) for key, value in known.pairs.items() if value is not _ABSENT])
-        return [(key, value and value.copy()) for key, value in pairs] if self._copies else pairs
+        return pairs if self._flat is None else [(key, apart(value, flat=self._flat)) for key, value in pairs]
 
     def is_empty(self) -> bool:
         return not self.items()

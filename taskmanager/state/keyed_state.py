@@ -3,7 +3,7 @@
 Two faces. Row by row (`value`, `update`, `add`, ...), for the current key of the BatchScope, over a Python list that is
 loaded and written back once per batch. Whole columns (`get_batch`, `put_batch`, `clear_batch`), by slot. The second
 writes the first back before it looks. Mirrors Flink's HeapValueState, HeapReducingState and HeapAggregatingState;
-unlike there, a value read is the state's own only until the batch ends: change it through `update`.
+unlike there, a value read is the function's own: change it through `update`.
 """
 
 from __future__ import annotations
@@ -144,16 +144,42 @@ def python_values(descriptor: StateDescriptor, element_type: pa.DataType) -> Pyt
     return make(descriptor.name, element_type, descriptor.serializer)
 
 
+def is_flat(descriptor: StateDescriptor, element_type: pa.DataType) -> bool | None:
+    """Whether lists and dictionaries of this state hold nothing that can be changed in place, as far as its type says;
+    None: its values cannot be changed themselves."""
+    if descriptor.serializer:
+        return False
+    user_type = element_type if descriptor.ttl is None else element_type.field(VALUE_FIELD).type
+    if not pa.types.is_nested(user_type):
+        return None
+    inner = [user_type.field(place).type for place in range(user_type.num_fields)]
+    return not any(map(pa.types.is_nested, inner))
+
+
+def apart(value: Any, *, flat: bool | None) -> Any:
+    """The value with lists and dictionaries of its own: what a function changes in place is neither in the state then,
+    nor in rows that it has put out before."""
+    kind = value.__class__
+    if flat is None or (kind is not dict and kind is not list):
+        return value
+    if flat:
+        return value.copy()
+    if kind is list:
+        return [apart(each, flat=False) for each in value]
+    return {key: apart(each, flat=False) for key, each in value.items()}
+
+
 class _SlotState(KeyedState):
     """Base of the states that have one value for each slot."""
 
-    __slots__ = ("_cache", "_dirty", "_plain", "_python", "_scope", "column", "descriptor")
+    __slots__ = ("_cache", "_dirty", "_flat", "_plain", "_python", "_scope", "column", "descriptor")
 
     def __init__(self, descriptor: StateDescriptor, scope: BatchScope, capacity: int) -> None:
         self.descriptor = descriptor
         self.column: Column = make_column(descriptor.storage_type, capacity)
         self._scope = scope
         self._python = python_values(descriptor, descriptor.storage_type)
+        self._flat = is_flat(descriptor, descriptor.storage_type)
         self._cache: list[Any] | None = None
         self._dirty = bytearray()
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
@@ -241,7 +267,8 @@ class KeyedValueState(_SlotState):
         cache = self._cache
         if cache is None:
             cache = self._load()
-        return cache[self._scope.index]
+        value = cache[self._scope.index]
+        return value if self._flat is None else apart(value, flat=self._flat)
 
     def update(self, value: Any) -> None:
         cache = self._cache
@@ -269,7 +296,7 @@ class KeyedReducingState(_SlotState):
         cache = self._cache
         if cache is None:
             cache = self._load()
-        return cache[self._scope.index]
+        return apart(cache[self._scope.index], flat=self._flat)
 
     def add(self, value: Any) -> None:
         cache = self._cache
@@ -279,7 +306,7 @@ class KeyedReducingState(_SlotState):
             raise StateError(f"reducing state {self.descriptor.name!r} was declared without a reduce function")
         index = self._scope.index
         current = cache[index]
-        cache[index] = value if current is None else self._reduce(current, value)
+        cache[index] = apart(value, flat=False) if current is None else self._reduce(current, value)
         self._dirty[index] = 1
 
 
@@ -301,7 +328,7 @@ class KeyedAggregatingState(_SlotState):
         if cache is None:
             cache = self._load()
         accumulator = cache[self._scope.index]
-        return None if accumulator is None else self._known_function().get_result(accumulator)
+        return None if accumulator is None else apart(self._known_function().get_result(accumulator), flat=False)
 
     def add(self, value: Any) -> None:
         cache = self._cache

@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.taskmanager.state.keyed_state import apart
+
 KNOWN_ELEMENTS = 1 << 18
 """Elements that are kept as Python objects between batches, per state and subtask: some 80 MB of structs."""
 
@@ -33,19 +35,22 @@ class KnownList:
         self.is_cut = False
         """Whether nothing of what is stored stays."""
         self.given: list[Any] | None = None
-        """What a function was given: the same objects, in the order of the list."""
+        """What a function was given last: the same objects, in the order of the list."""
 
     def take_stored(self, stored: list[Any]) -> None:
         """Take what is in columns, which was asked for after something was added."""
         self.stored, self.end = stored, len(stored)
 
     def give(self, *, copies: bool) -> list[Any]:
-        """The whole list, for a function; with `copies`, the stored elements are dictionaries that it may change."""
+        """The whole list, for a function; with `copies`, the elements are dictionaries that it may change, and that are
+        in rows which it has put out."""
         if self.given is None:
             kept = [] if self.stored is None else self.stored[self.first : self.end]
             if copies:
                 kept = [None if each is None else each.copy() for each in kept]
             self.given = kept + self.added
+        elif copies:
+            self.given = [apart(each, flat=True) for each in self.given]
         return self.given.copy()
 
     def add(self, value: Any) -> None:

@@ -28,6 +28,7 @@ from snapline.taskmanager.state.keyed_state import (
     KeyedReducingState,
     KeyedState,
     KeyedValueState,
+    apart,
 )
 from snapline.taskmanager.state.rounded_states import rounded
 
@@ -120,7 +121,7 @@ class TtlValueState(_TtlSlotState, KeyedValueState):
     __slots__ = ("ttl",)
 
     def value(self) -> Any:
-        return self.read()
+        return apart(self.read(), flat=self._flat)
 
     def update(self, value: Any) -> None:
         self.write(value)
@@ -132,13 +133,13 @@ class TtlReducingState(_TtlSlotState, KeyedReducingState):
     __slots__ = ("ttl",)
 
     def get(self) -> Any:
-        return self.read()
+        return apart(self.read(), flat=self._flat)
 
     def add(self, value: Any) -> None:
         if self._reduce is None:
             raise StateError(f"reducing state {self.descriptor.name!r} was declared without a reduce function")
         current = self.read()
-        self.write(value if current is None else self._reduce(current, value))
+        self.write(apart(value, flat=False) if current is None else self._reduce(current, value))
 
 
 class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
@@ -148,7 +149,7 @@ class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):
 
     def get(self) -> Any:
         accumulator = self.read()
-        return None if accumulator is None else self._known_function().get_result(accumulator)
+        return None if accumulator is None else apart(self._known_function().get_result(accumulator), flat=False)
 
     def add(self, value: Any) -> None:
         function = self._known_function()
@@ -168,7 +169,7 @@ class TtlListState(TtlState, KeyedListState):
             times = [touched for _, touched in stored if self.is_alive(touched, now)]
             renewed = [now] * len(alive) if self.ttl.renews_on_read else times
             KeyedListState.update(self, list(zip(alive, renewed, strict=True)))
-        return alive
+        return [apart(value, flat=self._flat) for value in alive]
 
     def add(self, value: Any) -> None:
         KeyedListState.add(self, (value, self.now()))
@@ -188,7 +189,7 @@ class TtlMapState(TtlState, KeyedMapState):
 
     def get(self, key: Any) -> Any:
         found = self._alive(key)
-        return None if found is None else found[0]
+        return None if found is None else apart(found[0], flat=self._flat)
 
     def contains(self, key: Any) -> bool:
         return self._alive(key) is not None
@@ -205,7 +206,7 @@ class TtlMapState(TtlState, KeyedMapState):
                 continue
             if self.ttl.renews_on_read and touched != now:
                 KeyedMapState.put(self, key, (value, now))
-            pairs.append((key, value))
+            pairs.append((key, apart(value, flat=self._flat)))
         return pairs
 
     def _alive(self, key: Any) -> tuple[Any, int] | None:
