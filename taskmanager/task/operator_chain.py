@@ -299,12 +299,14 @@ class OperatorChain:
     def close(self) -> list[BaseException]:
         """Close whatever was initialised, head to tail, whatever is raised. Returns what was raised."""
         raised: list[BaseException] = []
-        for item in reversed(self._opened):
+        while self._opened:
+            item = self._opened.pop()
             try:
                 item.operator.close()
-            except Exception as error:
+            except BaseException as error:
+                if not is_of_operator(error):
+                    raise
                 raised.append(item.failure("close", error))
-        self._opened.clear()
         return raised
 
     # --- data -------------------------------------------------------------------------------------------------------

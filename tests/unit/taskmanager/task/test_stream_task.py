@@ -404,6 +404,37 @@ def test_an_operator_that_cannot_close_fails_a_task_that_would_have_finished() -
     assert "cannot flush" in job.tasks[0].failure.summary
 
 
+class Exits(StreamOperator):
+    """Calls exit when it is closed, and notes how often that was."""
+
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self.output.emit_batch(batch)
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+        sys.exit(3)
+
+
+def test_operators_that_call_exit_when_they_are_closed_are_named_and_closed_once() -> None:
+    """Snapline was blamed, and operators that had been closed were closed again."""
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1])])),
+            Operator("one", CustomOperatorSpec(Exits, {"name": "one"}), [edge(0)]),
+            Operator("two", CustomOperatorSpec(Exits, {"name": "two"}), [edge(1)]),
+        ]
+    ).run()
+
+    assert ["one", "two"] == Exits.closed
+    assert (job.tasks[0].state, job.tasks[0].failure.blame) == (ExecutionState.FAILED, Blame.USER)
+    assert job.tasks[0].failure.summary == "operator 'one' (uid 'one') failed in close: SystemExit: 3"
+
+
 def test_a_function_that_cannot_be_unpickled_is_not_retried() -> None:
     """The message names the operator and the way out."""
     job = LocalJob([Operator("src", source_of([batch(k=[1])]))])
