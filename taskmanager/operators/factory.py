@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.failures import message_of
 from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
@@ -41,6 +42,7 @@ from snapline.dataflow.graph.operator_specs import (
     WindowProcessSpec,
 )
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
+from snapline.taskmanager.operators.base.failure import is_of_operator
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.operators.base.stateless import (
     FilterOperator,
@@ -70,10 +72,17 @@ def load_spec(payload: bytes, operator_uid: str, unpickle: Callable[[bytes], Any
         return spec() if callable(spec) else spec
     except JobDefinitionError as error:
         raise JobDefinitionError(f"operator {operator_uid!r}: {error}") from error
-    except Exception as error:
+    except BaseException as error:
+        if not is_of_operator(error):
+            raise
+        way_out = (
+            "every module that the job's functions import must be installed there, in the same version as on the driver"
+        )
+        if isinstance(error, SystemExit):
+            way_out = "a module that calls sys.exit() does so under if __name__ == '__main__':"
         raise JobDefinitionError(
-            f"operator {operator_uid!r} cannot be unpickled on the TaskManager: {type(error).__name__}: {error}; every module "
-            "that the job's functions import must be installed there, in the same version as on the driver"
+            f"operator {operator_uid!r} cannot be unpickled on the TaskManager: {type(error).__name__}: {message_of(error)}; "
+            f"{way_out}"
         ) from error
 
 

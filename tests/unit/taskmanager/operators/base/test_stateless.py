@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -274,3 +276,26 @@ def test_a_custom_operator_must_be_one() -> None:
         JobDefinitionError, match="operator 'u' cannot be unpickled on the TaskManager: UnpicklingError"
     ):
         load_spec(b"nothing", "u")
+
+
+def unspeakable() -> None:
+    """Raise what cannot say what it is."""
+
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            return self.args[0]
+
+    raise Unspeakable
+
+
+@pytest.mark.parametrize(
+    ("import_it", "said"),
+    [
+        (lambda: sys.exit(3), "SystemExit: 3; a module that calls sys.exit() does so under if __name__ == '__main__':"),
+        (unspeakable, "Unspeakable: (its message cannot be had: __str__ raises IndexError); every module"),
+    ],
+)
+def test_a_module_that_ends_its_importer_names_the_operator(import_it: Callable[[], None], said: str) -> None:
+    """A script without a guard around its main was a defect of Snapline, and tried again."""
+    with pytest.raises(JobDefinitionError, match=re.escape(f"'u' cannot be unpickled on the TaskManager: {said}")):
+        load_spec(b"a script", "u", lambda _payload: import_it())
