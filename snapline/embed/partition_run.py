@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -188,7 +189,7 @@ class PartitionRun:
     def _checked_state(self) -> Any:
         state = self._snapshot()
         try:
-            same = json.loads(json.dumps(state)) == state
+            same = _is_same(json.loads(json.dumps(state)), state)
         except (TypeError, ValueError):
             same = False
         if not same:
@@ -197,6 +198,21 @@ class PartitionRun:
                 "lists and dictionaries with names as keys"
             )
         return state
+
+
+def _is_same(read: Any, written: Any) -> bool:
+    """Whether what is read back is equal to what was written; a NaN is."""
+    if isinstance(written, dict):
+        return (
+            isinstance(read, dict)
+            and read.keys() == written.keys()
+            and all(_is_same(read[name], written[name]) for name in read)
+        )
+    if isinstance(written, list):
+        return isinstance(read, list) and len(read) == len(written) and all(map(_is_same, read, written))
+    if isinstance(written, float) and math.isnan(written):
+        return isinstance(read, float) and math.isnan(read)
+    return bool(read == written)
 
 
 def outputs_of(answer: Any) -> Iterable[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,29 @@ def test_a_digest_does_not_depend_on_batches() -> None:
     for name in ("i", "b", "s", "l", "m", "t", "d", "f"):
         changed = table.set_column(table.schema.get_field_index(name), name, table[name].take([1, 0, 2, 3]))
         assert digest(changed, 2) != wanted, name
+
+
+class Highest(sl.ResumableFunction):
+    """Keeps numbers that need not be there yet."""
+
+    def __init__(self) -> None:
+        self.seen = {"highest": float("nan"), "last": [float("nan"), 1.5]}
+        self.restored: Any = None
+
+    def process(self, item: pa.RecordBatch) -> pa.RecordBatch:
+        return item
+
+    def snapshot(self) -> Any:
+        return self.seen
+
+    def restore(self, state: Any) -> None:
+        self.restored = state
+
+
+def test_a_state_with_nan_is_kept(tmp_path: Path) -> None:
+    """A number that is not equal to itself was refused, with a line that asked for numbers."""
+    list(islice(wrapped(Highest(), tmp_path)(batches()), 2))
+    second = Highest()
+    list(wrapped(second, tmp_path)(batches()))
+
+    assert repr(second.seen) == repr(second.restored)
