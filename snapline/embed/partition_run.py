@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +216,18 @@ def _is_same(read: Any, written: Any) -> bool:
 
 
 def outputs_of(answer: Any) -> Iterable[Any]:
-    """What a function has returned for one input: nothing, one batch, or some of them."""
+    """What a function has returned for one input: nothing, one batch or table, or an iterable of batches or rows.
+    Raises ResumableError for what is one row or value, or has columns: names and characters would be taken for rows."""
     if answer is None:
         return ()
-    return (answer,) if isinstance(answer, pa.RecordBatch) else answer
+    if isinstance(answer, pa.RecordBatch):
+        return (answer,)
+    if isinstance(answer, pa.Table):
+        return answer.to_batches()
+    is_whole = isinstance(answer, (str, bytes, Mapping, pa.Array, pa.ChunkedArray)) or hasattr(answer, "columns")
+    if is_whole or not isinstance(answer, Iterable):
+        raise ResumableError(
+            f"the function returned a {type(answer).__module__}.{type(answer).__qualname__}: let it return a pyarrow.RecordBatch, an "
+            "iterable of batches or rows (one row alone in a list), or None"
+        )
+    return answer

@@ -158,9 +158,11 @@ def resumable(
     """
     from snapline.environment import StreamExecutionEnvironment, absolute_path
 
+    if isinstance(function, type):
+        raise ConfigurationError(f"resumable({function.__name__}): it is a class: hand over {function.__name__}(...)")
     if not callable(function) and not isinstance(function, ResumableFunction):
         raise ConfigurationError(f"resumable({function!r}): give a ResumableFunction or a generator function")
-    if not uid or "/" in uid:
+    if not isinstance(uid, str) or not uid or "/" in uid:
         raise ConfigurationError(
             f"resumable(uid={uid!r}): give a name without slashes, by which the progress is found again"
         )

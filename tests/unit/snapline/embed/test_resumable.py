@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import snapline as sl
 from snapline.cli import cli
+from snapline.dataflow.config import ConfigurationError
 from snapline.embed.input_digest import InputDigest
+from snapline.embed.partition_log import ResumableError
 
 
 class KilledError(BaseException):
@@ -259,3 +263,40 @@ def test_a_state_with_nan_is_kept(tmp_path: Path) -> None:
     list(wrapped(second, tmp_path)(batches()))
 
     assert repr(second.seen) == repr(second.restored)
+
+
+class Answers(sl.ResumableFunction):
+    """Returns for each row what it was told to."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def process(self, item: Any) -> Any:
+        return self.answer
+
+    def snapshot(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("answer", [5, "text", b"bytes", {"x": 1}, pa.array([1]), pl.DataFrame({"x": [1]})])
+def test_what_is_no_batch_and_no_iterable_of_rows_is_refused_by_its_type(tmp_path: Path, answer: Any) -> None:
+    """The names of a dict's columns, and the characters of a text, were taken for rows without a word."""
+    name = re.escape(f"the function returned a {type(answer).__module__}.{type(answer).__qualname__}: let it return")
+    with pytest.raises(ResumableError, match=name):
+        list(wrapped(Answers(answer), tmp_path)(iter([1])))
+
+
+def test_a_table_is_its_batches(tmp_path: Path) -> None:
+    """Its columns were taken for rows."""
+    assert sums(wrapped(Answers(pa.table({"sum": [1, 2]})), tmp_path)(iter([1]))) == [1, 2]
+
+
+def test_a_class_and_a_uid_that_is_no_text_are_refused() -> None:
+    """The first was called in the task of Spark, the second was an error of Python's."""
+    with pytest.raises(ConfigurationError, match=re.escape("it is a class: hand over RunningSum(...)")):
+        sl.resumable(RunningSum, uid="sums")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="give a name without slashes"):
+        sl.resumable(RunningSum(), uid=5)  # type: ignore[arg-type]
