@@ -38,6 +38,7 @@ from snapline.coordinator.checkpoint.reports import CheckpointReports
 from snapline.coordinator.checkpoint.request_decider import CheckpointTriggerRequest
 from snapline.coordinator.checkpoint.statistics.recent_checkpoints import CheckpointOutcome, RecentCheckpoints
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStats, CheckpointStatsTracker
+from snapline.coordinator.checkpoint.statistics.stats_summary import with_room
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobID, JobVertexID
@@ -144,7 +145,7 @@ class CheckpointsInFlight:
             attempt, state = message.attempt_id, message.state
             result = entry.pending.acknowledge_task(attempt, state)
             if result is TaskAcknowledgeResult.SUCCESS:
-                size_bytes = state.state_size_bytes if state.operators else 0
+                size_bytes = with_room(state.state_size_bytes) if state.operators else 0
                 entry.stats.reports.append(
                     (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, message.metrics)
                 )

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from snapline.coordinator.checkpoint.statistics.stats_summary import StatsSummary, StatsSummarySnapshot
+from snapline.coordinator.checkpoint.statistics.stats_summary import StatsSummary, StatsSummarySnapshot, with_room
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobVertexID
 from snapline.dataflow.wire.messages import CheckpointMetrics
@@ -82,9 +82,9 @@ class CheckpointStats:
         return CheckpointTotals(
             number_of_subtasks=sum(self.subtasks_by_vertex.values()),
             number_of_acknowledged_subtasks=len(self.reports),
-            state_size_bytes=sum(report[3] for report in self.reports),
-            processed_data_bytes=sum(report[4].bytes_processed_during_alignment for report in self.reports),
-            persisted_data_bytes=sum(report[4].bytes_persisted_during_alignment for report in self.reports),
+            state_size_bytes=with_room(sum(report[3] for report in self.reports)),
+            processed_data_bytes=with_room(sum(report[4].bytes_processed_during_alignment for report in self.reports)),
+            persisted_data_bytes=with_room(sum(report[4].bytes_persisted_during_alignment for report in self.reports)),
         )
 
     def duration_ms(self, now_ms: int) -> int:

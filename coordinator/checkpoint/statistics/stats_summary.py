@@ -12,6 +12,17 @@ from dataclasses import dataclass
 
 WINDOW_SIZE = 1_000
 """Values that percentiles are computed from."""
+_MOST = (1 << 63) - 1
+
+
+def with_room(figure: int) -> int:
+    """The figure, or the nearest one that 64 bits have room for, in which it is written down and shown: what
+    TaskManagers say comes to anything.
+
+    >>> with_room(7), with_room(1 << 64) == (1 << 63) - 1
+    (7, True)
+    """
+    return max(-_MOST, min(_MOST, figure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class StatsSummary:
         self._minimum = value if self._count == 0 else min(self._minimum, value)
         self._maximum = max(self._maximum, value)
         self._count += 1
-        self._sum += value
+        self._sum = with_room(self._sum + value)
         self._window.append(value)
 
     def snapshot(self) -> StatsSummarySnapshot:

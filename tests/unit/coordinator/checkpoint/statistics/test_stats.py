@@ -123,6 +123,28 @@ def test_restart_goes_on_counting() -> None:
     assert (after.job_restarts, after.operator_failures) == (2, {"out": 1})
 
 
+def test_figures_that_come_to_more_than_is_written_down_are_cut() -> None:
+    """Two TaskManagers that say the greatest number, or one in two checkpoints, broke the JobMaster, four times in all,
+    and the job failed."""
+    tracker = CheckpointStatsTracker(10)
+    most = (1 << 63) - 1
+    for number, said in ((1, most), (2, most), (3, -1 - most)):
+        stats = tracker.report_pending(CheckpointID(number), SnapshotType.CHECKPOINT, 1000, {VERTEX: 2})
+        for subtask in range(2):
+            metrics = CheckpointMetrics(
+                bytes_processed_during_alignment=said, bytes_persisted_during_alignment=said, sync_duration_ms=said
+            )
+            stats.report_subtask(VERTEX, subtask, 1010, most, metrics)
+        tracker.report_completed(CheckpointID(number), 1020, f"chk-{number}")
+
+    read = decode_statistics(encode_statistics(tracker), 10).create_snapshot()
+
+    totals = [stats.totals for stats in reversed(read.history)]
+    assert [each.state_size_bytes for each in totals] == [most] * 3
+    assert [each.processed_data_bytes for each in totals] == [most, most, -most]
+    assert (read.state_size.sum, read.persisted_data.sum, read.persisted_data.count) == (most, most, 2)
+
+
 def test_only_the_newest_keep_their_details() -> None:
     """Statistics of a large job stay small on disk."""
     before = tracker_with_story()
