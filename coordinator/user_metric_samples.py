@@ -8,6 +8,7 @@ name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -84,5 +85,5 @@ def _add(family: Any, labels: tuple[str, ...], value: MetricValue) -> None:
     if value.kind != HISTOGRAM:
         family.add_metric(labels, value.value)
         return
-    bounds = [*(f"{bound:g}" for bound in value.bounds), "+Inf"]
-    family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.value)
+    bounds = ["+Inf" if bound == math.inf else repr(bound).removesuffix(".0") for bound in (*value.bounds, math.inf)]
+    family.add_metric(labels, list(dict(zip(bounds, accumulate(value.counts), strict=True)).items()), value.value)

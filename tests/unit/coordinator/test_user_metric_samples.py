@@ -49,6 +49,16 @@ def test_each_kind_has_its_type() -> None:
     assert f"{name}_sizes_sum{{{LABELS}}} 12.0" in lines
 
 
+def test_bounds_of_buckets_are_written_in_full() -> None:
+    """Six digits made one bound of two that lie close, with two values, and a mebibyte 4 bytes too large; a bound that
+    is endless is that of all values."""
+    bounds = (0.001, 1_048_576.0, 1_048_577.0, 1.7e12, 1.7e12 + 1, float("inf"))
+    lines = scraped(MetricValue("parse", "sizes", "histogram", 12.0, bounds, (1, 2, 3, 4, 5, 6, 0)))
+    buckets = [line.partition('le="')[2].partition('"')[0] for line in lines if "_sizes_bucket" in line]
+    assert ["0.001", "1048576", "1048577", "1700000000000", "1700000000001", "+Inf"] == buckets
+    assert [line.rsplit(" ", 1)[1] for line in lines if "_sizes_count" in line] == ["21.0"]
+
+
 def test_latencies_have_their_source_and_what_is_not_sound_is_left_out() -> None:
     """Two kinds under one name do not spoil the page."""
     lines = scraped(
