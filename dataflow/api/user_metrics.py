@@ -47,6 +47,8 @@ class MetricValue:
     """Whose markers were measured, for a histogram of latency."""
 
 
+MOST_COUNTED = (1 << 63) - 1
+"""The most that a bucket says, of one subtask or of all: what a message has room for."""
 MOST_AT_ONCE = 1e18
 """The most that a counter rises in one go, so that what it holds is a number that can be sent."""
 
@@ -255,9 +257,9 @@ def value_of(operator_uid: str, name: str, metric: Metric, source_uid: str = "")
 
 
 def is_sound(value: MetricValue) -> bool:
-    """Whether the value is of a kind that is known, with as many counts as it needs."""
+    """Whether the value is of a kind that is known, with as many counts as it needs, none of which is negative."""
     if value.kind == HISTOGRAM:
-        return len(value.counts) == len(value.bounds) + 1 <= MOST_BUCKETS + 1
+        return len(value.counts) == len(value.bounds) + 1 <= MOST_BUCKETS + 1 and min(value.counts) >= 0
     return value.kind in KINDS
 
 
@@ -274,7 +276,8 @@ def added_up(values: Iterable[MetricValue]) -> list[MetricValue]:
             found += parts
             continue
         alike = [part for part in parts if part.bounds == parts[0].bounds]
-        counts = tuple(sum(column) for column in zip(*(part.counts for part in alike), strict=True))
+        columns = zip(*(part.counts for part in alike), strict=True)
+        counts = tuple(min(MOST_COUNTED, sum(column)) for column in columns)
         found.append(replace(parts[0], value=sum(part.value for part in alike), counts=counts))
     return found
 

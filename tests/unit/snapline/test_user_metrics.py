@@ -21,6 +21,8 @@ from snapline.dataflow.api.user_metrics import (
     quantile,
 )
 from snapline.dataflow.config import Configuration
+from snapline.dataflow.wire.codec import encode_into
+from snapline.protos import job_pb2
 
 FEW = 40
 
@@ -235,6 +237,15 @@ def test_what_is_not_sound_or_has_other_buckets_is_left_out_of_sums() -> None:
     ]
     assert added_up(values) == [MetricValue("u", "n", "histogram", 8.0, (1.0, 2.0), (1, 2, 1))]
     assert [is_sound(value) for value in values] == [True, True, True, False, False]
+
+
+def test_counts_that_no_message_has_room_for_are_cut() -> None:
+    """A TaskManager that said them made every question about its job end in a traceback."""
+    most = (1 << 63) - 1
+    values = [MetricValue("u", "n", "histogram", 1.0, (1.0,), counts) for counts in ((most, 1), (most, 2), (0, -most))]
+    (added,) = added_up(values)
+    assert added.counts == (most, 3)
+    encode_into(added, job_pb2.MetricValue())
 
 
 def test_latencies_are_shown_by_source() -> None:
