@@ -16,6 +16,8 @@ MAX_REQUIRED_SLOTS = 1 << 20
 """The most slots that one job may require."""
 MAX_COUNT = (1 << 31) - 1
 MAX_ID = (1 << 63) - 1
+MAX_MEASURED = 1 << 62
+"""The most that a process says of itself, where differences are taken: they have to fit into 64 bits."""
 
 _BOUNDS: dict[str, tuple[int, int]] = {
     "JobVertex.parallelism": (1, UPPER_BOUND_MAX_PARALLELISM),
@@ -44,6 +46,8 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "ExecutionReport.last_checkpoint_id": (0, MAX_ID),
     "ExecutionReport.confirmed_checkpoint_id": (0, MAX_ID),
     "ReportWatermark.max_drift_ms": (0, MAX_ID),
+    "ProcessFigures.resident_bytes": (0, MAX_MEASURED),
+    "ProcessFigures.clock_ms": (-MAX_MEASURED, MAX_MEASURED),
 }
 
 

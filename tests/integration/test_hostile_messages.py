@@ -74,6 +74,10 @@ def refusal(cluster: LocalCluster, message: cluster_pb2.ControlMessage) -> tuple
             "TaskManagerInfo.slots has to lie between 1 and 16384, not 20000000",
         ),
         ({"register_task_executor": {"info": {"slots": 1}}}, "TaskManagerInfo.resource_id is missing"),
+        (
+            {"heartbeat_response": {"process": {"clock_ms": -1 << 63}}},
+            f"ProcessFigures.clock_ms has to lie between {-1 << 62} and {1 << 62}, not {-1 << 63}",
+        ),
     ],
 )
 def test_a_message_out_of_bounds_ends_its_connection(cluster: LocalCluster, message: dict, reason: str) -> None:
