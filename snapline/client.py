@@ -225,9 +225,9 @@ class ClusterClient:
     def resolve_job(self, text: str) -> str:
         """The id of the job with this id, unique beginning of an id, or name (the newest). Raises RequestRefused."""
         jobs = self.list_jobs()
-        for job in jobs:
-            if text in {job.job_id, job.name}:
-                return job.job_id
+        called = [job.job_id for job in jobs if job.job_id == text] or [job.job_id for job in jobs if job.name == text]
+        if called:
+            return called[0]
         matches = [job.job_id for job in jobs if text and job.job_id.startswith(text)]
         if len(matches) == 1:
             return matches[0]
