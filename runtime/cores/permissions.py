@@ -14,6 +14,8 @@ from typing import Any
 from snapline.runtime.cores.credentials import Identity, Role
 
 PREFIX = "/snapline.v1."
+OURS = "/snapline."
+"""How the methods of all packages of ours begin: what programs outside call is in one of its own."""
 
 LAUNCHER_CALLS = (
     "ClientService/ReportWorkers",
@@ -25,7 +27,7 @@ LAUNCHER_CALLS = (
 """What whoever starts TaskManagers asks for."""
 
 CALLS: Mapping[Role, tuple[str, ...]] = {
-    Role.CLIENT: ("ClientService/", "LeaderRetrieval/"),
+    Role.CLIENT: ("ClientService/", "LeaderRetrieval/", "ExternalTasks/"),
     Role.TASK_MANAGER: ("ResourceManagerGateway/", "JobMasterGateway/", "LeaderRetrieval/", *LAUNCHER_CALLS),
     Role.JOB_MASTER: ("ResourceManagerGateway/", "LeaderRetrieval/"),
     Role.RELAY: ("RelayGateway/",),
@@ -36,9 +38,10 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
 
 def refuse_call(identity: Identity, method: str) -> str:
     """Why this caller may not call the method (`/package.Service/Method`); empty: it may."""
-    if identity.role is Role.ADMINISTRATOR or not method.startswith(PREFIX):
+    if identity.role is Role.ADMINISTRATOR or not method.startswith(OURS):
         return ""
-    called = method.removeprefix(PREFIX)
+    service, _, name = method.partition("/")[2].partition("/")
+    called = f"{service.rpartition('.')[2]}/{name}"
     allowed = CALLS[identity.role]
     if identity.role is Role.TASK_MANAGER and identity.name:
         allowed = tuple(call for call in allowed if call not in LAUNCHER_CALLS or call.endswith("/ListTaskManagers"))

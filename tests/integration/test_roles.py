@@ -168,6 +168,18 @@ def test_a_program_for_one_job_gets_no_ticket_of_another(cluster: LocalCluster) 
     } == answers
 
 
+def test_what_a_function_finds_takes_part_in_no_job(cluster: LocalCluster, credential: str) -> None:
+    """Programs outside call a service in a package of its own, in which roles were not looked at: as one of them the
+    function could take part in a job of others."""
+    security = Security(credential)
+    register = external_pb2.Register(protocol_version=1, job="of others", task="numbers")
+    with open_channel(cluster.address, security) as channel:
+        said = iter([external_pb2.FromProgram(register=register)])
+        stub = external_pb2_grpc.ExternalTasksStub(channel)
+        with pytest.raises(grpc.RpcError, match="a taskmanager tm-1 may not call ExternalTasks/Participate"):
+            list(stub.Participate(said, metadata=security.metadata))
+
+
 def test_a_slot_that_nobody_gave_brings_no_tasks(cluster: LocalCluster) -> None:
     """A function offers one to the JobMaster of others, which lacks a third: it was sent their tasks, with the secrets
     that stand in them."""

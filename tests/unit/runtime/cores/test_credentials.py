@@ -16,6 +16,7 @@ from snapline.dataflow.wire.messages import (
     TaskManagerInfo,
 )
 from snapline.protos import client_pb2 as pb
+from snapline.protos import cluster_pb2, external_pb2, relay_pb2
 from snapline.runtime.cores.credentials import (
     ADMINISTRATOR,
     MARK,
@@ -35,6 +36,11 @@ from snapline.runtime.cores.message_permissions import refuse_messages
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 
 SECRET = "the secret of the cluster"
+SERVICES = [
+    service
+    for module in (pb, cluster_pb2, external_pb2, relay_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
 CLIENT, LAUNCHER = Identity(Role.CLIENT), Identity(Role.TASK_MANAGER)
 OF_JOB = Identity(Role.CLIENT, job="job-1")
 WORKER = Identity(Role.TASK_MANAGER, name="tm-1")
@@ -134,7 +140,9 @@ def test_a_credential_whose_key_is_none_was_cut_short(key: str) -> None:
     [
         (ADMINISTRATOR, "ClientService/SubmitJob", ""),
         (CLIENT, "ClientService/SubmitJob", "ResourceManagerGateway/Connect"),
-        (CLIENT, "LeaderRetrieval/Watch", "ExternalTasks/Participate"),
+        (CLIENT, "ExternalTasks/Participate", "RelayGateway/Carry"),
+        (WORKER, "LeaderRetrieval/Watch", "ExternalTasks/Participate"),
+        (LAUNCHER, "LeaderRetrieval/Watch", "ExternalTasks/Participate"),
         (WORKER, "ResourceManagerGateway/Connect", "ClientService/SubmitJob"),
         (WORKER, "ClientService/ListTaskManagers", "ClientService/ReportWorkers"),
         (WORKER, "JobMasterGateway/Connect", "RelayGateway/Carry"),
@@ -148,14 +156,27 @@ def test_a_credential_whose_key_is_none_was_cut_short(key: str) -> None:
 )
 def test_a_role_calls_what_it_needs_and_nothing_else(identity: Identity, allowed: str, refused: str) -> None:
     """Looked up by the method, before a request is read."""
-    assert "" == refuse_call(identity, f"/snapline.v1.{allowed}")
+    assert "" == refuse_call(identity, path_of(allowed))
     if refused:
-        assert f"may not call {refused}" in refuse_call(identity, f"/snapline.v1.{refused}")
+        assert f"may not call {refused}" in refuse_call(identity, path_of(refused))
+
+
+def path_of(called: str) -> str:
+    """The path of a method (`Service/Method`), with the package that its service is declared in."""
+    service, _, method = called.partition("/")
+    [declared] = (each for each in SERVICES if each.name == service)
+    return f"/{declared.full_name}/{declared.methods_by_name[method].name}"
 
 
 def test_every_service_is_somebodys() -> None:
-    """A service that no role may call would be the administrator's alone, and one that is new is closed."""
+    """A service that no role may call would be the administrator's alone, and one that is new is closed, in whichever
+    package: each role took part in jobs as a program outside, whose service is in another package than all others."""
+    for service in SERVICES:
+        path = f"/{service.full_name}/{service.methods[0].name}"
+        may = [role for role in Role if role is not Role.ADMINISTRATOR and not refuse_call(Identity(role), path)]
+        assert 1 <= len(may) < 5, path
     assert refuse_call(CLIENT, "/snapline.v1.NewService/Do")
+    assert refuse_call(CLIENT, "/snapline.new.v1.NewService/Do")
     assert "" == refuse_call(CLIENT, "/grpc.health.v1.Health/Check")
 
 
