@@ -245,4 +245,4 @@ class ClientView:
 
 def _minimal(job: JobOverview) -> pb.JobDetails:
     """What the Dispatcher alone knows."""
-    return views.job_that_never_ran(job.job_id, job.name, job.status, job.start_time_ms, job.failure)
+    return views.job_that_never_ran(job.job_id, job.name, job.status, job.start_time_ms, job.end_time_ms, job.failure)

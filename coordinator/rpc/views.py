@@ -158,11 +158,12 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
 
 
 def job_that_never_ran(
-    job_id: str, name: str, status: JobStatus, at_ms: int, failure: SerializedFailure | None
+    job_id: str, name: str, status: JobStatus, at_ms: int, ended_ms: int, failure: SerializedFailure | None
 ) -> pb.JobDetails:
-    """A job whose JobMaster could not be built, or broke before anything could be read."""
+    """A job whose JobMaster has not begun, could not be built, or broke before anything could be read. `ended_ms`: 0
+    while it is not over."""
     overview = pb.JobOverview(
-        job_id=job_id, name=name, status=encode_job_status(status), start_time_ms=at_ms, end_time_ms=at_ms
+        job_id=job_id, name=name, status=encode_job_status(status), start_time_ms=at_ms, end_time_ms=ended_ms
     )
     if failure is not None:
         encode_into(failure, overview.failure)

@@ -12,11 +12,13 @@ import pytest
 
 from snapline.coordinator import job_registry
 from snapline.coordinator.client_view import ClientView
+from snapline.coordinator.dispatcher.dispatcher import JobOverview
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.operations import JobSubmitted
 from snapline.coordinator.rpc import views
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.submission_digest import with_submission_digest
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import Query
@@ -86,6 +88,26 @@ def test_a_job_that_runs_again_is_not_among_those_that_have_ended() -> None:
 
     assert asyncio.run(ended_jobs(archive_is_read_first=True)) == []
     assert asyncio.run(ended_jobs(archive_is_read_first=False)) == []
+
+
+def test_a_job_whose_job_master_has_not_begun_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just after its submission it was CREATED and had ended when it began; one that never ran has its own end."""
+    waiting = JobOverview(JobID("a" * 32), "a", JobStatus.CREATED, 5)
+    broken = JobOverview(JobID("b" * 32), "b", JobStatus.FAILED, 6, 9)
+
+    async def dispatched() -> tuple[JobOverview, ...]:
+        return waiting, broken
+
+    async def shown() -> list[pb.JobOverview]:
+        registry = JobRegistry(asyncio.get_running_loop(), ManualClock(), 10)
+        registry.remember([])
+        view = ClientView(*cast(Any, (None, None, registry, None, None, None, None, None, "", LeaderSessionID("s"), 0)))
+        monkeypatch.setattr(view, "_ask_dispatcher", dispatched)
+        found = [await view.job_details(job.job_id) for job in (waiting, broken)]
+        return [*(each.overview for each in found if each is not None), *(await view.list_jobs()).jobs]
+
+    times = [(job.name, job.start_time_ms, job.end_time_ms) for job in asyncio.run(shown())]
+    assert times == [("a", 5, 0), ("b", 6, 9), ("b", 6, 9), ("a", 5, 0)]
 
 
 def test_of_three_hundred_jobs_only_those_of_the_page_are_asked_and_all_at_once(
