@@ -176,7 +176,7 @@ def test_a_job_of_five_million_subtasks_is_refused(cluster: LocalCluster) -> Non
     with pytest.raises(RequestRefused, match=r"JobVertex\.parallelism has to lie between 1 and 32768, not 5000000"):
         cluster.client.submit(replace(graph, vertices=(vertex, *graph.vertices[1:])))
 
-    assert [path.name for path in Path(cluster.directory, "ha", "jobs").iterdir()] == ["cut-short"]
+    assert graph.job_id not in [path.name for path in Path(cluster.directory, "ha", "jobs").iterdir()]
 
 
 def test_storage_that_never_answers_stops_no_other_submission(cluster: LocalCluster, silence: socket.socket) -> None:
