@@ -9,6 +9,7 @@ which merge mappings with `with_values` and keep the origin of each value.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,10 @@ _SIZE_UNITS = {
     "g": 1 << 30,
     "gb": 1 << 30,
 }
+_MOST = (1 << 63) - 1
+"""What messages, files and clocks have room for."""
+_MOST_MS = 100_000 * 86_400_000
+"""A thread waits for no longer than 106,751 days."""
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 
 
@@ -67,7 +72,10 @@ def parse_duration_ms(text: str) -> int:
         unit = unit[:-1]
     if not match or (unit and unit not in _DURATION_UNITS_MS):
         raise ValueError("a duration such as '500 ms', '10 s' or '3 min'")
-    return round(float(match.group(1)) * _DURATION_UNITS_MS.get(unit, 1.0))
+    length = float(match.group(1)) * _DURATION_UNITS_MS.get(unit, 1.0)
+    if length > _MOST_MS:
+        raise ValueError("a duration of 100000 d at most")
+    return round(length)
 
 
 def parse_size_bytes(text: str) -> int:
@@ -76,7 +84,10 @@ def parse_size_bytes(text: str) -> int:
     unit = match.group(2).lower().replace("ib", "b") if match else ""
     if not match or unit not in _SIZE_UNITS:
         raise ValueError("a size such as '20 kb' or '64 mb'")
-    return round(float(match.group(1)) * _SIZE_UNITS[unit])
+    size = float(match.group(1)) * _SIZE_UNITS[unit]
+    if size > _MOST:
+        raise ValueError("a size of less than 8589934592 gb")
+    return round(size)
 
 
 def parse_bool(text: str) -> bool:
@@ -89,17 +100,23 @@ def parse_bool(text: str) -> bool:
 def parse_int(text: str) -> int:
     """A whole number. Raises ValueError."""
     try:
-        return int(text.strip())
+        number = int(text.strip())
     except ValueError:
         raise ValueError("a whole number") from None
+    if abs(number) > _MOST:
+        raise ValueError(f"a whole number up to {_MOST}")
+    return number
 
 
 def parse_float(text: str) -> float:
     """Parse a decimal number such as '0.5'. Raises ValueError."""
     try:
-        return float(text.strip())
+        number = float(text.strip())
     except ValueError:
         raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a number that has an end")
+    return number
 
 
 def _within(parse: Callable[[str], N], at_least: N | None, at_most: N | None) -> Callable[[str], N]:
@@ -148,6 +165,10 @@ def one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+MOST_SHOWN = 200
+"""Characters of a value that a refusal repeats."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigOption(Generic[T]):
     """One setting: key, how its text is read, default (as text) and what it does."""
@@ -166,7 +187,8 @@ class ConfigOption(Generic[T]):
         try:
             return self.parse(text)
         except ValueError as error:
-            raise ConfigurationError(f"{self.key} = {text!r}: expected {error}") from None
+            shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+            raise ConfigurationError(f"{self.key} = {shown!r}: expected {error}") from None
 
 
 OPTIONS: dict[str, ConfigOption[object]] = {}

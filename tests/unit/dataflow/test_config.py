@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import threading
+
 import pytest
 
 from snapline.dataflow.config import (
@@ -49,6 +52,30 @@ def test_durations(text, expected):
 def test_sizes(text, expected):
     """Powers of 1024."""
     assert expected == parse_size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("heartbeat.timeout", "9223372036854775807", "a duration of 100000 d at most"),
+        ("heartbeat.timeout", "9" * 400, "a duration of 100000 d at most"),
+        ("execution.checkpointing.data-inline-threshold", "8589934592 gb", "a size of less than 8589934592 gb"),
+        ("web.checkpoints.history", "9" * 20, "a whole number up to 9223372036854775807"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "1e400", "a number that has an end"),
+    ],
+)
+def test_what_nothing_has_room_for_is_refused(key: str, value: str, expected: str) -> None:
+    """No TaskManager could register, no JobMaster be built, or Python said that infinity is no integer. Of a long value
+    the line has the beginning."""
+    with pytest.raises(ConfigurationError, match=re.escape(key)) as raised:
+        Configuration({key: value})
+    assert expected in str(raised.value)
+    assert len(str(raised.value)) < 350
+
+
+def test_the_longest_duration_can_be_waited_for() -> None:
+    """By a thread, whose waits have the shortest end."""
+    assert parse_duration_ms("100000 d") / 1000 < threading.TIMEOUT_MAX
 
 
 def test_defaults_and_layers():
