@@ -215,6 +215,11 @@ class SecurityFiles:
     def settle(security: Security) -> Security:
         """Return what was read, if its tokens make sense. Raises SecurityError."""
         for token in security.secrets:
+            if not (token.isascii() and token.isprintable()):
+                raise SecurityError(
+                    f"a secret in {SECURITY_TOKEN.key} or {SECURITY_TOKEN_FILE.key} has a sign that no call can carry: take "
+                    "printable ASCII, such as `openssl rand -hex 32` makes"
+                )
             try:
                 if is_credential(token):
                     leaders_public_key(token)

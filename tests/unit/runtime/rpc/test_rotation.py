@@ -180,3 +180,12 @@ def test_a_coordinator_with_a_credential_is_refused() -> None:
     check_secret(Security())
     with pytest.raises(SecurityError, match="was it cut short"):
         Security.from_configuration(Configuration({"security.auth.token": "snapline:2:client"}))
+
+
+@pytest.mark.parametrize("secret", ["geheimnis-für-alle-prozesse", "the-secret\tof-the-cluster", "fine,not\x00fine"])
+def test_a_secret_that_no_call_can_carry_is_refused(secret: str, tmp_path: Path) -> None:
+    """A coordinator took it, and who wanted to show it got a line of gRPC's about metadata; also from a file."""
+    (tmp_path / "token").write_text(secret)
+    for settings in ({"security.auth.token": secret}, {"security.auth.file": str(tmp_path / "token")}):
+        with pytest.raises(SecurityError, match="has a sign that no call can carry"):
+            Security.from_configuration(Configuration(settings))
