@@ -44,36 +44,58 @@ def from_toml(path: Path, *, found_here: bool = False) -> dict[str, Setting]:
         with path.open("rb") as file:
             if found_here:
                 _check_owner(path, os.fstat(file.fileno()))
-            content = tomllib.load(file)
+            flat = list(_flatten(tomllib.load(file), ""))
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
-    return {key: Setting(text_of(value), f"file {path}") for key, value in _flatten(content, "")}
+    except RecursionError:
+        raise ConfigurationError(f"{path} is not valid TOML: tables or arrays within one another without end") from None
+    return _once((key, Setting(text_of(value), f"file {path}"), key) for key, value in flat)
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Setting]:
     """Settings given as `SNAPLINE_CONF_...` variables. Raises ConfigurationError naming the variable."""
     by_spelling = {key.replace(".", "__").replace("-", "_").lower(): key for key in OPTIONS}
-    found = {}
+    found = []
     for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX):
             continue
         spelled = name.removeprefix(ENVIRONMENT_PREFIX)
         key = by_spelling.get(spelled.lower(), spelled.replace("__", ".").replace("_", "-"))
-        found[key] = Setting(value, environment.get(ORIGIN_PREFIX + spelled) or f"environment variable {name}")
+        setting = Setting(value, environment.get(ORIGIN_PREFIX + spelled) or f"environment variable {name}")
+        found.append((key, setting, name))
+    return _once(found)
+
+
+def _once(given: Iterable[tuple[str, Setting, str]]) -> dict[str, Setting]:
+    """The settings of one place: key, setting, and how the place spells the key. Raises ConfigurationError where it
+    says two values of one, since nobody could tell which counts."""
+    found: dict[str, Setting] = {}
+    spellings: dict[str, tuple[str, str]] = {}
+    for key, setting, spelled in given:
+        before, value = spellings.setdefault(canonical_key(key), (spelled, setting.value))
+        if value != setting.value:
+            raise ConfigurationError(
+                f"{canonical_key(key)} has two values, as {before} and as {spelled}: leave one out (from {setting.origin})"
+            )
+        if before == spelled:
+            found[key] = setting
     return found
 
 
 def hand_on(environment: MutableMapping[str, str], key: str, value: str, origin: str) -> None:
-    """Put a setting into the environment of a program, with where it is really from: an option of the command that runs
-    the program, say.
+    """Put a setting into the environment of a program, in place of what is there under any spelling, with where it is
+    really from: an option of the command that runs the program, say.
 
     >>> environment = {}
     >>> hand_on(environment, "parallelism.default", "2", "--parallelism")
     >>> from_environment(environment)
     {'parallelism.default': Setting(value='2', origin='--parallelism')}
     """
+    for name in [name for name in environment if name.startswith(ENVIRONMENT_PREFIX)]:
+        if canonical_key(key) in map(canonical_key, from_environment({name: ""})):
+            del environment[name]
     spelled = key.replace(".", "__").replace("-", "_")
     environment[ENVIRONMENT_PREFIX + spelled] = value
     environment[ORIGIN_PREFIX + spelled] = origin

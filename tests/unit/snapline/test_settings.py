@@ -11,7 +11,7 @@ import pytest
 from snapline.dataflow.config import ConfigurationError
 from snapline.environment import StreamExecutionEnvironment
 from snapline.reference import render
-from snapline.runtime.settings import Setting, default_layers, from_spark, resolve
+from snapline.runtime.settings import Setting, default_layers, from_environment, from_spark, hand_on, resolve
 
 INTERVAL = "execution.checkpointing.interval"
 
@@ -68,6 +68,55 @@ def test_unknown_setting_names_the_nearest_and_its_origin(tmp_path):
         ConfigurationError, match=r"did you mean 'parallelism.default'.*SNAPLINE_CONF_parallelism__defualt"
     ):
         resolve(layers)
+
+
+@pytest.mark.parametrize(
+    ("toml", "variables", "line"),
+    [
+        (
+            '"parallelism.default" = 1\n[parallelism]\ndefault = 2\n',
+            {},
+            r"parallelism.default has two values, as parallelism.default and as parallelism.default: .*snapline.toml",
+        ),
+        (
+            "state.backend.local-recovery = true\nexecution.state-recovery.from-local = false\n",
+            {},
+            "as state.backend.local-recovery and as execution.state-recovery.from-local: leave one out",
+        ),
+        (
+            "",
+            {"SNAPLINE_CONF_parallelism__default": "1", "SNAPLINE_CONF_PARALLELISM__DEFAULT": "2"},
+            "as SNAPLINE_CONF_parallelism__default and as SNAPLINE_CONF_PARALLELISM__DEFAULT: leave one out",
+        ),
+        ("a." * 2000 + "b = 1", {}, "is not valid TOML: tables or arrays within one another without end"),
+    ],
+)
+def test_a_place_that_says_two_values_of_one_setting_is_refused(
+    tmp_path: Path, toml: str, variables: dict[str, str], line: str
+) -> None:
+    """One of them counted, and nobody could tell which; a file without an end was a traceback."""
+    file = tmp_path / "snapline.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigurationError, match=line):
+        default_layers({"SNAPLINE_CONFIG": str(file), **variables})
+
+
+def test_two_spellings_of_a_setting_that_say_the_same_are_one(tmp_path: Path) -> None:
+    """And the environment wins over the file, however each spells it."""
+    file = tmp_path / "snapline.toml"
+    file.write_text("state.backend.local-recovery = true\nexecution.state-recovery.from-local = true\n")
+    layers = default_layers({"SNAPLINE_CONFIG": str(file)})
+    assert dict(resolve(layers)) == {"execution.state-recovery.from-local": "true"}
+    variables = {"SNAPLINE_CONF_execution__state_recovery__from_local": "false"}
+    layers = default_layers({"SNAPLINE_CONFIG": str(file), **variables})
+    assert resolve(layers)["execution.state-recovery.from-local"] == "false"
+
+
+def test_what_a_command_hands_on_replaces_a_variable_however_that_is_spelled() -> None:
+    """An option of `snapline run` wins over the environment that it was called in."""
+    environment = {"SNAPLINE_CONF_PARALLELISM__DEFAULT": "3", "SNAPLINE_CONF_heartbeat__interval": "1 s"}
+    hand_on(environment, "parallelism.default", "2", "--parallelism")
+    assert dict(resolve(from_environment(environment))) == {"parallelism.default": "2", "heartbeat.interval": "1 s"}
 
 
 def test_hyphens_in_environment_variables():
