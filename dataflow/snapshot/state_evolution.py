@@ -250,10 +250,11 @@ def _by_kind(values: pa.Array, written: StateDescriptor, declared: StateDescript
         elements = _elements(values.flatten(), written, declared, now_ms)
         return pa.LargeListArray.from_arrays(_offsets(values, pa.int64()), elements, type=target)
     if declared.kind is StateKind.MAP:
-        first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
-        keys = cast_values(values.keys.slice(first, end - first), target.key_type)
-        items = _elements(values.items.slice(first, end - first), written, declared, now_ms)
-        return pa.MapArray.from_arrays(_offsets(values, pa.int32()), keys, items, type=target)
+        keys, items = _pairs(values)
+        elements = _elements(items, written, declared, now_ms)
+        return pa.MapArray.from_arrays(
+            _offsets(values, pa.int32()), cast_values(keys, target.key_type), elements, type=target
+        )
     return _elements(values, written, declared, now_ms)
 
 
@@ -303,9 +304,21 @@ def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
         mask = values.is_null() if values.null_count else None
         return make.from_arrays(offsets, cast_values(values.flatten(), target.value_type), type=target, mask=mask)
     if pa.types.is_map(target) and pa.types.is_map(values.type):
-        pairs = [None if pairs is None else pairs for pairs in values.to_pylist()]
-        return pa.array(pairs, target)
+        keys, items = _pairs(values)
+        return pa.MapArray.from_arrays(
+            _offsets(values, pa.int32()),
+            cast_values(keys, target.key_type),
+            cast_values(items, target.item_type),
+            type=target,
+            mask=values.is_null() if values.null_count else None,
+        )
     return values.cast(target)
+
+
+def _pairs(values: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """The keys and the items of all maps, one after another."""
+    first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+    return values.keys.slice(first, end - first), values.items.slice(first, end - first)
 
 
 def _child(values: pa.StructArray, field: pa.Field) -> pa.Array:

@@ -139,6 +139,23 @@ def to_cents(euros: pa.Array) -> pa.Array:
     return pc.cast(pc.multiply(euros, 100), pa.int64())
 
 
+def test_a_map_within_a_value_gets_defaults_and_keeps_every_time() -> None:
+    """What lies in it evolves as elsewhere: by column, with defaults, and without a detour over Python's values."""
+    was = pa.map_(pa.string(), pa.struct([("n", pa.int8()), ("at", pa.timestamp("ns"))]))
+    x = with_default(pa.field("x", pa.int64()), 7)
+    now = pa.map_(pa.large_string(), pa.struct([x, ("n", pa.int64()), ("at", pa.timestamp("ns"))]))
+    at = pa.scalar(1_700_000_000_123_456_789, pa.timestamp("ns"))
+    old = pa.array([[("", {"n": 0, "at": at})], None, [], [("a", {"n": 1, "at": at}), ("b", None)]], was)
+    named = pa.StructArray.from_arrays([old, pa.array([1, 2, 3, 4])], names=["m", "id"])
+    written = ValueStateDescriptor("v", pa.struct([("m", was), ("id", pa.int64())]))
+    declared = ValueStateDescriptor("v", pa.struct([("m", now), ("id", pa.int64())]))
+    expected = [[("", {"x": 7, "n": 0, "at": at})], None, [], [("a", {"x": 7, "n": 1, "at": at}), ("b", None)]]
+    for values in (named, named.slice(1)):
+        found = convert(values, written, declared, 0)
+        found.validate(full=True)
+        assert found.field("m").equals(pa.array(expected[-len(values) :], now))
+
+
 def test_the_users_own_migration_turns_what_nothing_else_can() -> None:
     """Elements in, as many elements out; a wrong answer is refused by name."""
     was = ValueStateDescriptor("price", pa.float64())
