@@ -227,6 +227,7 @@ class KeyedStateBackend:
         """Forget a state that came with a snapshot, of all keys. What lies elsewhere of it is not read any more."""
         del self._states[name]
         self._removed.add(name)
+        self.restored_states.discard(name)
         if self._changes is not None:
             self._changes.begin_anew()
 

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from snapline.dataflow.api.state import RunningAggregateDescriptor, descriptor_of
 from snapline.dataflow.columnar.arrow_columns import column_named
+from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.elements import Watermark
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -34,7 +36,7 @@ from snapline.taskmanager.operators.aggregation.aggregate_plan import (
     counts_and_totals,
 )
 from snapline.taskmanager.operators.aggregation.held_by_key import HELD_STATE, HeldByKey, held_fields
-from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn, combined_results
+from snapline.taskmanager.operators.aggregation.held_columns import HELD_PREFIX, HeldColumn, combined_results
 from snapline.taskmanager.operators.aggregation.held_factory import (
     held_columns,
     open_functions,
@@ -63,6 +65,8 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._plan = AggregatePlan(plain_aggregates(spec.aggregates))
         self._held: HeldByKey | None = None
         """What aggregates hold that are more than counts and numbers."""
+        self._drops_held = False
+        """The snapshot has some of these, and the job none."""
         self._accumulators: tuple[Accumulator, ...] = ()
         self._input_schema: pa.Schema | None = None
         self._states: dict[str, RunningAggregateState] = {}
@@ -82,8 +86,9 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self._restore_held(backend, header)
         found = [descriptor_of(field) for field in header.state_fields]
         running = [one for one in found if isinstance(one, RunningAggregateDescriptor)]
-        if not running:  # before shapes are looked at, which windows have as well
-            self.refuse_foreign(backend.asked_for, {field.name for field in header.state_fields})
+        names = {field.name for field in header.state_fields}
+        if not running and HELD_STATE not in names:  # before shapes are looked at, which windows have as well
+            self.refuse_foreign(backend.asked_for, names)
         shapes = restored_shapes(self.operator_state) or [Shape(one.name, one.aggregates) for one in running]
         self._goes_on = start_from(shapes, self._plan, self)
         kept = {shape.name: shape.aggregates for shape in self._plan.shapes}
@@ -97,7 +102,20 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         fields = [child for field in header.state_fields if field.name == HELD_STATE for child in held_fields(field)]
         if not fields and self._known_schema is None:
             return  # the first batch tells the types of those that are new
-        self._adopt(backend, restored_held_columns(self._aggregates, fields, self._known_schema))
+        if fields and len(self._plan.aggregates) == len(self._aggregates):
+            self._drop_held(fields)
+        else:
+            self._adopt(backend, restored_held_columns(self._aggregates, fields, self._known_schema))
+
+    def _drop_held(self, fields: Sequence[pa.Field]) -> None:
+        """The job has no such aggregate any more. StateError that names them, without leave."""
+        if not self.setting(DROP_STATE_COLUMNS):
+            gone = ", ".join(repr(field.name.removeprefix(HELD_PREFIX)) for field in fields)
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: aggregate {gone} is in the snapshot and not in the job any more: ask for it "
+                f"again, or allow that it is dropped ({DROP_STATE_COLUMNS.key} = true, --drop-state-columns)"
+            )
+        self._drops_held = True
 
     def _adopt(self, backend: KeyedStateBackend, columns: Sequence[HeldColumn]) -> None:
         if columns:
@@ -131,6 +149,8 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             backend.remove_state(name)
             del self._states[name]
             self._counted_by = "" if name == self._counted_by else self._counted_by
+        if self._drops_held and backend.has_state(HELD_STATE):
+            backend.remove_state(HELD_STATE)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         slots = self.slots_of(batch)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate
 from snapline.dataflow.api.windows import (
     Aggregate,
     CountTrigger,
@@ -45,7 +46,7 @@ ASSIGNERS: dict[str, Any] = {
 }
 
 
-def job(form: str, *aggregates: Aggregate, schema: pa.Schema | None = SCHEMA) -> Any:
+def job(form: str, *aggregates: AnyAggregate, schema: pa.Schema | None = SCHEMA) -> Any:
     if form == "running":
         spec: Any = RunningAggregateSpec(("k",), aggregates, input_schema=schema)
     else:
@@ -64,7 +65,7 @@ def results(subject: Harness) -> dict[int, dict[str, Any]]:
     return {row.pop("k"): {n: v for n, v in row.items() if not isinstance(v, dt.datetime)} for row in rows}
 
 
-def before(form: str, *aggregates: Aggregate) -> Written:
+def before(form: str, *aggregates: AnyAggregate) -> Written:
     """A snapshot after one batch with values from 10 on."""
     return Harness(job(form, *aggregates)).start().process(batch(10)).snapshot()
 
@@ -106,6 +107,24 @@ def test_what_is_dropped_needs_leave_and_is_gone(form: str) -> None:
     assert found == {
         key: {"n": rows, "total": rows * key + 5, "most": key if form == "counted" else key - 5} for key in range(KEYS)
     }
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("beside", [(TOTAL,), ()])
+def test_the_last_aggregate_that_holds_values_needs_leave_and_is_gone(form: str, beside: tuple[Aggregate, ...]) -> None:
+    """Whether there is another beside it or not; what comes back later starts empty."""
+    held = HeldAggregate("values", "collect_list", "v")
+    written = before(form, *beside, held)
+    with pytest.raises(StateError, match=r"values.* is in the snapshot and not in the job any more"):
+        after(job(form, TOTAL), [written])
+    subject = after(job(form, TOTAL), [written], **DROP)
+    if form != "counted":
+        subject.process(batch(0))
+    found = results(after(job(form, TOTAL, held), [subject.snapshot()]).process(batch(-5)))
+    rows, total = {(): (1, -5), (TOTAL,): (2, 5)}[beside]
+    if form != "counted":
+        rows += 1
+    assert found == {key: {"total": total + rows * key, "values": [key - 5]} for key in range(KEYS)}
 
 
 @pytest.mark.parametrize("form", FORMS)
