@@ -151,7 +151,7 @@ def _refusal(tried: _Tried) -> str:
         raise
     except SnaplineError as error:
         text = str(error)
-        return text if node.uid in text else f"operator {node.uid!r}: {text}"
+        return text if f"{node.uid!r}" in text else f"operator {node.uid!r}: {text}"
     return ""
 
 
