@@ -27,11 +27,15 @@ from snapline.dataflow.api.triggers import (
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.taskmanager.operators.aggregation.aggregate_plan import Shape
 from snapline.taskmanager.operators.base.operator_contract import Output
-from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
+from snapline.taskmanager.operators.windows.window_contents import (
+    SINCE_FIRED,
+    ContentsMaker,
+    FiredWindows,
+    WindowContents,
+)
 from snapline.taskmanager.state.columns import FrozenColumn, NumpyColumn
 from snapline.taskmanager.state.index.slots import Slots, grown
 
-SINCE_FIRED = "rows-since-fired"
 _NO_ENTRIES: Slots = np.zeros(0, np.int32)
 
 

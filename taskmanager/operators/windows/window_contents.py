@@ -45,6 +45,8 @@ from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
 
 INPUT_TYPE_METADATA = b"snapline.aggregate.input"
+SINCE_FIRED = "rows-since-fired"
+"""What windows with a CountTrigger have beside their contents."""
 _REDUCERS = {"sum": np.add, "min": np.fmin, "max": np.fmax}
 """What makes one total of two; any number comes before NaN."""
 
@@ -399,7 +401,7 @@ def accumulators_of(fields: Sequence[pa.Field]) -> tuple[Accumulator, ...]:
     """Return the accumulators that `AccumulatorContents.fields` has described."""
     found = []
     for child in fields:
-        if is_held(child):
+        if is_held(child) or child.name == SINCE_FIRED:
             continue
         declared = pa.ipc.read_schema(pa.py_buffer((child.metadata or {})[INPUT_TYPE_METADATA])).field(0).type
         totals = tuple(

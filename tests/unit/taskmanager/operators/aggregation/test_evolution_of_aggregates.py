@@ -127,6 +127,20 @@ def test_the_last_aggregate_that_holds_values_needs_leave_and_is_gone(form: str,
     assert found == {key: {"total": total + rows * key, "values": [key - 5]} for key in range(KEYS)}
 
 
+@pytest.mark.parametrize("form", ["tumbling", "sessions"])
+def test_a_count_trigger_that_is_removed_needs_leave_and_windows_go_on(form: str) -> None:
+    """What it counted is a column of the state as others are, and no damage."""
+    triggered = WindowAggregateSpec(
+        ("k",), "t", ASSIGNERS[form], (TOTAL,), input_schema=SCHEMA, early_trigger=CountTrigger(5)
+    )
+    written = Harness(create_operator(triggered, lambda: pytest.fail("not a source"))).start().process(batch(10))
+    snapshot = written.snapshot()
+    with pytest.raises(StateError, match=r"rows-since-fired' .* is in the snapshot and not in the job any more"):
+        after(job(form, TOTAL), [snapshot])
+    found = results(after(job(form, TOTAL), [snapshot], **DROP).process(batch(-5)))
+    assert found == {key: {"total": 2 * key + 5} for key in range(KEYS)}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_column_that_counts_may_be_dropped(form: str) -> None:
     """Rows are counted on."""
