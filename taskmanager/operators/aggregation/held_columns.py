@@ -9,6 +9,7 @@ in `sketches`. Mirrors Flink's AggregatingState, a column at a time.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -16,7 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import result_type
-from snapline.dataflow.api.batch_aggregates import AnyAggregate, BatchAggregateFunction, Groups, columns_of
+from snapline.dataflow.api.batch_aggregates import (
+    AnyAggregate,
+    BatchAggregateFunction,
+    Groups,
+    HeldAggregate,
+    columns_of,
+)
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.errors import StateError
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
@@ -25,6 +32,8 @@ from snapline.taskmanager.state.index.slots import Slots
 HELD_PREFIX = "held:"
 """Names of the columns of state begin so; those of counts and numbers do not."""
 HELD_TYPES_METADATA = b"snapline.held.input"
+HELD_FUNCTION_METADATA = b"snapline.held.function"
+"""What an aggregate of ours is: its function, column, by and parameter."""
 
 
 class HeldColumn(ABC):
@@ -80,6 +89,9 @@ class HeldColumn(ABC):
     def field(self) -> pa.Field:
         """The column of state, which also says what it was made for."""
         metadata = {HELD_TYPES_METADATA: self.inputs.serialize().to_pybytes()}
+        if isinstance(self.aggregate, HeldAggregate):
+            one = self.aggregate
+            metadata[HELD_FUNCTION_METADATA] = json.dumps([one.function, one.column, one.by, one.parameter]).encode()
         return pa.field(f"{HELD_PREFIX}{self.aggregate.name}", self.storage_type, metadata=metadata)
 
     def check(self, schema: pa.Schema, operator_uid: str) -> None:

@@ -5,6 +5,7 @@ Decides which class serves which function, and, for a snapshot, what it was made
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.aggregation.decimal_totals import DecimalTotal
 from snapline.taskmanager.operators.aggregation.held_columns import (
+    HELD_FUNCTION_METADATA,
     HELD_PREFIX,
     HELD_TYPES_METADATA,
     AccumulatedColumn,
@@ -37,6 +39,9 @@ _VALUES: dict[str, type[HeldValues]] = {
     "min": BestValues,
     "max": BestValues,
 }
+
+_TOTALS = frozenset({"sum", "mean"})
+"""Aggregates of decimals that hold the same."""
 
 
 def plain_aggregates(aggregates: Sequence[AnyAggregate]) -> tuple[Aggregate, ...]:
@@ -85,13 +90,15 @@ def restored_held_columns(
     aggregates: Sequence[AnyAggregate], fields: Sequence[pa.Field], known: pa.Schema | None
 ) -> tuple[HeldColumn, ...]:
     """For a snapshot with these columns; `known`: the columns of the input, if the job says them. StateError for one
-    that is new and whose types nobody knows."""
+    that is new and whose types nobody knows, and for one that was another under its name."""
     found: list[HeldColumn] = []
     written = {field.name.removeprefix(HELD_PREFIX): field for field in fields if is_held(field)}
     for one in aggregates:
         if isinstance(one, Aggregate):
             continue
         field = written.get(one.name)
+        if field is not None and isinstance(one, HeldAggregate):
+            _check_same(one, (field.metadata or {}).get(HELD_FUNCTION_METADATA, b""))
         if known is not None:
             found.append(_held_column(one, known))
         elif field is not None:
@@ -103,3 +110,23 @@ def restored_held_columns(
                 "the operator that comes before (schema=)"
             )
     return tuple(found)
+
+
+def _check_same(one: HeldAggregate, written: bytes) -> None:
+    """StateError where what is held is that of another aggregate. `written`: empty in older snapshots."""
+    if not written:
+        return
+    function, column, by, parameter = json.loads(written)
+    alike = {function, one.function} <= _TOTALS or function == one.function
+    enough = one.function != "top_n" or one.parameter <= parameter
+    if not (alike and enough and (column, by) == (one.column, one.by)):
+        was, now = _spelled(function, column, by, parameter), _spelled(one.function, one.column, one.by, one.parameter)
+        raise StateError(
+            f"aggregate {one.name!r} is {was} in the snapshot and {now} in the job, and what was held for the one does not "
+            "tell the other: give the new one another name, under which it starts empty"
+        )
+
+
+def _spelled(function: str, column: str, by: str, parameter: float) -> str:
+    n = f", {parameter:g}" if function == "top_n" else ""
+    return f"{function}({column!r}{n}{f', by={by!r}' if by else ''})"

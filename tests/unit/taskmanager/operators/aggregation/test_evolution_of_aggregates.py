@@ -127,6 +127,37 @@ def test_the_last_aggregate_that_holds_values_needs_leave_and_is_gone(form: str,
     assert found == {key: {"total": total + rows * key, "values": [key - 5]} for key in range(KEYS)}
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        (("first", "v"), ("last", "v"), r"first\('v'\) .* last\('v'\)"),
+        (("first", "v"), ("first", "v", "t"), r"first\('v'\) .* first\('v', by='t'\)"),
+        (("count_distinct", "v"), ("collect_list", "v"), r"count_distinct\('v'\) .* collect_list\('v'\)"),
+        (("top_n", "v", "", 2), ("top_n", "v", "", 3), r"top_n\('v', 2\) .* top_n\('v', 3\)"),
+        (("collect_list", "v"), ("collect_list", "t"), r"collect_list\('v'\) .* collect_list\('t'\)"),
+    ],
+)
+def test_another_aggregate_under_the_name_of_one_that_held_values_is_refused(
+    form: str, was: tuple[Any, ...], now: tuple[Any, ...], said: str
+) -> None:
+    """Its results would be made of what the other has left; leave to drop columns changes nothing."""
+    with pytest.raises(StateError, match=f"aggregate 'x' is {said} in the job"):
+        after(job(form, TOTAL, HeldAggregate("x", *now)), [before(form, TOTAL, HeldAggregate("x", *was))], **DROP)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("now", [("top_n", 2.0), ("quantile", 1.0)])
+def test_a_smaller_top_and_another_quantile_go_on(form: str, now: tuple[str, float]) -> None:
+    """What was held is enough for them."""
+    function, parameter = now
+    was = HeldAggregate("x", function, "v", "", 3 if function == "top_n" else 0.5)
+    subject = after(job(form, HeldAggregate("x", function, "v", "", parameter)), [before(form, was)])
+    found = results(subject.process(batch(0)))
+    expected = {key: [key + 10, key] if function == "top_n" else key + 10.0 for key in range(KEYS)}
+    assert found == {key: {"x": value} for key, value in expected.items()}
+
+
 @pytest.mark.parametrize("form", ["tumbling", "sessions"])
 def test_a_count_trigger_that_is_removed_needs_leave_and_windows_go_on(form: str) -> None:
     """What it counted is a column of the state as others are, and no damage."""
