@@ -116,9 +116,14 @@ def _check_same(one: HeldAggregate, written: bytes) -> None:
     """StateError where what is held is that of another aggregate. `written`: empty in older snapshots."""
     if not written:
         return
-    function, column, by, parameter = json.loads(written)
-    alike = {function, one.function} <= _TOTALS or function == one.function
-    enough = one.function != "top_n" or one.parameter <= parameter
+    try:
+        function, column, by, parameter = json.loads(written)
+        alike = {function, one.function} <= _TOTALS or function == one.function
+        enough = one.function != "top_n" or one.parameter <= float(parameter)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StateError(
+            f"aggregate {one.name!r}: what its column of the snapshot says of it is damaged; restore an older one"
+        ) from error
     if not (alike and enough and (column, by) == (one.column, one.by)):
         was, now = _spelled(function, column, by, parameter), _spelled(one.function, one.column, one.by, one.parameter)
         raise StateError(

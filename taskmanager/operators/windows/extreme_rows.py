@@ -23,7 +23,7 @@ from snapline.taskmanager.operators.aggregation.held_values import ordered_numbe
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.operators.windows.row_contents import ROWS, check_same_columns
+from snapline.taskmanager.operators.windows.row_contents import KEPT_METADATA, ROWS, check_same_columns
 from snapline.taskmanager.operators.windows.window_contents import FiredWindows, WindowContents
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
@@ -104,6 +104,12 @@ def ordered_values(column: pa.Array) -> tuple[Any, BoolArray]:
     return ordered_numbers(column), _ALL_VALID if valid is None else valid
 
 
+def kept_by(by: RowsBy) -> str:
+    """Which rows these are, in the words of `KEPT_METADATA`."""
+    which = {"first": "the first row", "last": "the last row", "all": "all rows"}[by.ties]
+    return f"{which} with the {'greatest' if by.largest else 'least'} {by.column!r}"
+
+
 class ExtremeRows(WindowContents):
     """The rows of each entry whose value nothing beats."""
 
@@ -119,7 +125,7 @@ class ExtremeRows(WindowContents):
 
     @property
     def fields(self) -> list[pa.Field]:
-        return [pa.field(ROWS, self._store.type)]
+        return [pa.field(ROWS, self._store.type, metadata={KEPT_METADATA: kept_by(self._by).encode()})]
 
     def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
         if self._compared:

@@ -38,6 +38,10 @@ from snapline.taskmanager.state.index.slots import Slots
 
 ROWS = "rows"
 REDUCED = "reduced"
+KEPT_METADATA = b"snapline.window.kept"
+"""Which rows of a window a snapshot holds, in words, which must not change."""
+ALL_ROWS = "all rows"
+REDUCED_ROWS = "the row that all were reduced to"
 
 
 def check_same_columns(stored: pa.Schema, schema: pa.Schema, operator_uid: str) -> None:
@@ -64,7 +68,7 @@ class RowContents(WholeWindowContents):
 
     @property
     def fields(self) -> list[pa.Field]:
-        return [pa.field(ROWS, self.store.type)]
+        return [pa.field(ROWS, self.store.type, metadata={KEPT_METADATA: ALL_ROWS.encode()})]
 
     def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
         self.store.add(entries, batch)
@@ -285,14 +289,29 @@ class ReducedContents(WindowContents):
 
 
 class RowMaker(ContentsMaker):
-    """Makes the contents of windows that keep their rows."""
+    """Makes the contents of windows that keep their rows, or some of them."""
 
-    def __init__(self, create: Callable[[pa.Schema, Callable[[], int]], WindowContents]) -> None:
+    def __init__(self, create: Callable[[pa.Schema, Callable[[], int]], WindowContents], kept: str) -> None:
+        """`kept`: which ones, in words."""
         self._create = create
+        self._kept = kept
 
     def of_batch(self, schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
         return self._create(schema, current_watermark)
 
     def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
         check_contents(fields, are_rows=True)
+        self._check_kept(fields[0])
         return self._create(pa.schema(list(fields[0].type.value_type)), current_watermark)
+
+    def _check_kept(self, field: pa.Field) -> None:
+        """StateError where the snapshot holds other rows. Older ones do not say which, but for those that were
+        reduced."""
+        unknown = ALL_ROWS if self._kept == REDUCED_ROWS else self._kept
+        said = (field.metadata or {}).get(KEPT_METADATA, b"").decode(errors="replace")
+        kept = REDUCED_ROWS if field.name == REDUCED else said or unknown
+        if kept != self._kept:
+            raise StateError(
+                f"the windows in the snapshot hold {kept}, and those of the job now {self._kept}: keep what is done with them, or give "
+                "the operator another uid to start without its state"
+            )

@@ -14,10 +14,12 @@ from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
 from snapline.taskmanager.operators.windows.count_windows import CountWindowOperator
-from snapline.taskmanager.operators.windows.extreme_rows import ExtremeRows
+from snapline.taskmanager.operators.windows.extreme_rows import ExtremeRows, kept_by
 from snapline.taskmanager.operators.windows.global_windows import GlobalWindowOperator
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import (
+    ALL_ROWS,
+    REDUCED_ROWS,
     BatchWindowCall,
     ReducedContents,
     RowContents,
@@ -50,7 +52,14 @@ def _row_maker(spec: WindowProcessSpec) -> ContentsMaker:
             case _:
                 return RowContents(schema, RowWindowCall(spec.function, spec.output_schema, current_watermark))
 
-    return RowMaker(create)
+    match spec.form:
+        case "reduce":
+            kept = REDUCED_ROWS
+        case "rows_by":
+            kept = kept_by(spec.function)
+        case _:
+            kept = ALL_ROWS
+    return RowMaker(create, kept)
 
 
 def _operator(spec: WindowAggregateSpec | WindowProcessSpec, maker: ContentsMaker) -> KeyedOperator:

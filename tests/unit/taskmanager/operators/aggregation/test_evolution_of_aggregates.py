@@ -21,6 +21,8 @@ from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec, WindowAggregateSpec
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.aggregation.held_columns import HELD_FUNCTION_METADATA, HELD_TYPES_METADATA
+from snapline.taskmanager.operators.aggregation.held_factory import restored_held_columns
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
 from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
@@ -144,6 +146,16 @@ def test_another_aggregate_under_the_name_of_one_that_held_values_is_refused(
     """Its results would be made of what the other has left; leave to drop columns changes nothing."""
     with pytest.raises(StateError, match=f"aggregate 'x' is {said} in the job"):
         after(job(form, TOTAL, HeldAggregate("x", *now)), [before(form, TOTAL, HeldAggregate("x", *was))], **DROP)
+
+
+@pytest.mark.parametrize("said", [b"\xff", b"[1]", b"[[], {}, 0, null]", b'["top_n", "v", "", "x"]', b"[" * 100_000])
+def test_what_a_snapshot_says_of_an_aggregate_may_be_damaged(said: bytes) -> None:
+    """It is a line then, too, and no error of Python's."""
+    top = HeldAggregate("x", "top_n", "v", "", 2)
+    metadata = {HELD_TYPES_METADATA: b"", HELD_FUNCTION_METADATA: said}
+    field = pa.field("held:x", pa.large_list(pa.int64()), metadata=metadata)
+    with pytest.raises(StateError, match="'x': what its column of the snapshot says of it is damaged"):
+        restored_held_columns([top], [field], pa.schema({"v": pa.int64()}))
 
 
 @pytest.mark.parametrize("form", FORMS)
