@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import snapline as sl
@@ -13,7 +15,7 @@ from snapline.testing import MiniCluster, ScriptedSource, Stall
 def test_the_operator_is_named_also_where_its_uid_is_a_word_of_the_refusal(uid: str) -> None:
     """The uid may be what a state, a column or a type is called."""
 
-    def job(**aggregates: sl.Aggregate):
+    def job(**aggregates: Any):
         def build(env: sl.StreamExecutionEnvironment) -> None:
             source = env.from_source(ScriptedSource([{"k": 1, "values": 2}, Stall()]), uid="source")
             source.key_by("k").count_window(5).aggregate(uid=uid, **aggregates).sink_to(cluster.sink(), uid="sink")

@@ -3,7 +3,8 @@ the one before has left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ ROWS = [{"k": 1, "v": v, "at": 0} for v in (4, 9, 1)]
 class All(sl.ProcessWindowFunction):
     """The rows of a window as they are."""
 
-    def process(self, key: object, context: sl.ProcessWindowContext, elements: list[dict[str, object]]):
+    def process(self, key: object, context: sl.ProcessWindowContext, elements: Sequence[dict[str, Any]]):
         return [dict(row) for row in elements]
 
 
