@@ -279,8 +279,8 @@ class OrcFormat(FileFormat):
 
 class _OrcEncoder:
     """Writes stripes of one file, which has categories as the values that they stand for. Arrow takes the nulls of
-    records that begin within others from the wrong place, so nested rows are copied to a place of their own; where the
-    scale of a decimal is negative, it ends the process."""
+    records that begin within others from the wrong place, so nested rows are copied to a place of their own, and writes
+    what lies below a null, so that is null, too; where the scale of a decimal is negative, it ends the process."""
 
     def __init__(self, writer: FileEncoder) -> None:
         self._writer = writer
@@ -296,10 +296,28 @@ class _OrcEncoder:
                 )
         if any(pa.types.is_nested(kind) for kind in rows.schema.types):
             rows = rows.take(pa.array(np.arange(rows.num_rows)))
+            columns = [_null_below_null(column.combine_chunks()) for column in rows.columns]
+            rows = pa.Table.from_arrays(columns, rows.column_names)
         self._writer.write(rows)
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _null_below_null(array: pa.Array) -> pa.Array:
+    """The same values, where fields of a record that is null are null, too; the array begins where its buffers do."""
+    kind, is_null = array.type, array.is_null()
+    if pa.types.is_struct(kind) and kind.num_fields:
+        fields = [_null_below_null(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=is_null)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, _null_below_null(array.items), mask=is_null)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return type(array).from_arrays(array.offsets, _null_below_null(array.values), mask=is_null)
+    if pa.types.is_fixed_size_list(kind):
+        values = _null_below_null(array.values)
+        return pa.FixedSizeListArray.from_arrays(values, kind.list_size, mask=is_null)
+    return array
 
 
 def _has_negative_scale(kind: pa.DataType) -> bool:

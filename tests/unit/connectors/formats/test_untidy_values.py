@@ -9,6 +9,7 @@ import io
 import json
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,31 @@ def test_orc_has_nested_rows_that_begin_within_others_and_no_decimals_of_whole_t
     tens = pa.array([[decimal.Decimal(1200)]], pa.list_(pa.decimal128(10, -2)))
     with pytest.raises(ConnectorError, match=r"column 'd' is list<item: decimal128\(10, -2\)>, and ORC has no"):
         OrcFormat().open(io.BytesIO(), pa.schema([])).write(pa.table({"d": tens}))
+
+
+WITHIN = pa.struct([("p", pa.struct([("q", pa.list_(pa.int64())), ("x", pa.float64())]))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (WITHIN, lambda value: value),
+        (pa.list_(WITHIN), lambda value: [value, value]),
+        (pa.list_(WITHIN, 2), lambda value: [value, None]),
+        (pa.map_(pa.string(), WITHIN), lambda value: [("k", value)]),
+    ],
+    ids=["record", "list", "pair", "map"],
+)
+def test_orc_has_records_within_records_that_are_null(kind: pa.DataType, make: Callable[[Any], Any]) -> None:
+    """The values behind such a null were those of other rows: what lay below it was written as if it were there."""
+    inner = [None, {"q": [7, None], "x": -0.0}, {"q": None, "x": 0.5}, None, {"q": [], "x": None}]
+    values = [make({"p": value}) for value in inner]
+    file = io.BytesIO()
+    writer = OrcFormat().open(file, pa.schema([]))
+    writer.write(pa.table({"v": pa.array(values, kind)}))
+    writer.close()
+
+    assert values == orc.read_table(file).column("v").to_pylist()
 
 
 @pytest.mark.parametrize(
