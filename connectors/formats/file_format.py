@@ -253,7 +253,8 @@ class OrcFormat(FileFormat):
         from pyarrow import orc
 
         name = "uncompressed" if self.compression == "none" else self.compression
-        return _OrcEncoder(orc.ORCWriter(stream, compression=name))
+        calm = _CalmStream(stream)
+        return _OrcEncoder(orc.ORCWriter(calm, compression=name), calm)
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         from pyarrow import orc
@@ -282,8 +283,9 @@ class _OrcEncoder:
     records that begin within others from the wrong place, so nested rows are copied to a place of their own, and writes
     what lies below a null, so that is null, too; where the scale of a decimal is negative, it ends the process."""
 
-    def __init__(self, writer: FileEncoder) -> None:
+    def __init__(self, writer: FileEncoder, stream: _CalmStream) -> None:
         self._writer = writer
+        self._stream = stream
 
     def write(self, rows: pa.Table) -> None:
         for place, field in enumerate(rows.schema):
@@ -299,9 +301,36 @@ class _OrcEncoder:
             columns = [_null_below_null(column.combine_chunks()) for column in rows.columns]
             rows = pa.Table.from_arrays(columns, rows.column_names)
         self._writer.write(rows)
+        self._stream.require_written()
 
     def close(self) -> None:
         self._writer.close()
+        self._stream.require_written()
+
+
+class _CalmStream(io.RawIOBase):
+    """A stream whose errors are said by `require_written`: Arrow's writer of ORC writes once more when it is freed, and
+    an error then, because the disk is full or the file was given up, ends the process."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._error: Exception | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            if self._error is None:
+                self._stream.write(data)
+        except Exception as error:
+            self._error = error
+        return len(data)
+
+    def require_written(self) -> None:
+        """Raise the first error of a write."""
+        if self._error is not None:
+            raise self._error
 
 
 def _null_below_null(array: pa.Array) -> pa.Array:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import datetime as dt
 import decimal
+import errno
 import io
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -256,6 +258,33 @@ def test_orc_has_nested_rows_that_begin_within_others_and_no_decimals_of_whole_t
     tens = pa.array([[decimal.Decimal(1200)]], pa.list_(pa.decimal128(10, -2)))
     with pytest.raises(ConnectorError, match=r"column 'd' is list<item: decimal128\(10, -2\)>, and ORC has no"):
         OrcFormat().open(io.BytesIO(), pa.schema([])).write(pa.table({"d": tens}))
+
+
+class FullDisk(io.RawIOBase):
+    """A stream that takes so many writes."""
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if not self.takes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.takes -= 1
+        return len(data)
+
+
+@pytest.mark.parametrize("takes", [0, 1, 2])
+def test_a_full_disk_is_an_error_of_orc_and_does_not_end_the_process(takes: int) -> None:
+    """What Arrow wrote when the writer was freed failed once more, where nobody could catch it."""
+    writer = OrcFormat().open(FullDisk(takes), pa.schema([]))
+
+    with pytest.raises(OSError, match="No space left on device"):
+        writer.write(pa.table({"n": range(1000)}))
+        writer.close()
+    del writer
 
 
 WITHIN = pa.struct([("p", pa.struct([("q", pa.list_(pa.int64())), ("x", pa.float64())]))])
