@@ -112,7 +112,7 @@ class CsvFormat(RowFormat):
             raise ValueError("a quote is opened and not closed")  # Arrow would take all that follows for one field
         table = self._read(text)
         if pa.float32() in self._schema.types:
-            require_narrow_floats(table, lambda schema: self._of(schema).read_text(text))
+            require_narrow_floats(table, lambda schema: self._of(schema)._read(text))  # noqa: SLF001 - one class
         if count is not None and table.num_rows != count:
             raise ValueError("a line of CSV is not one row")
         return table.select(self._schema.names).combine_chunks().to_batches()[0]

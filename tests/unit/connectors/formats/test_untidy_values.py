@@ -203,6 +203,16 @@ def test_a_number_that_float32_has_not_is_a_bad_row() -> None:
     assert "a number of column 'x' is larger than float32 has them" == plain.decode([b"1e39"])[1][0].reason
 
 
+def test_csv_has_infinity_in_one_of_several_columns_of_float32() -> None:
+    """The second of them was looked at as the first was, and the first as the second, without end."""
+    csv = CsvFormat(pa.schema([("x", pa.float32()), ("y", pa.float32())]))
+
+    decoded, bad = csv.decode([b"inf,1", b"-inf,inf", b"1e39,inf"])
+
+    assert [float("inf"), float("-inf"), None] == decoded.column("x").to_pylist()
+    assert [(2, "a number of column 'x' is larger than float32 has them")] == [(row.index, row.reason) for row in bad]
+
+
 def test_bzip2_is_decompressed_and_a_text_that_begins_like_it_is_not() -> None:
     """A source sees by itself how a file is compressed."""
     form = FileSource("/nowhere", RawFormat("line", text=True)).format
