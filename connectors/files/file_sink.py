@@ -19,6 +19,7 @@ Flink's FileSink.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -252,7 +253,8 @@ class CompactingCommitter(GlobalCommitter):
             if gone:
                 require_nothing_missing(self._sink, [(gone[0], target)])
                 return [each for each in group if each not in small]
-            begun = f"{staging}/{posixpath.basename(directory)}-{name}{MERGING}"
+            partition = hashlib.blake2b(directory.encode(), digest_size=12).hexdigest()
+            begun = f"{staging}/{partition}-{name}{MERGING}"
             with failures("write", target):
                 opened = [self._files.read(source) for source in sources]
                 try:

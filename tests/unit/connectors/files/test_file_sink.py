@@ -393,6 +393,26 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_pat
     assert deaths > 10
 
 
+@pytest.mark.parametrize("day", ["1", "1" * 250])
+def test_partitions_within_partitions_are_compacted_apart(tmp_path: Path, day: str) -> None:
+    """Those whose last directories are called the same were put together in one file, several at a time; a long name
+    made one that was too long."""
+    sink = FileSink(tmp_path, partition_by=["n", "day"], compact_below=1 << 20)
+    numbers = range(100)
+    batch = pa.RecordBatch.from_pydict({"n": numbers, "day": [day] * 100, "value": numbers})
+    places = [Place(subtask_index=number, parallelism=2, execution_attempt=f"attempt_{number}") for number in (0, 1)]
+    committables = [each for place in places for each in written(sink, batch, place=place)]
+
+    committer = sink.create_global_committer(Place())
+    committer.commit(together(committables))
+    committer.close()
+
+    found = {
+        path.parts[-3]: pq.ParquetFile(path).read().column("value").to_pylist() for path in tmp_path.rglob("part-*")
+    }
+    assert {f"n={number}": [number, number] for number in numbers} == found
+
+
 def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path):
     """By the committer of all, for every subtask, and not while it recovers: then the writers have just begun."""
     sink = FileSink(tmp_path, compact_below=1)
