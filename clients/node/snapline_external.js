@@ -23,6 +23,13 @@ class ParticipationRefused extends Error {}
 class CheckpointDeclined extends Error {}
 class FailedForGood extends Error {}
 
+/** The bytes as they are. What is none would be sent as other bytes, or as no bytes at all, without an error. */
+function requireBytes(given, what) {
+  if (Object.prototype.toString.call(given) === '[object Uint8Array]') return given;
+  const found = given === null ? 'null' : Array.isArray(given) ? 'an array' : typeof given === 'object' ? 'an object' : `a ${typeof given}`;
+  throw new FailedForGood(`${what} is ${found}, and has to be bytes: give a Buffer or a Uint8Array, such as Buffer.from(text)`);
+}
+
 /** One stream, from its registration to its end. Resolves with what the coordinator said last. */
 class Conversation {
   constructor(task, call, register, log) {
@@ -74,6 +81,7 @@ class Conversation {
   }
 
   emit(attemptId, arrow) {
+    requireBytes(arrow, 'what is emitted');
     if (this.attempt === attemptId) this.say({ rows: { attemptId, arrow } });
     return this.drained;
   }
@@ -168,13 +176,15 @@ class Conversation {
     try {
       const taken = Object.entries(await this.task.snapshot(checkpointId, uploadLocation));
       const state = taken.map(([name, given]) => {
-        const uploaded = given.filter((each) => each.file !== undefined);
-        const elements = given.filter((each) => each.file === undefined);
+        if (!Array.isArray(given)) throw new FailedForGood(`state '${name}' has to be an array of elements`);
+        const isUploaded = (each) => each && each.file !== undefined;
+        const uploaded = given.filter(isUploaded);
+        const elements = given.filter((each) => !isUploaded(each));
         const redistribution = (this.task.redistribution || {})[name] || 'split';
         const byKey = redistribution === 'by_key';
         return {
           name,
-          elements: byKey ? elements.map(([, bytes]) => bytes) : elements,
+          elements: elements.map((each) => requireBytes(byKey && each ? each[1] : each, `an element of state '${name}'`)),
           keyGroups: byKey ? elements.map(([group]) => group) : [],
           uploaded,
           redistribution: `REDISTRIBUTION_${redistribution.toUpperCase()}`,

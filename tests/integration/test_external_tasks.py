@@ -548,6 +548,34 @@ def test_a_node_program_uploads_its_state(coordinator, programs, tmp_path):
     assert not (ROOT / "file:").exists()
 
 
+NO_BYTES = """
+const { participate } = require(process.argv[2]);
+const task = { begin() {}, snapshot() { return { v: GIVEN }; }, complete() {}, aborted() {}, end() {} };
+participate(task, { job: 'fleet', taskName: 'orders', coordinator: process.argv[3], retryPauseMs: 50 });
+"""
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("['orders12']", "an element of state 'v' is a string, and has to be bytes"),
+        ("[new ArrayBuffer(4)]", "an element of state 'v' is an object, and has to be bytes"),
+        ("[[7, 'x']]", "an element of state 'v' is an array, and has to be bytes"),
+        ("'abc'", "state 'v' has to be an array of elements"),
+    ],
+)
+def test_a_state_of_a_node_program_that_is_no_bytes_is_refused(coordinator, programs, tmp_path, given, says):
+    """A text was taken for Base64 and came back as other bytes after a restart; other things came back as nothing."""
+    script = tmp_path / "no_bytes.js"
+    script.write_text(NO_BYTES.replace("GIVEN", given))
+    client = ROOT / "clients" / "node" / "snapline_external.js"
+    job_id = coordinator.submit("fleet", orders=1)
+    programs("env", f"NODE_PATH={NODE_MODULES}", "node", str(script), str(client), coordinator.address)
+    with pytest.raises(JobFailed, match=says):
+        coordinator.client.wait(job_id)
+
+
 def test_a_client_that_will_never_be_let_in_says_so(coordinator):
     """A task that the job does not have is no reason to wait."""
     coordinator.submit("fleet", orders=1)
