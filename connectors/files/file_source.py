@@ -25,7 +25,7 @@ from snapline.connectors.formats.file_format import (
     file_format_of,
     readable_format_of,
 )
-from snapline.connectors.formats.row_format import RowFormat
+from snapline.connectors.formats.row_format import RowFormat, require_names_differ
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.bad_rows import OnError, why_wrong
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
@@ -84,6 +84,8 @@ class FileSource(Source):
             raise ConnectorError(f"FileSource: {why}")
         if schema is not None and (isinstance(format, RowFormat) or format == "avro"):
             raise ConnectorError("FileSource: the format has a schema; leave out schema=, or give columns=[...]")
+        if columns is not None and len(set(columns)) != len(columns):
+            raise ConnectorError(f"FileSource: a column is asked for twice in {list(columns)}")
         self.paths: tuple[str, ...] = tuple(absolute(path) for path in given)
         self._format = readable_format_of(format, schema)
         self.follow = follow
@@ -190,6 +192,7 @@ class FileSource(Source):
         log.info("FileSource reads %s with the columns of %s: %s", ", ".join(self.paths), first.url, columns)
 
     def _selected(self, schema: pa.Schema, where: str) -> pa.Schema:
+        require_names_differ(schema, schema.names if self._columns is None else self._columns, f"FileSource: {where}")
         if self._columns is None:
             return pa.schema([field.with_nullable(True) for field in schema])
         for name in self._columns:

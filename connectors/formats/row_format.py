@@ -174,6 +174,15 @@ def require_columns(wanted: pa.Schema, rows: pa.Schema, what: str) -> None:
         )
 
 
+def require_names_differ(file: pa.Schema, columns: Sequence[str], what: str) -> None:
+    """Raise ConnectorError where a file has one of these columns twice."""
+    twice = next((name for name in columns if len(file.get_all_field_indices(name)) > 1), None)
+    if twice is not None:
+        raise ConnectorError(
+            f"{what} has two columns {twice!r}; write the file anew without one of them, or leave both out with columns="
+        )
+
+
 class RawFormat(RowFormat):
     """The value as it is, in one column.
 

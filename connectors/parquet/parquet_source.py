@@ -23,6 +23,7 @@ from snapline.connectors.builtin.rate_limit import RateLimiter
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
+from snapline.connectors.formats.row_format import require_names_differ
 from snapline.connectors.parquet.footer_check import require_sound
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
@@ -362,12 +363,14 @@ def _expand(location: Location) -> Sequence[Location]:
 
 def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.Schema:
     if columns is None:
+        require_names_differ(schema, schema.names, f"ParquetSource: {url}")
         return schema
     for name in columns:
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ConnectorError(f"ParquetSource: no column {name!r} in {url}{hint} It has: {', '.join(schema.names)}")
+    require_names_differ(schema, columns, f"ParquetSource: {url}")
     return pa.schema([schema.field(name) for name in columns])
 
 

@@ -372,6 +372,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         (lambda at: FileSource(at, remember=0), "remember must be at least 1, got 0"),
         (lambda at: FileSource(at, JsonFormat(SCHEMA), schema=SCHEMA), "the format has a schema; leave out schema="),
         (lambda at: FileSource(at, JsonFormat(SCHEMA), columns=["m"]), "no column 'm' in the schema; it has n, word"),
+        (lambda at: FileSource(at, columns=["n", "n"]), r"a column is asked for twice in \['n', 'n'\]"),
         (lambda at: FileSource(f"{at}/*.csv", "csv").enumerate_splits(), "no file matches .*with follow=True the job"),
         (lambda at: FileSource(at, "csv", follow=True).enumerate_splits(), "that could say the columns; give schema="),
         (

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from snapline.connectors.files.file_source import FileSource
 from snapline.connectors.parquet import ParquetSource, footer_check
 from snapline.connectors.parquet.footer_check import require_sound
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
@@ -233,6 +234,18 @@ def test_unknown_columns_are_named_with_the_nearest(tmp_path: Path) -> None:
         ParquetSource(one_file(tmp_path), columns=["n", "txt"]).enumerate_splits()
     with pytest.raises(ConnectorError, match="a column is asked for twice"):
         ParquetSource(one_file(tmp_path), columns=["n", "n"])
+
+
+@pytest.mark.parametrize("make", [ParquetSource, FileSource])
+def test_two_columns_of_one_name_are_refused_with_the_file(tmp_path: Path, make: Any) -> None:
+    """Whatever read such rows later said that there is no such column, and did not name the file."""
+    path = tmp_path / "twice.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "a", "b"]), path)
+
+    for columns in (None, ["a"]):
+        with pytest.raises(ConnectorError, match=r"twice.parquet has two columns 'a'; write the file anew"):
+            make(path, columns=columns).schema()
+    assert ["b"] == make(path, columns=["b"]).schema().names
 
 
 def test_files_that_differ_are_refused(tmp_path: Path) -> None:
