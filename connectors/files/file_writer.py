@@ -22,7 +22,7 @@ from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
 from snapline.connectors.formats.casts import cast_unchanged
-from snapline.connectors.formats.file_format import FileEncoder, FileFormat
+from snapline.connectors.formats.file_format import FileEncoder, FileFormat, require_mergeable
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import Counter, MetricGroup
@@ -272,6 +272,8 @@ class FileSinkWriter(PartitionedFileWriter):
                 self._file_schema = rows.schema
             elif self._sink.format.schema is not None:
                 rows = conformed(rows, self._file_schema, cast=True, what=name)  # noqa: PLW2901
+            if self._sink.compact_below is not None:
+                require_mergeable(self._sink.format, rows, name)
             yield partition, rows
 
     def paths(self, partition: str, sequence: int) -> tuple[str, str]:

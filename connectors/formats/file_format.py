@@ -519,6 +519,34 @@ def require_types(form: FileFormat, schema: pa.Schema, what: str) -> None:
             ) from error
 
 
+def require_mergeable(form: FileFormat, rows: pa.RecordBatch, what: str) -> None:
+    """Raise ConnectorError for moments that Arrow writes into ORC and cannot read again, which it has to in order to
+    put files together."""
+    if not isinstance(form, OrcFormat):
+        return
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _has_far_moments(column):
+            raise ConnectorError(
+                f"{what}: column {name!r} has a moment outside of the years 1677 to 2262, with which files of ORC cannot be put "
+                "together; leave out compact_below=, or correct it, or make it null before"
+            )
+
+
+def _has_far_moments(array: pa.Array) -> bool:
+    """Whether a moment, also inside of lists and records, has no count of nanoseconds since 1970."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        try:
+            array.cast(pa.timestamp("ns", kind.tz))
+        except pa.ArrowInvalid:
+            return True
+    if pa.types.is_struct(kind):
+        return any(map(_has_far_moments, array.flatten()))
+    if pa.types.is_map(kind):
+        return _has_far_moments(array.keys) or _has_far_moments(array.items)
+    return pa.types.is_nested(kind) and hasattr(array, "flatten") and _has_far_moments(array.flatten())
+
+
 def file_format_of(given: FileFormat | RowFormat | str, compression: str | None) -> FileFormat:
     """The format of files that is meant by what a user gave. Raises ConnectorError for what is none."""
     said = {} if compression is None else {"compression": compression}
