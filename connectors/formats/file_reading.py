@@ -433,6 +433,8 @@ def json_of(stream: Any) -> JsonFormat:
     _check_shape(sample)
     read_options = pj.ReadOptions(use_threads=False, block_size=len(sample) + 1)
     table = pj.read_json(io.BytesIO(sample), read_options)
+    if not table.num_columns:
+        raise ValueError("its objects have no fields")
     wide = [name for name, column in zip(table.column_names, table.columns, strict=True) if _is_wide(column)]
     rows = [json.loads(line) for line in sample.split(LINE_BREAK) if line.strip()] if wide else []
     rows = [row for row in rows if row is not None]

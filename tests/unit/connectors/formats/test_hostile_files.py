@@ -200,6 +200,13 @@ def test_a_file_of_json_that_is_null_has_no_columns() -> None:
             json_of(io.BytesIO(text))
 
 
+def test_a_file_of_json_without_fields_has_no_columns() -> None:
+    """It was found out when the job read the file, in words of Arrow's that name neither cause nor way out."""
+    for text in (b"{}\n", b"{}\n{}", b" {} \n\n"):
+        with pytest.raises(ValueError, match="its objects have no fields"):
+            json_of(io.BytesIO(text))
+
+
 def test_a_decimal_without_digits_is_no_column() -> None:
     """The specification lets readers take it for its bytes; no column says how."""
     for more in ({}, {"precision": 0}, {"precision": 77}):
