@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.connectors.formats.avro_bounds import check_schema
+from snapline.connectors.formats.avro_bounds import bound_decimals, check_schema
 from snapline.connectors.formats.casts import cast_unchanged
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.dataflow.errors import ConnectorError
@@ -70,6 +70,7 @@ class AvroFormat(RowFormat):
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         import fastavro
 
+        bound_decimals()
         parsed = self._parsed_schema()
         data, end = io.BytesIO(b"".join(values)), 0
         rows: list[Any] = []

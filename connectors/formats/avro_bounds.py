@@ -3,8 +3,8 @@ of containers.
 
 Decides that a schema contains neither itself, because fastavro follows it by recursion in C until the process ends by a
 signal, nor lists of what has no bytes, nor so many fields by repetition that a row of no bytes never ends; that a block
-has so many bytes at most, also when it is no longer compressed; and that it has no more rows than bytes. It does not
-know what rows hold.
+has so many bytes at most, also when it is no longer compressed; that it has no more rows than bytes; and that a decimal
+has so many bytes at most, because to make digits of half a megabyte takes a minute. It does not know what rows hold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +26,30 @@ FIELDS_MAX = 1 << 16
 """The most types in a schema, those of repeated records counted each time."""
 LEAST_BYTES = {"null": 0, "float": 4, "double": 8}
 """What a value of a primitive type takes at least; the others take one byte."""
+DECIMAL_BYTES_MAX = 1 << 10
+"""The 38 digits that columns have take 16."""
 SYNC_BYTES = 16
 LONG_BYTES_MAX = 10
 CHECKSUM_BYTES = 4
+
+
+def bound_decimals() -> None:
+    """Let fastavro refuse longer decimals, in this process. May be called again."""
+    from fastavro.read import LOGICAL_READERS
+
+    for name in ("bytes-decimal", "fixed-decimal"):
+        if not isinstance(LOGICAL_READERS[name], _BoundedDecimals):
+            LOGICAL_READERS[name] = _BoundedDecimals(LOGICAL_READERS[name])
+
+
+class _BoundedDecimals:
+    def __init__(self, read: Callable[..., Any]) -> None:
+        self._read = read
+
+    def __call__(self, data: bytes, *schemas: Any) -> Any:
+        if len(data) > DECIMAL_BYTES_MAX:
+            raise ValueError(f"a decimal of {len(data)} bytes; {DECIMAL_BYTES_MAX} are the most")
+        return self._read(data, *schemas)
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
@@ -107,6 +128,7 @@ class BoundedContainer:
     def __init__(self, stream: Any) -> None:
         import fastavro
 
+        bound_decimals()
         stream = readable(stream)
         header = fastavro.reader(stream)
         check_schema(header.writer_schema)

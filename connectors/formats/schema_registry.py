@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.formats.avro import AvroFormat
-from snapline.connectors.formats.avro_bounds import check_schema
+from snapline.connectors.formats.avro_bounds import bound_decimals, check_schema
 from snapline.dataflow.errors import ConnectorError
 
 MAGIC = 0
@@ -75,6 +75,7 @@ class ConfluentAvroFormat(AvroFormat):
         """
         import fastavro
 
+        bound_decimals()
         own = self._parsed_schema()
         data, end = io.BytesIO(b"".join(values)), 0
         rows: list[Any] = []
