@@ -312,7 +312,7 @@ WITHIN = pa.struct([("p", pa.struct([("q", pa.list_(pa.int64())), ("x", pa.float
 )
 def test_orc_has_records_within_records_that_are_null(kind: pa.DataType, make: Callable[[Any], Any]) -> None:
     """The values behind such a null were those of other rows: what lay below it was written as if it were there."""
-    inner = [None, {"q": [7, None], "x": -0.0}, {"q": None, "x": 0.5}, None, {"q": [], "x": None}]
+    inner: Any = [None, {"q": [7, None], "x": -0.0}, {"q": None, "x": 0.5}, None, {"q": [], "x": None}]
     values = [make({"p": value}) for value in inner]
     file = io.BytesIO()
     writer = OrcFormat().open(file, pa.schema([]))
