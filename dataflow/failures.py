@@ -17,7 +17,9 @@ def message_of(error: BaseException) -> str:
     """
     try:
         return str(error)
-    except Exception as failed:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failed:
         return f"(its message cannot be had: __str__ raises {type(failed).__name__})"
 
 

@@ -65,7 +65,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     parts = urlsplit(text)
     if parts.scheme == "file":
         text = unquote(parts.path)
-    if "\0" in text:
+    if "\0" in text or "\0" in os.fspath(path):
         raise ConnectorError(f"{text!r} is no path: it has a character NUL in it, which no file system takes")
     if parts.scheme != "file" and len(parts.scheme) > 1:
         return text

@@ -534,6 +534,10 @@ def require_mergeable(form: FileFormat, rows: pa.RecordBatch, what: str) -> None
 
 def _has_far_moments(array: pa.Array) -> bool:
     """Whether a moment, also inside of lists and records, has no count of nanoseconds since 1970."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_date64(array.type):
+        array = array.cast(pa.timestamp("ms"))
     kind = array.type
     if pa.types.is_timestamp(kind):
         try:

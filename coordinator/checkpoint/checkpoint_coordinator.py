@@ -432,7 +432,9 @@ class CheckpointCoordinator:
         """The request fails before it has a checkpoint id."""
         self._end_triggering()
         self._refuse(request, reason, detail)
-        self.stats.report_failed_without_in_progress(f"{reason.message} {detail}".strip())
+        self.stats.report_failed_without_in_progress(
+            f"{reason.message} {detail}".strip() if request.is_periodic else ""
+        )
         verdict = self._failures.handle_failure(None, request.properties, reason, None, detail)
         if verdict is not None:
             self._out.append(failure_effect(verdict, reason))

@@ -128,7 +128,7 @@ class PartitionRun:
     def keep(self, output: Any) -> None:
         """Output that the function has given, and that goes on to Spark."""
         is_batch = isinstance(output, pa.RecordBatch)
-        self._pending.append(output)
+        self._pending.append(output.copy() if isinstance(output, (dict, list)) else output)
         self._pending_bytes += output.nbytes if is_batch else 0
         self._rows_out += output.num_rows if is_batch else 1
         if self._pending_bytes >= PENDING_BYTES_MAX or len(self._pending) >= PENDING_ROWS_MAX:

@@ -258,7 +258,7 @@ def _strftime(value: Value, form: str) -> Value:
     elif pa.types.is_time(value.type):
         seconds = pc.floor_temporal(value, 1, "second").cast(pa.time32("s"))
     else:
-        seconds = value
+        seconds = value.cast(pa.timestamp("s")) if pa.types.is_date64(value.type) else value
     parts = [part for part in _FRACTIONS.split(form) if part] or [form]
     texts = [_fraction(value, part) if _FRACTIONS.fullmatch(part) else pc.strftime(seconds, part) for part in parts]
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, pa.scalar("", texts[0].type))

@@ -25,7 +25,7 @@ Text = str
 """`str`, where a class has a property of that name."""
 _EVERY = re.compile(r"0*[1-9]\d{0,8}(us|ms|mo|s|m|h|d|w|q|y)")
 _DIRECTIVE = re.compile(r"%[-_:#0^]?\.?\d?[EO]?(.?)", re.DOTALL)
-_READ = re.compile(r"%[aAbBcdDeFhHIjmMnprRsStTyYzZ%]")
+_READ = re.compile(r"%([-_0]?[deHIjmMSy]|[aAbBcDFhklnprRstTxXYzZ%])")
 _WRITTEN = re.compile(r"%([EO]?[aAbBcCdDeFgGhHIjmMnprRSTtuUVwWxXyYzZ]|\.?[369]f|[fs%])")
 """What of a form of strptime, and of strftime, means the same wherever a job runs."""
 _INFIX = frozenset("+ - * / // % ** == != < <= > >= & | ^".split())

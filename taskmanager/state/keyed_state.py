@@ -146,9 +146,10 @@ def python_values(descriptor: StateDescriptor, element_type: pa.DataType) -> Pyt
 
 def is_flat(descriptor: StateDescriptor, element_type: pa.DataType) -> bool | None:
     """Whether lists and dictionaries of this state hold nothing that can be changed in place, as far as its type says;
-    None: its values cannot be changed themselves."""
+    None: its values cannot be changed themselves, or are objects of a serializer of one's own, which may hold one
+    another and are handed out as they are kept."""
     if descriptor.serializer:
-        return False
+        return False if descriptor.serializer == "json" else None
     user_type = element_type if descriptor.ttl is None else element_type.field(VALUE_FIELD).type
     if not pa.types.is_nested(user_type):
         return None
@@ -306,7 +307,7 @@ class KeyedReducingState(_SlotState):
             raise StateError(f"reducing state {self.descriptor.name!r} was declared without a reduce function")
         index = self._scope.index
         current = cache[index]
-        cache[index] = apart(value, flat=False) if current is None else self._reduce(current, value)
+        cache[index] = apart(value, flat=self._flat) if current is None else self._reduce(current, value)
         self._dirty[index] = 1
 
 

@@ -25,15 +25,18 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import VALUE_FIELD
 
 Rounding = Callable[[Any], Any]
+_FLOATS = (float, np.floating)
 
 
 def rounding_of(data_type: pa.DataType) -> Rounding | None:
     """What makes of a Python value the one that a column of this type holds; a value that stays is the same object, and
     what is no such value is left for the column to refuse. None where there is nothing to round."""
     if pa.types.is_float32(data_type):
-        return lambda value: _unless_equal(value, ctypes.c_float(value).value) if isinstance(value, float) else value
+        return lambda value: (
+            _unless_equal(value, ctypes.c_float(float(value)).value) if isinstance(value, _FLOATS) else value
+        )
     if pa.types.is_float16(data_type):
-        return lambda value: _unless_equal(value, _half(value)) if isinstance(value, float) else value
+        return lambda value: _unless_equal(value, _half(value)) if isinstance(value, _FLOATS) else value
     if pa.types.is_struct(data_type):
         found = ((field.name, rounding_of(field.type)) for field in data_type)
         fields = [(name, rounding) for name, rounding in found if rounding is not None]
@@ -51,11 +54,11 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _unless_equal(value: float, rounded: float) -> float:
-    return value if rounded == value or isnan(value) else rounded
+def _unless_equal(value: float | np.floating[Any], rounded: float) -> float | np.floating[Any]:
+    return value if type(value) is float and (rounded == value or isnan(value)) else rounded
 
 
-def _half(value: float) -> float:
+def _half(value: float | np.floating[Any]) -> float:
     with np.errstate(over="ignore"):
         return float(np.float16(value))
 

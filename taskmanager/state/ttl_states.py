@@ -139,7 +139,7 @@ class TtlReducingState(_TtlSlotState, KeyedReducingState):
         if self._reduce is None:
             raise StateError(f"reducing state {self.descriptor.name!r} was declared without a reduce function")
         current = self.read()
-        self.write(apart(value, flat=False) if current is None else self._reduce(current, value))
+        self.write(apart(value, flat=self._flat) if current is None else self._reduce(current, value))
 
 
 class TtlAggregatingState(_TtlSlotState, KeyedAggregatingState):

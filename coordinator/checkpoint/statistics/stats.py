@@ -236,8 +236,8 @@ class CheckpointStatsTracker:
         self._replace(stats)
 
     def report_failed_without_in_progress(self, why: str) -> None:
-        """A checkpoint failed before it had an id."""
-        self.refusal = why
+        """A checkpoint failed before it had an id. `why`: empty where whoever asked for it is told."""
+        self.refusal = why or self.refusal
         self.counts = replace(self.counts, total=self.counts.total + 1, failed=self.counts.failed + 1)
         self._snapshot = None
 

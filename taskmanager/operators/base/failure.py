@@ -19,7 +19,9 @@ from snapline.runtime.cores.machine import InvariantViolation
 def _said(cause: BaseException) -> str:
     try:
         return repr(cause)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return type(cause).__name__
 
 

@@ -9,7 +9,6 @@ functions do. Flink has no counterpart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from types import GeneratorType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -105,6 +104,6 @@ def fitting(made: dict[int, list[Row]], batcher: RowBatcher, errors: Errors) -> 
 
 def listed(produced: Iterable[Row] | None) -> list[Row]:
     """Return the rows that a function has returned or yields; None is none."""
-    if type(produced) is GeneratorType:
-        return as_yielded(produced)
-    return [] if produced is None else list(produced)
+    if produced is None:
+        return []
+    return list(produced) if isinstance(produced, (tuple, list)) else as_yielded(produced)

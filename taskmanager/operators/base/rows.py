@@ -34,9 +34,10 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     return row_maker(names)(*map(column_values, batch.columns))
 
 
-def as_yielded(generator: Iterable[Row]) -> list[Row]:
-    """What a generator yields, each copied before it goes on: it may change the row and yield it again."""
-    return [copy_of(row) for row in generator]
+def as_yielded(produced: Iterable[Row]) -> list[Row]:
+    """What a generator yields, or anything else than a list or tuple, each row copied before it goes on: it may change
+    the row and yield it again."""
+    return [copy_of(row) for row in produced]
 
 
 def copy_of(row: Row) -> Row:

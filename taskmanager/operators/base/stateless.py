@@ -8,7 +8,6 @@ than the declared one. User functions with operator state or listeners are honou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,7 @@ class FlatMapRowsOperator(RowWiseOperator):
             for row in iterator:
                 produced = call(row)
                 if produced is not None:
-                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                    results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         _emit_rows(self, self._batcher, results)

@@ -24,6 +24,7 @@ from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.base.row_wise import listed
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 from snapline.taskmanager.operators.process.co_process import ARROW
 
@@ -194,7 +195,7 @@ class AsyncOperator(FunctionOperator):
     @staticmethod
     def _answer(request: _Request, produced: Iterable[Row] | None) -> None:
         request.done = True
-        request.result = [] if produced is None else list(produced)
+        request.result = listed(produced)
 
     # --- results ------------------------------------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class AsyncOperator(FunctionOperator):
             request = self._requests.get(number)
             if request is None or request.done:
                 continue  # timed out meanwhile
-            rows = None if failure is not None or produced is None else list(produced)
+            rows = None if failure is not None or produced is None else listed(produced)
             if self._tries_again(number, request, failure, rows):
                 continue
             if failure is not None:

@@ -9,7 +9,7 @@ KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from types import GeneratorType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -220,7 +220,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
             for row in iterator:
                 produced = function.process_broadcast_element(row, context)
                 if produced is not None:
-                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                    results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         self._emit(results, context.side_rows)

@@ -11,7 +11,6 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
@@ -256,14 +255,14 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     scope.index = number
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                        results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
             else:
                 for row, number, time in zip(iterator, numbers, times, strict=True):
                     scope.index = number
                     context.timestamp_ms = time
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                        results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         backend.end_batch()
@@ -332,7 +331,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                 context.timestamp_ms = timestamp
                 produced: Iterable[Row] | None = on_timer(timestamp, context)
                 if produced is not None:
-                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                    results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         finally:
             service.firing = ""
         backend.end_batch()

@@ -7,7 +7,6 @@ key is refused in one line. Mirrors Flink's ProcessOperator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import GeneratorType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -93,7 +92,7 @@ class ProcessOperator(RowWiseOperator):
                 call.timestamp_ms = time
                 produced = process(row, call)
                 if produced is not None:
-                    results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                    results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         emitted = self._batcher.batch_of(results)

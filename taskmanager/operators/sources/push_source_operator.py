@@ -29,7 +29,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     OperatorSnapshot,
     RestoredState,
 )
-from snapline.taskmanager.operators.base.rows import RowBatcher
+from snapline.taskmanager.operators.base.rows import RowBatcher, copy_of
 from snapline.taskmanager.operators.sources.watermarked_source import WatermarkedSource
 
 ROWS_PER_BATCH = 4096
@@ -123,7 +123,7 @@ class PushSourceContext(SourceContext):
         self._wait()
         with self._runner.checkpoint_lock:
             self._check_open()
-            self._rows.append(row)
+            self._rows.append(copy_of(row))
             self._waiting_rows += 1
             if len(self._rows) >= ROWS_PER_BATCH:
                 self._flush_rows()

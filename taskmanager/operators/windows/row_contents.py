@@ -8,7 +8,6 @@ ListState and ReduceFunction over ReducingState.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -149,7 +148,7 @@ class RowWindowCall:
             context.window = TimeWindow(start, end)
             produced = self._function.process(key, context, rows[bounds[position] : bounds[position + 1]])
             if produced is not None:
-                results.extend(as_yielded(produced) if type(produced) is GeneratorType else produced)
+                results.extend(produced if isinstance(produced, (tuple, list)) else as_yielded(produced))
         batch = self._batcher.batch_of(results)
         if batch is not None:
             output.emit_batch(batch)

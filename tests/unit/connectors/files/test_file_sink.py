@@ -393,11 +393,22 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_pat
     assert deaths > 10
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.struct([("t", pa.list_(pa.timestamp("us", "UTC")))])], ids=str)
-def test_a_moment_with_which_files_of_orc_cannot_be_compacted_is_refused(tmp_path: Path, kind: pa.DataType) -> None:
+FAR = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([FAR], pa.timestamp("s")),
+        pa.array([{"t": [FAR]}], pa.struct([("t", pa.list_(pa.timestamp("us", "UTC")))])),
+        pa.array([FAR.date()], pa.date64()),
+        pa.array([FAR], pa.timestamp("us", "UTC")).dictionary_encode(),
+    ],
+    ids=["time", "nested", "day", "category"],
+)
+def test_a_moment_with_which_files_of_orc_cannot_be_compacted_is_refused(tmp_path: Path, column: pa.Array) -> None:
     """It was written, and each commit of its checkpoint failed from then on."""
-    far = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
-    batch = pa.RecordBatch.from_arrays([pa.array([{"t": [far]} if pa.types.is_struct(kind) else far], kind)], ["v"])
+    batch = pa.RecordBatch.from_arrays([column], ["v"])
 
     with pytest.raises(ConnectorError, match=r"column 'v' has a moment outside .*; leave out compact_below="):
         written(FileSink(tmp_path, "orc", compact_below=1 << 20), batch)

@@ -61,6 +61,15 @@ def test_what_is_not_read_is_refused(form: str) -> None:
         sl.col("at").str.to_datetime(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("form", "text"), [("%-d/%m/%Y", "3/2/2021"), ("%k:%M %d/%m/%Y", " 4:05 03/02/2021"), ("%x", "02/03/21")]
+)
+def test_padding_and_short_forms_are_read(form: str, text: str) -> None:
+    """As the C library reads them."""
+    found = sl.col("s").str.to_datetime(form).evaluate(pa.RecordBatch.from_pydict({"s": [text]})).to_pylist()
+    assert found[0].date() == dt.date(2021, 2, 3)
+
+
 @pytest.mark.parametrize("day", ["2024-02-30", "2023-02-29", "2024-04-31", "2023-02-31"])
 @pytest.mark.parametrize("rest", ["00:00 +1400", "23:59 -1200", "12:00 +0000"])
 def test_a_day_that_is_not_there_is_no_day_with_an_offset_either(day: str, rest: str) -> None:

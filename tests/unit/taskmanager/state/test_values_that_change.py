@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -181,6 +182,27 @@ class Sums(sl.KeyedProcessFunction):
             each["sum"] += row["n"]
         self.sums.update(sums)
         return [{"sums": sums}]
+
+
+class Tree(sl.KeyedProcessFunction):
+    """Keeps a tree whose leaves know their root, by a serializer of its own."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        sl.register_serializer("a tree", pickle.dumps, pickle.loads)
+        self.tree = context.get_state(sl.ValueStateDescriptor("tree", serializer="a tree"))
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> list[sl.Row]:
+        root = self.tree.value() or {"leaves": []}
+        root["leaves"].append({"root": root})
+        self.tree.update(root)
+        kept = self.tree.value()
+        return [{"numbers": [len(kept["leaves"]), sum(leaf["root"] is kept for leaf in kept["leaves"])]}]
+
+
+@pytest.mark.parametrize("at_once", [6, 1])
+def test_objects_of_a_serializer_may_hold_one_another(at_once: int) -> None:
+    """They are handed out as they are kept: a copy of each would have no end, or another shape."""
+    assert rows_of(Tree(), at_once) == [[n, n] for n in (1, 1, 2, 2, 3, 3)]
 
 
 @pytest.mark.parametrize("at_once", [6, 1])

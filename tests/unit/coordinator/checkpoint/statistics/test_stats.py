@@ -61,6 +61,8 @@ def test_why_none_was_triggered_is_known_until_one_is() -> None:
     assert tracker.create_snapshot().refusal == ""
     tracker.report_failed_without_in_progress("No checkpoint id could be drawn: the disk is full")
     assert tracker.create_snapshot().refusal == "No checkpoint id could be drawn: the disk is full"
+    tracker.report_failed_without_in_progress("")  # somebody asked for a savepoint, and has got the answer
+    assert tracker.create_snapshot().refusal == "No checkpoint id could be drawn: the disk is full"
     tracker.report_pending(CheckpointID(9), SnapshotType.CHECKPOINT, 9500, {VERTEX: 2})
     assert tracker.create_snapshot().refusal == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -56,8 +57,17 @@ class OfAWindow(sl.ProcessWindowFunction):
             yield from numbered(row)
 
 
+class Asked(sl.AsyncFunction):
+    """Does so in the answer to a request."""
+
+    async def async_invoke(self, row: sl.Row) -> Iterator[sl.Row]:
+        return numbered(row)
+
+
 CASES: dict[str, Callable[[sl.DataStream], Any]] = {
     "flat_map": lambda rows: rows.flat_map(numbered),
+    "a chain of generators": lambda rows: rows.flat_map(lambda row: itertools.chain(numbered(row))),
+    "request": lambda rows: rows.async_wait(Asked(), timeout_ms=60_000),
     "flat_map that goes on": lambda rows: rows.flat_map(numbered, on_error="drop"),
     "process": lambda rows: rows.process(Numbered()),
     "process that goes on": lambda rows: rows.process(Numbered(), on_error="drop"),
@@ -71,7 +81,7 @@ CASES: dict[str, Callable[[sl.DataStream], Any]] = {
 def test_a_row_is_taken_as_it_is_when_it_is_yielded_or_put_aside(case: str) -> None:
     """All rows of one dict were the last one that it had been, without a word."""
     with OperatorHarness(CASES[case], SCHEMA, event_time="at") as harness:
-        harness.push([{"k": 1, "at": 3}, {"k": 2, "at": 4}]).watermark(100)
+        harness.push([{"k": 1, "at": 3}, {"k": 2, "at": 4}]).end_input()
         rows = [(row["k"], row["number"]) for row in harness.rows()]
         aside = harness.side_rows("aside")
 

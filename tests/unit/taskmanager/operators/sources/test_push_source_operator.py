@@ -186,6 +186,23 @@ def test_a_strategy_makes_watermarks_of_rows() -> None:
     assert Watermark(1) in harness.emitted
 
 
+class Again(Counter):
+    """Collects one row again and again, with another number each time."""
+
+    def run(self, context: SourceContext) -> None:
+        row = {"k": 0}
+        for row["k"] in range(3):
+            context.collect(row)
+
+
+def test_a_row_that_is_collected_again_is_taken_as_it_is_each_time() -> None:
+    """All were the last one that it had been."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Again(0)), TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+    assert emitted(harness) == [0, 1, 2]
+
+
 class Late(SourceFunction):
     """Collects a row, and another when it is told."""
 
