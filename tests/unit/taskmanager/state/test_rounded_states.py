@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
 SINGLE = pa.float32()
 STRUCT = pa.struct([("x", SINGLE), ("n", pa.int64()), ("more", pa.list_(pa.float16()))])
 MAP = pa.map_(pa.string(), SINGLE)
-ROWS = [0.1, 0.2, float("nan"), 1e300, -0.0, 1 / 3, 16777217.0, 1e-50, np.float32(0.7)]
+ROWS = [0.1, 0.2, float("nan"), 1e300, -0.0, 1 / 3, 16777217.0, 1e-50, cast(Any, np.float32(0.7))]
 
 
 class Total(sl.AggregateFunction):
