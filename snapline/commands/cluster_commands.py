@@ -73,23 +73,18 @@ def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bo
 def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
     """Move the tasks of a TaskManager to others before it is stopped: by a rescale, not by a failure. It gets no new
     ones."""
-    _drain_task_manager(target, taskmanager, undo=undo)
-
-
-def _drain_task_manager(target: Target, resource_id: str, *, undo: bool) -> None:
-    """Drain the TaskManager, or let it have tasks again, and print what was done."""
     with target.client() as client:
         try:
-            if not undo and any(each.resource_id == resource_id for each in client.list_task_managers()):
-                echo(f"{resource_id} gets no new tasks; its jobs leave it once there are slots elsewhere", err=True)
-            moved = client.drain_task_manager(resource_id, undo=undo)
+            if not undo and any(each.resource_id == taskmanager for each in client.list_task_managers()):
+                echo(f"{taskmanager} gets no new tasks; its jobs leave it once there are slots elsewhere", err=True)
+            moved = client.drain_task_manager(taskmanager, undo=undo)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"its jobs still leave it; `snapline taskmanagers drain --undo {resource_id}` lets it have tasks again"
+                f"its jobs still leave it; `snapline taskmanagers drain --undo {taskmanager}` lets it have tasks again"
             ) from None
     if target.as_json:
-        echo(json.dumps({"taskmanager": resource_id, "draining": not undo, "jobs": moved}))
+        echo(json.dumps({"taskmanager": taskmanager, "draining": not undo, "jobs": moved}))
     elif undo:
-        echo(f"{resource_id} gets tasks again")
+        echo(f"{taskmanager} gets tasks again")
     else:
-        echo(f"nothing runs on {resource_id} any more, it can be stopped; jobs that were moved: {len(moved)}")
+        echo(f"nothing runs on {taskmanager} any more, it can be stopped; jobs that were moved: {len(moved)}")

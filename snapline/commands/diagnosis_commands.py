@@ -12,7 +12,7 @@ import click
 from snapline.commands.flame_graph import flame_graph
 from snapline.commands.printing import echo
 from snapline.commands.target import Target, with_coordinator, with_target
-from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT, Configuration
+from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.dataflow.wire.statuses import decode_job_status
@@ -42,7 +42,21 @@ def why(target: Target, job: str, *, stacks: bool) -> None:
 @with_target
 def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
     """Where the threads of a job's tasks, or of a TaskManager, are now; the innermost frame first."""
-    _print_stacks(target, job_or_taskmanager, everything=everything)
+    with target.client() as client:
+        dumps = _dump(client, job_or_taskmanager, 0)
+    if target.as_json:
+        echo(json.dumps(message_as_dict(dumps), indent=2))
+        return
+    for dump in dumps.dumps:
+        echo(f"TaskManager {dump.resource_id}")
+        for each in sorted(dump.stacks, key=lambda one: (not one.task_name, one.thread_name)):
+            if not each.task_name and not everything:
+                continue
+            attempt = f"  attempt {each.attempt_id.attempt_number}" if each.task_name else ""
+            echo(f"  thread {each.thread_name!r}{attempt}")
+            for frame in reversed(each.frames):
+                echo(f"    at {frame}")
+    _name_silent(dumps)
 
 
 @click.command()
@@ -52,7 +66,18 @@ def stack(target: Target, job_or_taskmanager: str, *, everything: bool) -> None:
 @with_target
 def logs(target: Target, job_or_taskmanager: str, lines: int, level: str) -> None:
     """The last lines that a job's TaskManagers, or one, have written: their log, and what functions print."""
-    _print_logs(target, job_or_taskmanager, lines, level)
+    with target.client() as client:
+        if level and job_or_taskmanager == COORDINATOR:
+            dumps = client.dump_threads(log_level=level)
+        else:
+            dumps = _dump(client, job_or_taskmanager, 0, log_lines=lines, log_level=level)
+    if target.as_json:
+        echo(json.dumps({dump.resource_id: list(dump.log) for dump in dumps.dumps}, indent=2))
+    else:
+        for dump in dumps.dumps:
+            for line in dump.log:
+                echo(f"{dump.resource_id}: {line}" if len(dumps.dumps) > 1 else line)
+    _name_silent(dumps)
 
 
 @click.command()
@@ -77,7 +102,18 @@ def profile(target: Target, job_or_taskmanager: str, *, seconds: int, file: Path
 @with_coordinator
 def ui(target: Target, *, port: int | None, bind: str) -> None:
     """Serve the page of a cluster from here, until Ctrl-C."""
-    _serve_page(target.configuration, port, bind)
+    from snapline.coordinator.web.page_server import PageServer, check_exposure
+    from snapline.runtime.leaders.coordinator_address import coordinator_address
+
+    host = bind or target.configuration.get_option(WEB_BIND_ADDRESS)
+    check_exposure(target.configuration, host)
+    server = PageServer(target.configuration, lambda: coordinator_address(target.configuration))
+    chosen = max(0, target.configuration.get_option(WEB_PORT)) if port is None else port
+    try:
+        echo(f"the page is at {server.start(host, chosen)}")
+        threading.Event().wait()
+    finally:
+        server.stop()
 
 
 def explain_job(target: Target, job: str, *, with_stacks: bool) -> None:
@@ -115,44 +151,6 @@ def _leading_keys(client: ClusterClient, job_id: str, vertex_id: str) -> str:
     return f"; of the rows now, {', '.join(keys)}" if keys else ""
 
 
-def _print_stacks(target: Target, what: str, *, everything: bool) -> None:
-    """Print what the threads of a job's TaskManagers, or of one TaskManager, do."""
-    with target.client() as client:
-        dumps = _dump(client, what, 0)
-    if target.as_json:
-        echo(json.dumps(message_as_dict(dumps), indent=2))
-        return
-    for dump in dumps.dumps:
-        echo(f"TaskManager {dump.resource_id}")
-        for stack in sorted(dump.stacks, key=lambda stack: (not stack.task_name, stack.thread_name)):
-            if not stack.task_name and not everything:
-                continue
-            attempt = f"  attempt {stack.attempt_id.attempt_number}" if stack.task_name else ""
-            echo(f"  thread {stack.thread_name!r}{attempt}")
-            for frame in reversed(stack.frames):
-                echo(f"    at {frame}")
-    for resource_id in dumps.silent:
-        echo(f"TaskManager {resource_id} did not answer", err=True)
-
-
-def _print_logs(target: Target, what: str, lines: int, level: str) -> None:
-    """Print the last lines of a job's TaskManagers, or of one TaskManager. With a level, they write from there on; the
-    coordinator does as well, whose lines are in its own file."""
-    with target.client() as client:
-        if level and what == COORDINATOR:
-            dumps = client.dump_threads(log_level=level)
-        else:
-            dumps = _dump(client, what, 0, log_lines=lines, log_level=level)
-    if target.as_json:
-        echo(json.dumps({dump.resource_id: list(dump.log) for dump in dumps.dumps}, indent=2))
-    else:
-        for dump in dumps.dumps:
-            for line in dump.log:
-                echo(f"{dump.resource_id}: {line}" if len(dumps.dumps) > 1 else line)
-    for resource_id in dumps.silent:
-        echo(f"TaskManager {resource_id} did not answer", err=True)
-
-
 def _write_profile(target: Target, what: str, seconds: int, output: Path) -> None:
     """Sample the threads of tasks for some seconds, and write a flame graph."""
     if not absolute_path(output).parent.is_dir():  # said before anybody has waited
@@ -170,8 +168,7 @@ def _write_profile(target: Target, what: str, seconds: int, output: Path) -> Non
         output.write_text(flame_graph(f"{what}: {seconds} s, {samples} looks", stacks), encoding="utf-8")
     except OSError as error:
         raise SnaplineError(f"--file: cannot write {output}: {error.strerror}") from error
-    for resource_id in dumps.silent:
-        echo(f"TaskManager {resource_id} did not answer", err=True)
+    _name_silent(dumps)
     said = {"file": str(output), "samples": samples, "stacks": len(stacks)}
     echo(json.dumps(said) if target.as_json else f"wrote {output}: {samples} looks at {len(dumps.dumps)} TaskManagers")
 
@@ -192,24 +189,12 @@ def _print_heap(target: Target, what: str, seconds: int) -> None:
         echo("  types that take most, of all objects")
         for each in dump.types:
             echo(f"  {each.bytes:>14,} bytes  {each.count:>10,} of {each.name}")
+    _name_silent(dumps)
+
+
+def _name_silent(dumps: pb.ThreadDumps) -> None:
     for resource_id in dumps.silent:
         echo(f"TaskManager {resource_id} did not answer", err=True)
-
-
-def _serve_page(configuration: Configuration, port: int | None, bind: str) -> None:
-    """Serve the page of the cluster that the settings name, until the process is interrupted."""
-    from snapline.coordinator.web.page_server import PageServer, check_exposure
-    from snapline.runtime.leaders.coordinator_address import coordinator_address
-
-    host = bind or configuration.get_option(WEB_BIND_ADDRESS)
-    check_exposure(configuration, host)
-    server = PageServer(configuration, lambda: coordinator_address(configuration))
-    chosen = max(0, configuration.get_option(WEB_PORT)) if port is None else port
-    try:
-        echo(f"the page is at {server.start(host, chosen)}")
-        threading.Event().wait()
-    finally:
-        server.stop()
 
 
 def _dump(

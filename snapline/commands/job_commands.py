@@ -192,15 +192,9 @@ def job_row(job: pb.JobOverview) -> list[str]:
 
 def history_row(job: pb.JobOverview) -> list[str]:
     """A job as `snapline history` has it."""
-    return [
-        job.job_id,
-        job.name,
-        decode_job_status(job.status).value,
-        time_text(job.start_time_ms),
-        time_text(job.end_time_ms),
-        str(job.restarts),
-        job.failure.summary if job.HasField("failure") else "",
-    ]
+    job_id, name, status_now, started, restarts, _ = job_row(job)
+    cause = job.failure.summary if job.HasField("failure") else ""
+    return [job_id, name, status_now, started, time_text(job.end_time_ms), restarts, cause]
 
 
 def vertex_row(vertex: pb.VertexDetails) -> list[str]:

@@ -33,7 +33,22 @@ def transactions() -> None:
 @with_target
 def list_open(target: Target, job_or_snapshot: str) -> None:
     """What sinks have pre-committed in a snapshot; some of it may be committed by now."""
-    _list_transactions(target, job_or_snapshot)
+    from snapline.open_transactions import open_snapshot, open_transactions
+
+    path = _snapshot(target, job_or_snapshot, ends=False)
+    found = open_transactions(*open_snapshot(path))
+    if target.as_json:
+        echo(json.dumps([_described(each) for each in found], indent=2))
+        return
+    if not found:
+        echo(f"{path} holds nothing that is pre-committed")
+        return
+    shown = []
+    for each in found:
+        rows = "" if each.rows is None else f"{each.rows:,}"
+        count = str(len(each.committables))
+        shown.append((each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what))
+    print_table(("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"), shown)
 
 
 def _ends_transactions(command: Callable[..., None]) -> Callable[..., None]:
@@ -65,26 +80,6 @@ def abort(
 ) -> None:
     """Give it up for ever: its rows will never be visible, and no job can start from this snapshot with this sink."""
     _end_by_hand(target, job_or_snapshot, script, arguments, uid, commit=False, is_sure=yes)
-
-
-def _list_transactions(target: Target, what: str) -> None:
-    """Print what is pre-committed in a snapshot."""
-    from snapline.open_transactions import open_snapshot, open_transactions
-
-    path = _snapshot(target, what, ends=False)
-    found = open_transactions(*open_snapshot(path))
-    if target.as_json:
-        echo(json.dumps([_described(each) for each in found], indent=2))
-        return
-    if not found:
-        echo(f"{path} holds nothing that is pre-committed")
-        return
-    shown = []
-    for each in found:
-        rows = "" if each.rows is None else f"{each.rows:,}"
-        count = str(len(each.committables))
-        shown.append((each.sink_uid, each.job_id, str(each.checkpoint_id), count, rows, each.what))
-    print_table(("SINK", "JOB", "CHECKPOINT", "COMMITTABLES", "ROWS", "WHAT"), shown)
 
 
 def _end_by_hand(

@@ -117,9 +117,10 @@ def _check_same(one: HeldAggregate, written: bytes) -> None:
     if not written:
         return
     try:
-        function, column, by, parameter = json.loads(written)
+        function, column, by, said = json.loads(written)
+        parameter = float(said)
         alike = {function, one.function} <= _TOTALS or function == one.function
-        enough = one.function != "top_n" or one.parameter <= float(parameter)
+        enough = one.function != "top_n" or one.parameter <= parameter
     except (ValueError, TypeError, RecursionError) as error:
         raise StateError(
             f"aggregate {one.name!r}: what its column of the snapshot says of it is damaged; restore an older one"

@@ -311,6 +311,6 @@ class RowMaker(ContentsMaker):
         kept = REDUCED_ROWS if field.name == REDUCED else said or unknown
         if kept != self._kept:
             raise StateError(
-                f"the windows in the snapshot hold {kept}, and those of the job now {self._kept}: keep what is done with them, or give "
+                f"the windows in the snapshot hold {kept[:200]}, and those of the job now {self._kept}: keep what is done with them, or give "
                 "the operator another uid to start without its state"
             )

@@ -148,7 +148,10 @@ def test_another_aggregate_under_the_name_of_one_that_held_values_is_refused(
         after(job(form, TOTAL, HeldAggregate("x", *now)), [before(form, TOTAL, HeldAggregate("x", *was))], **DROP)
 
 
-@pytest.mark.parametrize("said", [b"\xff", b"[1]", b"[[], {}, 0, null]", b'["top_n", "v", "", "x"]', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "said",
+    [b"\xff", b"[1]", b"[[], {}, 0, null]", b'["top_n", "w", "", "x"]', b'["first", "v", "", null]', b"[" * 100_000],
+)
 def test_what_a_snapshot_says_of_an_aggregate_may_be_damaged(said: bytes) -> None:
     """It is a line then, too, and no error of Python's."""
     top = HeldAggregate("x", "top_n", "v", "", 2)
