@@ -3,8 +3,7 @@
 Decides that a value must be one object and nothing else, that fields which the schema does not name are left out, that
 missing ones are null, and how types are written: times and durations in ISO 8601, times with a zone in UTC; what is no
 number in JSON (not-a-number, infinity) as null, decimals as strings, maps as objects, bytes as strings in Base64 (which
-reads back as that string). Days, times of day and categories, which Arrow does not read from JSON as they are written,
-are read as texts first.
+reads back as that string). What Arrow does not read from JSON is read in other shapes first (`json_shapes`).
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from snapline.connectors.formats.json_shapes import from_shape, has_maps, shape_of, with_pairs
 from snapline.connectors.formats.row_format import RowFormat, has_narrow_floats, require_narrow_floats, require_years
 from snapline.dataflow.errors import ConnectorError
 
@@ -32,6 +32,8 @@ ASCII_END = 128
 JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 """A string, with what is written in it."""
 CONTROL_CHARACTERS = r"[\x00-\x1f]"
+TIMESPECS = {"s": "seconds", "ms": "milliseconds"}
+"""Digits of a time within another value: more than its unit has are refused when they are read."""
 
 
 class JsonFormat(RowFormat):
@@ -47,8 +49,12 @@ class JsonFormat(RowFormat):
     def __init__(self, schema: pa.Schema) -> None:
         """`schema`: columns that are read and written; other fields of an object are not looked at."""
         self._schema = schema.remove_metadata()
-        self._as_texts = pa.schema([field.with_type(_read_column_type(field.type)) for field in self._schema])
-        """What Arrow's reader is asked for."""
+        self._shapes, self._shapes_of_numbers = (
+            pa.schema([field.with_type(shape_of(field.type, days_are_numbers=numbers)) for field in self._schema])
+            for numbers in (False, True)
+        )
+        """What Arrow's reader is asked for, first and then."""
+        self._maps = pa.schema([field for field in self._schema if has_maps(field.type)])
         self._has_narrow_floats = any(has_narrow_floats(kind) for kind in self._schema.types)
 
     @property
@@ -85,11 +91,11 @@ class JsonFormat(RowFormat):
         if np.frombuffer(text, np.uint8).max(initial=0) >= ASCII_END:
             codecs.utf_8_decode(text, "strict", True)  # raises; Arrow would make texts of any bytes
         try:
-            table = self._read_as(self._as_texts, text)
+            table = self._read_as(self._shapes, text)
         except pa.ArrowInvalid:
-            if self._as_texts == self._schema:
+            if self._shapes == self._shapes_of_numbers:
                 raise
-            table = self._read_as(self._schema, text)  # days may be numbers
+            table = self._read_as(self._shapes_of_numbers, text)  # days may be numbers
         except pa.ArrowNotImplementedError as error:
             raise ConnectorError(
                 f"JsonFormat: {str(error).splitlines()[0]}; leave such columns out of the schema, or read them as other types"
@@ -98,17 +104,21 @@ class JsonFormat(RowFormat):
             raise ValueError("more than one JSON object in a row")
         if self._has_narrow_floats:
             require_narrow_floats(table, lambda schema: self._read_as(schema, text))
-        columns = [_cast(column, field.type) for column, field in zip(table.columns, self._schema, strict=True)]
-        table = pa.Table.from_arrays(columns, self._schema.names).cast(self._schema)
-        return table.combine_chunks().to_batches()[0]
+        batch = table.combine_chunks().to_batches()[0]
+        columns = [from_shape(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, self._schema.names).cast(self._schema)
 
     def _read_as(self, schema: pa.Schema, text: bytes | pa.Buffer) -> pa.Table:
         """The objects of the text with the columns of the schema."""
-        return pj.read_json(
-            pa.BufferReader(text),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-        ).select(schema.names)
+        maps = self._maps.names
+        table = _read_objects(text, pa.schema([field for field in schema if field.name not in maps]))
+        if maps:
+            lines = bytes(text).strip(b"\n").split(b"\n")
+            pairs = b"\n".join(with_pairs(line, self._maps) for line in lines)
+            of_maps = _read_objects(pairs, pa.schema([schema.field(name) for name in maps]))
+            for name in maps:
+                table = table.append_column(name, of_maps.column(name))
+        return table.select(schema.names)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         names = self._schema.names
@@ -125,6 +135,14 @@ class JsonFormat(RowFormat):
                 ) from error
         lines = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
         return lines.cast(pa.binary()).to_pylist()
+
+
+def _read_objects(text: bytes | pa.Buffer, schema: pa.Schema) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(text),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    ).select(schema.names)
 
 
 def _is_object_a_line(letters: npt.NDArray[np.uint8], count: int) -> bool:
@@ -185,7 +203,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item, kind.value_type) for item in value]
     if isinstance(value, dt.datetime):
-        return value.isoformat() if value.tzinfo is None else value.astimezone(dt.UTC).isoformat()
+        digits = TIMESPECS.get(kind.unit, "auto")
+        return (value if value.tzinfo is None else value.astimezone(dt.UTC)).isoformat(timespec=digits)
     return _duration_text(value) if isinstance(value, dt.timedelta) else str(value)
 
 
@@ -201,32 +220,3 @@ def _key_text(key: Any, kind: pa.DataType) -> str:
     """Return the key of a map as an object has it: as the same value is written elsewhere, and without its quotes."""
     said = key if isinstance(key, float) else _plain(key, kind)
     return said if isinstance(said, str) else json.dumps(said)
-
-
-def _read_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which Arrow's reader gets what is written for this one."""
-    if pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_dictionary(kind):
-        return _read_type(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_read_type(field.type)) for field in kind])
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_read_type(kind.value_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
-    return kind
-
-
-def _read_column_type(kind: pa.DataType) -> pa.DataType:
-    """The same for a column, of which times of day can be converted, too."""
-    return pa.string() if pa.types.is_time(kind) else _read_type(kind)
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column as it was read in the type of the schema; Arrow has no cast from texts to times of day."""
-    if pa.types.is_time(kind) and pa.types.is_string(column.type):
-        unit = "ns" if kind == pa.time64("ns") else "us"
-        moments = pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp(unit))
-        return moments.cast(pa.timestamp(kind.unit)).cast(kind)
-    return column.cast(kind)

@@ -32,6 +32,8 @@ from tests.unit.connectors.parquet.places import Place
 
 NOON = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
 ZONED = pa.timestamp("us", "Europe/Berlin")
+INNER = pa.map_(pa.int64(), ZONED)
+OF_BOOLS = pa.map_(pa.bool_(), pa.time32("s"))
 NESTED = pa.list_(pa.struct([("at", ZONED), ("day", pa.date32()), ("x", pa.float64())]))
 
 
@@ -53,6 +55,11 @@ def read_again(kind: RowFormat, column: pa.Array) -> list[Any]:
         pa.array([dt.time(23, 59, 59, 999_999), dt.time(0)], pa.time64("us")),
         pa.array(["a", None, "a"]).dictionary_encode(),
         pa.array([[{"at": NOON, "day": dt.date(2026, 1, 1), "x": 0.5}, None], None], NESTED),
+        pa.array([[("a", 1), ("b", None)], [], None], pa.map_(pa.string(), pa.int64())),
+        pa.array([[(dt.date(2026, 1, 1), [[(1, NOON)], None])], None], pa.map_(pa.date32(), pa.list_(INNER))),
+        pa.array([[(NOON, decimal.Decimal("0.10"))]], pa.map_(pa.timestamp("ms", "UTC"), pa.decimal128(9, 2))),
+        pa.array([[{"m": [(True, dt.time(1, 2, 3))]}, {"m": None}, None]], pa.list_(pa.struct([("m", OF_BOOLS)]))),
+        pa.array([[["a"], None], None], pa.large_list(pa.large_list(pa.large_string()))),
     ],
     ids=lambda column: str(column.type)[:20],
 )
@@ -72,12 +79,28 @@ def test_json_says_times_in_utc_and_has_nothing_that_is_no_json() -> None:
 
 
 def test_json_still_reads_days_that_are_numbers_and_says_what_it_cannot_read() -> None:
-    """Numbers of days were what could be read before; Arrow reads no maps."""
+    """Numbers of days were what could be read before; Arrow reads no lists of a fixed size."""
     days, _ = JsonFormat(pa.schema([("d", pa.date32())])).decode([b'{"d": 1}', b'{"d": "1970-01-03"}'])
 
     assert [dt.date(1970, 1, 2), dt.date(1970, 1, 3)] == days.column(0).to_pylist()
-    with pytest.raises(ConnectorError, match=r"map<string, int64> is not supported; leave such columns out"):
-        JsonFormat(pa.schema([("m", pa.map_(pa.string(), pa.int64()))])).decode([b'{"m": {}}'])
+    with pytest.raises(ConnectorError, match=r"fixed_size_list<item: int64>\[2\] is not supported; leave such columns"):
+        JsonFormat(pa.schema([("m", pa.list_(pa.int64(), 2))])).decode([b'{"m": [1, 2]}'])
+
+
+def test_json_reads_maps_as_strictly_as_everything_else() -> None:
+    """What is no object is a bad row, a decimal keeps its digits, and of two equal names the last counts."""
+    kinds = [("m", pa.map_(pa.string(), pa.decimal128(38, 20))), ("n", pa.int64())]
+    digits = b'{"n": 1, "m": {"a": 1, "a": 1.00000000000000000001}, "o": {"p": 0.5}}'
+    deep = b'{"n": 1, "m": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+    lines = [digits, b'{"m": [1]}', b'{"m": {"a": {}}}', b'{"m": "a"}', deep, b'{"m": {"a": true}}', b'{"n": 2}']
+
+    rows, bad = JsonFormat(pa.schema(kinds)).decode(lines)
+
+    assert [
+        {"m": [("a", decimal.Decimal("1.00000000000000000001"))], "n": 1},
+        {"m": None, "n": 2},
+    ] == [row for row in rows.to_pylist() if row["n"]]
+    assert [1, 2, 3, 4, 5] == [each.index for each in bad]
 
 
 def test_csv_has_not_a_number_and_rows_with_line_breaks_look_like_others() -> None:
