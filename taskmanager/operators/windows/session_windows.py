@@ -266,6 +266,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         starts, ends = sessions.starts[entries], sessions.ends[entries]
         fired = FiredWindows(backend.key_fields, keys, starts, ends, entries, time_type=self.time_type)
         sessions.contents.emit(fired, self.output)
+        if self._early is not None:
+            self._early.note_fired(entries)
 
 
 def _spelled(windows: str) -> str:

@@ -78,6 +78,19 @@ def test_what_comes_late_to_a_purged_window_is_in_a_result_of_its_own(
     assert counts(unpurged.watermark(150).process(rows(3))) == [2, 3]
 
 
+def test_rows_of_a_result_at_the_end_do_not_count_again() -> None:
+    """A session that a late row extends is not over any more: only what came since its result makes it fire."""
+    harness = operator(SESSIONS, sl.CountTrigger(3), 1_000).start().process(rows(1, 2))
+    assert counts(harness.watermark(60)) == [2]
+    again = operator(SESSIONS, sl.CountTrigger(3), 1_000).start(restored_state([harness.snapshot()]))
+    assert counts(again.process(rows(40))) == []
+    assert counts(again.process(rows(41, 42))) == [5]
+    late = operator(SESSIONS, sl.CountTrigger(3), 1_000).start().watermark(60).process(rows(1, 2))
+    assert counts(late) == [2]
+    assert counts(late.process(rows(3, 40))) == []
+    assert counts(late.process(rows(41))) == [5]
+
+
 @pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
 @pytest.mark.parametrize("purges", [False, True])
 def test_by_the_clock(assigner: WindowAssigner, purges: bool) -> None:
