@@ -114,6 +114,8 @@ class KeyedStateBackend:
         self._removed: set[str] = set()
         self._older: dict[tuple[str, pa.DataType, str], StateDescriptor] = {}
         """How files of a snapshot declare a state otherwise than the newest one, by name, type and serializer."""
+        self._restored_ms = 0
+        """When the snapshot was taken over: what has a new time-to-live counts as touched then."""
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -340,6 +342,7 @@ class KeyedStateBackend:
         the first use. States that nobody asks for stay, and are part of later snapshots. Deltas follow what they build
         on. StateError for files that say what no state can be."""
         files = list(inputs)
+        self._restored_ms = 0 if self.scope.now_ms is None else self.scope.now_ms()
         with refusing_unfit():
             headers = [read_header(file.read_range) for file in files]
             self._expect_all(headers)
@@ -418,7 +421,8 @@ class KeyedStateBackend:
             written = self._older.get((field.name, field.type, descriptor_of(field).serializer))
             if written is not None and not is_alike(written, state.descriptor):
                 present = np.asarray(values.is_valid())
-                slots, values = slots[present], convert(values.drop_null(), written, state.descriptor, self._now_ms())
+                slots = slots[present]
+                values = convert(values.drop_null(), written, state.descriptor, self._restored_ms)
         state.restore(slots, values)
 
     def _check_same_key(self, header: KeyedStateHeader) -> None:
@@ -471,12 +475,11 @@ class KeyedStateBackend:
         self._check_evolves(known.descriptor, descriptor)
         state = self._make_state(descriptor)
         slots = self._index.live_slots()
-        now_ms = self._now_ms()
         for first in range(0, len(slots), _EVOLVED_AT_ONCE):
             some = slots[first : first + _EVOLVED_AT_ONCE]
             values = known.get_batch(some)
             present = np.asarray(values.is_valid())
-            state.restore(some[present], convert(values.drop_null(), known.descriptor, descriptor, now_ms))
+            state.restore(some[present], convert(values.drop_null(), known.descriptor, descriptor, self._restored_ms))
         if isinstance(known, TtlState):
             self._ttl_states.remove(known)
         self._states[descriptor.name] = state
@@ -488,10 +491,6 @@ class KeyedStateBackend:
         evolution = evolution_of(written, declared, drop_columns=self.drop_columns)
         if evolution.problems:
             raise StateError(f"{_both(written, declared)}: {'; '.join(evolution.problems)}")
-
-    def _now_ms(self) -> int:
-        clock = self.scope.now_ms
-        return 0 if clock is None else clock()
 
     def _make_state(self, descriptor: StateDescriptor) -> KeyedState:
         if descriptor.ttl is None:

@@ -404,7 +404,7 @@ class SpillingKeyedStateBackend(KeyedStateBackend):
 
     def _conversion(self) -> Callable[[pa.Field, pa.Array], pa.Array]:
         """Columns as they were written to what the states are now, in whatever thread."""
-        now_ms, older = self._now_ms(), dict(self._older)
+        now_ms, older = self._restored_ms, dict(self._older)
         states = {name: state.descriptor for name, state in self._states.items()}
 
         def as_now(field: pa.Field, values: pa.Array) -> pa.Array:

@@ -152,6 +152,27 @@ def test_what_has_expired_goes_from_outside_too(backend: SpillingKeyedStateBacke
     assert len(backend) == 1
 
 
+def test_a_new_time_to_live_begins_with_the_restore_wherever_a_key_lies(tmp_path: Path) -> None:
+    """Not when a key comes into memory, however much later that is, nor with a snapshot of what lies outside."""
+    source = KeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM)
+    keys = np.arange(20_000)
+    source.get_state(ValueStateDescriptor("v", pa.int64())).put_batch(source.slots([pa.array(keys)]), pa.array(keys))
+    clock = [1_000]
+    restored = open_backend(tmp_path)
+    restored.scope.now_ms = lambda: clock[0]
+    restored.restore(written(source.snapshot_parts()))
+    mortal = ValueStateDescriptor("v", pa.int64(), ttl=StateTtlConfig(dt.timedelta(seconds=1)))
+    restored.get_state(mortal)
+    clock[0] = 1_500
+    copy = KeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM)
+    copy.scope.now_ms = lambda: clock[0]
+    copy.restore(written(restored.snapshot_parts()))
+    for backend in (restored, copy):
+        values = backend.state_of(mortal).get_batch(backend.slots([pa.array(keys)]))
+        assert set(values.field("touched").to_pylist()) == {1_000}
+    restored.close()
+
+
 def test_restored_into_less_memory(tmp_path: Path) -> None:
     """What does not fit lies outside at once; a snapshot of that holds the same, and so does one that builds on it."""
     source = KeyedStateBackend(SCHEMA, ALL, MAX_PARALLELISM)
