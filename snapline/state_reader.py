@@ -190,7 +190,7 @@ class StateReader:
         """The same a batch at a time. `key`: a value per key column."""
         operator = self._operator(uid)
         table = self.table(uid)
-        wanted = key_groups or KeyGroupRange(0, table.max_parallelism - 1)
+        wanted = KeyGroupRange(0, table.max_parallelism - 1) if key_groups is None else key_groups
         key_columns = None if key is None else _key_columns(table, key)
         if key_columns is not None:
             group = int(assign_to_key_groups(key_columns, table.max_parallelism)[0])

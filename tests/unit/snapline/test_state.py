@@ -20,7 +20,7 @@ from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescripto
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
-from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
+from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     CheckpointMetadata,
@@ -133,6 +133,15 @@ def test_one_key(writer: Writer) -> None:
         reader.read("totals", key=["rome"])
     with pytest.raises(StateReadError, match="'soon' is no date32"):
         reader.read("totals", key=["rome", "soon"])
+
+
+def test_ranges_of_key_groups_share_the_rows(writer: Writer) -> None:
+    """Each key is in one of them, and in an empty range there is none."""
+    writer.put([(f"c{n}", n, n) for n in range(20)])
+    reader = StateReader(writer.snapshot())
+    parts = [reader.read("totals", key_groups=KeyGroupRange(*bounds)) for bounds in ((0, 9), (10, 9), (10, 31))]
+    assert parts[1].num_rows == 0
+    assert sorted(n for part in parts for n in part["total"].to_pylist()) == list(range(20))
 
 
 def test_an_operator_that_is_not_there_is_named_with_those_that_are(writer: Writer) -> None:
