@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.state import ValueStateDescriptor
-from snapline.dataflow.api.triggers import CountTrigger
+from snapline.dataflow.api.triggers import MOST_ROWS, CountTrigger
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I32s, kernel
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
@@ -47,8 +47,9 @@ def _number_in_key(slots: Any, counts: Any, numbers: Any) -> None:
 class GlobalWindowState(ContentsState):
     """One window per key: its contents' entry, and the rows since it fired."""
 
-    def __init__(self, name: str, contents: WindowContents) -> None:
-        self.contents, self._name = contents, name
+    def __init__(self, name: str, contents: WindowContents, count: int = MOST_ROWS) -> None:
+        """`count`: with how many rows a window fires."""
+        self.contents, self._name, self._count = contents, name, count
         self.describe()
         self._allocator = SlotAllocator()
         self.entry_of: Slots = np.full(64, _NONE, np.int32)
@@ -91,7 +92,8 @@ class GlobalWindowState(ContentsState):
         *contents, since = values.flatten()
         entries = self.allocate(len(slots))
         self.entry_of[slots] = entries
-        self.since_fired[slots] = since.to_numpy()
+        # the job before may have asked for larger windows: what is full already comes out with the next row
+        self.since_fired[slots] = np.minimum(since.to_numpy(), self._count - 1)
         self.contents.restore(entries, contents)
 
     def get_batch(self, slots: Slots) -> pa.Array:
@@ -147,7 +149,7 @@ class CountWindowOperator(WindowOperator[GlobalWindowState]):
 
     def make_state(self, contents: WindowContents) -> GlobalWindowState:
         """Create empty state with one window for each key."""
-        return GlobalWindowState(self._state_name, contents)
+        return GlobalWindowState(self._state_name, contents, self._count)
 
     def contents_fields(self, field: pa.Field) -> list[pa.Field]:
         """Return the fields of the contents, which are all but the count."""

@@ -48,6 +48,21 @@ def test_by_count(assigner: WindowAssigner) -> None:
     assert counts(again.watermark(MAX_WATERMARK_MS)) == [5]
 
 
+@pytest.mark.parametrize("purges", [False, True])
+def test_a_count_window_that_holds_more_rows_than_it_now_takes_fires_with_the_next(purges: bool) -> None:
+    """They waited for a larger window; those of a smaller one go on waiting."""
+    harness = operator(sl.GlobalWindows(sl.CountTrigger(5, purge=purges))).start().process(rows(1, 2, 3, 4))
+    harness.process(rows(1, key="b"))
+    files = restored_state([harness.snapshot()])
+    smaller = operator(sl.GlobalWindows(sl.CountTrigger(2, purge=purges))).start(files)
+    assert counts(smaller.process(rows(5))) == [5]
+    assert counts(smaller.process(rows(6))) == []
+    assert counts(smaller.process(rows(7))) == [2 if purges else 7]
+    assert counts(smaller.process(rows(2, key="b"))) == [2]
+    larger = operator(sl.GlobalWindows(sl.CountTrigger(6, purge=purges))).start(files)
+    assert counts(larger.process(rows(5, 6))) == [6]
+
+
 @pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS])
 @pytest.mark.parametrize("trigger", [sl.CountTrigger(2, purge=True), sl.PurgingTrigger(sl.CountTrigger(2))])
 def test_purged_by_count(assigner: WindowAssigner, trigger: EarlyTrigger) -> None:
