@@ -384,9 +384,14 @@ class StreamExecutionEnvironment:
         >>> [vertex.name for vertex in env.translate("example").job_graph.vertices]
         ['orders -> DiscardingSink']
         """
+        from snapline.connectors.parquet.staged_rows import StagedRowsSource
+
         job_id = job_id or uuid.uuid4().hex
         for streamed in self.streamed_frames:
             streamed.source.place(job_id)
+        for node in self.graph.nodes:
+            if isinstance(node.spec, SourceSpec) and isinstance(node.spec.source, StagedRowsSource):
+                node.spec.source.require_rows(node.uid)
         with pickled_by_value([*self.python_modules, *modules_beside_script()]):
             return translate(
                 self.graph,

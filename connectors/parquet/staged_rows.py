@@ -11,9 +11,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from pyarrow import fs
 
+from snapline.connectors.files.filesystems import locate
+from snapline.connectors.files.output_files import failures
 from snapline.connectors.parquet.parquet_source import ParquetSource
 from snapline.dataflow.api.connector_api import SourceSplit
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.staged import STAGED_PREFIX
 
 
@@ -40,3 +44,17 @@ class StagedRowsSource(ParquetSource):
 
     def enumerate_splits(self) -> Sequence[SourceSplit]:
         return super().enumerate_splits() if self._staged_files else ()
+
+    def require_rows(self, uid: str) -> None:
+        """Raise JobDefinitionError when the rows went with a job that has ended: a stream that is run once more would
+        fail in its tasks, again at each restart."""
+        if not self.staged_directory or not self._staged_files:
+            return
+        location = locate(self._staged_files[0], self.storage_options)
+        with failures("read", location.url):
+            [info] = location.filesystem.get_file_info([location.path])
+        if info.type == fs.FileType.NotFound:
+            raise JobDefinitionError(
+                f"from_dataframe({uid!r}): the rows of this DataFrame were computed for one run and are gone with the job that "
+                "has read them; call from_dataframe again for another run"
+            )
