@@ -200,6 +200,7 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
 def _locally(
     environment: StreamExecutionEnvironment, end: DataStream, job_name: str, threads: int
 ) -> Iterator[pa.RecordBatch]:
+    from snapline.execution import queries_of
     from snapline.local.collect_sink import ProcessCollectSink, close_collected, open_collected
     from snapline.local.local_execution import open_local_job, result_of_local
     from snapline.rows_read import RowsRead
@@ -211,7 +212,7 @@ def _locally(
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            with job:
+            with job, queries_of(environment, job.job_graph.job_id):
                 while not job.has_ended:
                     job.run(until=lambda: bool(collected.batches))
                     while collected.batches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import snapline as sl
 from snapline.connectors.parquet.streamed_rows import ROWS, Claim, StreamedBatches, StreamedRowsSource
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.staged import is_staged_directory, is_staged_file
+from snapline.spark import streaming_frames
+from snapline.spark.streaming_frames import StreamedFrame
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -22,12 +27,12 @@ SCHEMA = pa.schema([("n", pa.int64())])
 class Query:
     """Stages as Spark's query does: rows first, then the entry."""
 
-    def __init__(self, tmp_path: Path, **more: Any) -> None:
+    def __init__(self, tmp_path: Path, job_id: str = "job-1", **more: Any) -> None:
         options = {"bounded": False, "restored": "", "retained": 1, **more}
         self.source = StreamedRowsSource(str(tmp_path), "q", SCHEMA, {}, **options)
-        self.directory = Path(self.source.place("job-1"))
+        self.directory = Path(self.source.place(job_id))
         self.batches = StreamedBatches(self.source.storage())
-        self.claim = self.batches.claim("job-1")
+        self.claim = self.batches.claim(job_id)
 
     def stage(self, batch_id: int, values: list[int], name: str = "", group: int = 2) -> None:
         """Write one micro-batch of one file, with row groups of two rows."""
@@ -184,3 +189,27 @@ def test_what_lies_there_is_known_as_staged(tmp_path: Path) -> None:
     assert [name for name in files if not is_staged_file(name)] == []
     assert query.source.staged_directory == str(query.directory)
     assert StreamedRowsSource("b", "q", SCHEMA, {}, bounded=True, restored="d", retained=1).place("job-2") == "d"
+
+
+def test_rows_are_collected_here_while_the_query_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query was not started for `execute_and_collect(local=True)` and `show`, which waited for ever."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    source = StreamedRowsSource(str(tmp_path), "q", SCHEMA, {}, bounded=True, restored="", retained=1)
+    env.streamed_frames.append(StreamedFrame(SimpleNamespace(), source, "append", {}, "q"))  # type: ignore[arg-type]
+
+    @contextmanager
+    def queries(streamed: Sequence[StreamedFrame], job_id: str) -> Iterator[None]:
+        query = Query(tmp_path, job_id)
+        query.stage(0, [1, 2])
+        query.batches.end(query.claim, "")
+        try:
+            yield
+        finally:
+            ended.append(job_id)
+
+    ended: list[str] = []
+    monkeypatch.setattr(streaming_frames, "running_queries", queries)
+    rows = env.from_source(source, uid="q").execute_and_collect(local=True, limit=2)
+
+    assert list(rows) == [{"n": 1}, {"n": 2}]
+    assert len(ended) == 1
