@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from snapline.connectors.files.filesystems import first_line
 from snapline.dataflow.errors import JobDefinitionError
 
 _WIDER = {
@@ -34,6 +35,7 @@ _WIDER = {
     pa.float16(): pa.float32(),
 }
 """Types that Spark does not have."""
+MOST_DIGITS = 38
 _INTERVALS = (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType)
 _WAY_OUT = {
     "interval": "cast it to a number, such as seconds or months, or leave it out",
@@ -47,6 +49,8 @@ def arrow_schema_of_frame(schema: StructType, what: str) -> pa.Schema:
     """The columns of a DataFrame as its batches have them; times with a zone are in UTC. Raises JobDefinitionError that
     names the column that no batch can hold."""
     names = [field.name for field in schema.fields]
+    if not names:
+        raise JobDefinitionError(f"{what}: the DataFrame has no columns; select one at least")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise JobDefinitionError(f"{what}: there are two columns {twice!r}; give one of them another name")
@@ -83,7 +87,10 @@ def _check_spark_type(data_type: DataType, column: str, what: str) -> None:
 
 
 def spark_schema_of(schema: pa.Schema, what: str) -> StructType:
-    """The columns of batches as a DataFrame has them. Raises JobDefinitionError that names an interval's column."""
+    """The columns of batches as a DataFrame has them. Raises JobDefinitionError that names the column that Spark has no
+    type for."""
+    if not schema.names:
+        raise JobDefinitionError(f"{what}: the rows have no columns, and a DataFrame would lose them; give them one")
     for field in schema:
         _check_arrow_type(field.type, field.name, what)
     fields = [field.with_type(widened(field.type)).with_nullable(True) for field in schema]
@@ -99,6 +106,11 @@ def _check_arrow_type(data_type: pa.DataType, column: str, what: str) -> None:
         raise JobDefinitionError(
             f"{what}: column {column!r} has no type, because it is null in every row: {_WAY_OUT['null']}"
         )
+    if pa.types.is_decimal(data_type) and not 0 <= data_type.scale <= data_type.precision <= MOST_DIGITS:
+        raise JobDefinitionError(
+            f"{what}: column {column!r} is {data_type}, and a decimal of Spark has {MOST_DIGITS} digits at most, of which those "
+            "behind the point are none or some: cast it before"
+        )
     for number in range(data_type.num_fields):
         field = data_type.field(number)
         _check_arrow_type(field.type, f"{column}.{field.name}", what)
@@ -106,8 +118,17 @@ def _check_arrow_type(data_type: pa.DataType, column: str, what: str) -> None:
 
 def conform_to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """The batch with the types of Spark's schema, as `to_arrow_schema` gives it."""
-    columns = [batch.column(field.name).cast(field.type) for field in target]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    return pa.RecordBatch.from_arrays([_conformed(batch.column(field.name), field) for field in target], schema=target)
+
+
+def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Raises ArrowInvalid that names the column of a value that Spark has no room for."""
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(
+            f"column {field.name!r}: {first_line(error)}; cast it in the job, before it is written"
+        ) from None
 
 
 def arrow_schema_for_spark(schema: StructType) -> Any:

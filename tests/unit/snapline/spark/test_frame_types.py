@@ -1,0 +1,33 @@
+"""Which columns go between Spark and a stream, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.spark.frame_types import arrow_schema_of_frame, conform_to_spark, spark_schema_of
+
+
+def test_rows_without_columns_are_refused_both_ways() -> None:
+    """In, Spark's tasks failed over a row group of no rows; out, the rows were lost without a word."""
+    with pytest.raises(JobDefinitionError, match="in: the DataFrame has no columns"):
+        arrow_schema_of_frame(StructType([]), "in")
+    with pytest.raises(JobDefinitionError, match="out: the rows have no columns"):
+        spark_schema_of(pa.schema([]), "out")
+
+
+@pytest.mark.parametrize("wide", [pa.decimal256(50, 3), pa.decimal128(5, -2), pa.list_(pa.decimal128(5, 7))])
+def test_a_decimal_that_spark_has_not_is_refused_by_its_column(wide: pa.DataType) -> None:
+    """Spark said so without the column, when the job had already run."""
+    with pytest.raises(JobDefinitionError, match=r"out: column 'price[.a-z]*' is decimal.*38 digits at most"):
+        spark_schema_of(pa.schema([("price", wide)]), "out")
+
+
+def test_a_time_between_two_microseconds_is_named_by_its_column() -> None:
+    """Of several columns nobody could tell which one it was, nor what to do."""
+    rows = pa.record_batch({"n": [1], "at": pa.array([1001], pa.timestamp("ns"))})
+    target = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us"))])
+    with pytest.raises(pa.ArrowInvalid, match=r"column 'at': .*would lose data: 1001; cast it in the job"):
+        conform_to_spark(rows, target)
