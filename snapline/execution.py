@@ -188,7 +188,7 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
             job_id = cluster.client.submit(translation.job_graph)
             queries = stack.pop_all()
         queries.callback(cluster.close)
-        return JobHandle(job_id, job_name, cluster.client, queries.close, ends_with_program=True)
+        return JobHandle(job_id, job_name, cluster.client, queries.close, check=cluster.check, ends_with_program=True)
     except BaseException:
         if cluster is not None:
             cluster.close()

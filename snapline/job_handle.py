@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 30.0
 AWAKE_SECONDS = 0.2
+CHECK_SECONDS = 0.5
 
 
 class JobHandle:
@@ -47,9 +48,11 @@ class JobHandle:
         close: Callable[[], None],
         *,
         error: Callable[[], BaseException | None] = lambda: None,
+        check: Callable[[], None] | None = None,
         ends_with_program: bool,
     ) -> None:
-        """`close`: stops what was started for the job. `error`: what a task of this process has raised.
+        """`close`: stops what was started for the job. `error`: what a task of this process has raised. `check`: raises
+        when what was started for the job is gone, and the job with it, whether or not its coordinator knows.
         `ends_with_program`: it cannot go on without this process."""
         self.job_id = job_id
         self.name = name
@@ -62,11 +65,13 @@ class JobHandle:
         self._checkpoints = client.list_checkpoints(job_id)
         self._broke: BaseException | None = None
         self._ended = threading.Event()
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._on_end: list[Callable[[], object]] = []
         self._rates = Rates()
-        self._watcher = threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True)
-        self._watcher.start()
+        threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True).start()
+        if check is not None:
+            threading.Thread(target=self._look_after, args=(check,), name=f"job-check {name}", daemon=True).start()
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -144,9 +149,9 @@ class JobHandle:
             if not self._ends_with_program:
                 raise
             self.cancel()
-            self._watcher.join(CANCEL_SECONDS)  # until what was started for the job is stopped
+            self._closed.wait(CANCEL_SECONDS)  # until what was started for the job is stopped
             raise KeyboardInterrupt(f"job {self.name!r} ({self.job_id}) was cancelled") from None
-        self._watcher.join()
+        self._closed.wait()
         if self._broke is not None:
             raise self._broke
         raise_unless_finished(self._latest, self._error())
@@ -190,7 +195,7 @@ class JobHandle:
     ) -> None:
         """Cancel the job at the end of the block, and wait for its end."""
         self.cancel()
-        self._watcher.join(CANCEL_SECONDS)
+        self._closed.wait(CANCEL_SECONDS)
 
     def __repr__(self) -> str:
         """Show the job with its name, its id and its status."""
@@ -213,17 +218,34 @@ class JobHandle:
         follow(self)
 
     def _watch(self) -> None:
+        broke: BaseException | None = None
         try:
             for details in self._client.watch_job(self.job_id):
                 self._latest = details
                 self._rows.note(details)
             self._checkpoints = self._client.list_checkpoints(self.job_id)
         except BaseException as error:  # whoever waits is told
-            self._broke = error
-        finally:
-            with self._lock:
-                self._ended.set()
+            broke = error
+        self._end(broke)
+
+    def _look_after(self, check: Callable[[], None]) -> None:
+        while not self._ended.wait(CHECK_SECONDS):
+            try:
+                check()
+            except BaseException as error:  # whoever waits is told
+                self._end(error)
+
+    def _end(self, broke: BaseException | None) -> None:
+        """Who comes first says how it was."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._broke = broke
+            self._ended.set()
+        try:
             self._close()
+        finally:
+            self._closed.set()
             for function in self._on_end:
                 with suppress(Exception):  # an event loop that was closed meanwhile waits for nothing
                     function()

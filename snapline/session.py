@@ -45,7 +45,15 @@ from snapline.spark.head_start import HeadStart
 from snapline.spark.java import NoJavaError, ensure_java
 from snapline.spark.java_archive import start_options
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
-from snapline.spark.spark_hosts import LOOPBACK_MASTERS, NoSpark, SparkHost, answers, host_of, runs_in_driver
+from snapline.spark.spark_hosts import (
+    LOOPBACK_MASTERS,
+    NoSpark,
+    SparkHost,
+    answers,
+    host_of,
+    is_stopped,
+    runs_in_driver,
+)
 from snapline.spark.worker_reports import WorkerReports
 
 if TYPE_CHECKING:
@@ -118,13 +126,7 @@ _uses = itertools.count(1)
 
 def _is_open(spark: SparkHandle) -> bool:
     """Whether nobody has stopped the session."""
-    if not spark.host.is_alive():
-        return False
-    if hasattr(spark.session, "is_stopped"):  # one of Spark Connect
-        return not spark.session.is_stopped
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is spark.session.sparkContext  # noqa: SLF001 - PySpark has no public question for it
+    return spark.host.is_alive() and not is_stopped(spark.session)
 
 
 def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: bool) -> SparkHandle:
@@ -405,6 +407,8 @@ class EmbeddedCluster:
         """Raise when Spark is gone or cannot give TaskManagers, or the coordinator is gone."""
         if not self.spark.host.is_alive():
             raise NoSpark("Spark's process is gone, and TaskManagers with it: start the program again")
+        if is_stopped(self.spark.session):
+            raise NoSpark("the session of Spark was stopped, and TaskManagers with it: start the job in another one")
         if self.pool is not None and self.pool.fatal_error:
             raise TaskManagersUnavailable(self.pool.fatal_error)
         if self._coordinator is not None and not self._coordinator.is_alive:

@@ -26,7 +26,7 @@ from snapline.dataflow.config import HA_TYPE, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
 from snapline.execution import translates_only
-from snapline.spark.frame_staging import checked_frame, staging_base, storage_options_of
+from snapline.spark.frame_staging import checked_frame, require_open, staging_base, storage_options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,6 +104,7 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     what = f"to_dataframe({job_name!r})"
     if not isinstance(spark, SparkSession) and not hasattr(spark, "readStream"):
         raise JobDefinitionError(f"{what}: {type(spark).__name__} is no session of Spark")
+    require_open(spark, what)
     environment, end = alone(stream)
     refuse_unbounded(environment.graph, "handed over as a DataFrame; write it to a sink and read that as a stream")
     if stream.schema is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.spark.own_python import use_own_python
-from snapline.spark.spark_hosts import LOOPBACK_MASTERS
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,12 +30,19 @@ def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
         raise JobDefinitionError(
             f"{what}: {type(frame).__name__} is no DataFrame of Spark; for others take from_source"
         )
+    require_open(frame.sparkSession, what)
     if frame.isStreaming and not streaming:
         raise JobDefinitionError(f"{what}: the DataFrame is a streaming one; give it to from_streaming_dataframe")
     if streaming and not frame.isStreaming:
         raise JobDefinitionError(f"{what}: the DataFrame is not a streaming one; give it to from_dataframe")
     use_own_python(frame.sparkSession)
     return frame
+
+
+def require_open(session: Any, what: str) -> None:
+    """Raise JobDefinitionError for a session that was stopped, of which Java would say that something is null."""
+    if is_stopped(session):
+        raise JobDefinitionError(f"{what}: its session of Spark was stopped; open another one")
 
 
 def storage_options_of(configuration: Configuration) -> dict[str, str]:

@@ -303,6 +303,15 @@ def is_connect(session: Any) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
+def is_stopped(session: Any) -> bool:
+    """Whether somebody has stopped the session."""
+    if hasattr(session, "is_stopped"):  # one of Spark Connect
+        return bool(session.is_stopped)
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not session.sparkContext  # noqa: SLF001 - PySpark has no public question for it
+
+
 def answers(endpoint: str) -> bool:
     """Whether a server listens there, `host:port`. PySpark asks one that is gone again and again, for ten minutes."""
     host, _, port = endpoint.rpartition(":")

@@ -6,8 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from snapline.dataflow.config import Configuration
-from snapline.spark.frame_staging import staging_base
+from snapline.dataflow.errors import JobDefinitionError
+from snapline.spark.frame_staging import require_open, staging_base
 
 
 def test_rows_on_this_machine_are_for_this_user() -> None:
@@ -18,3 +21,11 @@ def test_rows_on_this_machine_are_for_this_user() -> None:
 
     assert base.stat().st_mode & 0o777 == 0o700
     assert staging_base(Configuration({}), session, "to_dataframe") == str(base)
+
+
+def test_a_session_that_was_stopped_is_refused() -> None:
+    """Java said that something was null, and for `to_dataframe` when the job had already run."""
+    session = SimpleNamespace(sparkContext=object())
+
+    with pytest.raises(JobDefinitionError, match=r"to_dataframe\('x'\): its session of Spark was stopped"):
+        require_open(session, "to_dataframe('x')")
