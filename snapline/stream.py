@@ -23,7 +23,7 @@ from snapline.dataflow.api.functions import AsyncFunction, CheckpointListener
 from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
-from snapline.dataflow.api.watermarks import WatermarkStrategy, check_strategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
@@ -695,11 +695,7 @@ class DataStream(StreamResults):
         self.check_columns([column], where)
         if self.schema is None:
             return
-        data_type = self.schema.field(column).type
-        if not (pa.types.is_timestamp(data_type) or pa.types.is_int64(data_type)):
-            raise JobDefinitionError(
-                f"{where}: column {column!r} is {data_type}: it must be a timestamp, or int64 milliseconds since the epoch"
-            )
+        check_event_time_type(self.schema.field(column).type, column, where)
 
     def add_operator(
         self,

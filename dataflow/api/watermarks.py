@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.arguments import check_milliseconds
-from snapline.dataflow.errors import InvalidArgument
+from snapline.dataflow.errors import InvalidArgument, JobDefinitionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +119,11 @@ def check_strategy(given: object, where: str) -> None:
     if not isinstance(given, WatermarkStrategy):
         meant = f"; write WatermarkStrategy.for_monotonous_timestamps({given!r})" if isinstance(given, str) else ""
         raise InvalidArgument(f"watermark strategy of {where!r}: {given!r} is no WatermarkStrategy{meant}")
+
+
+def check_event_time_type(data_type: pa.DataType, column: str, where: str) -> None:
+    """Raise JobDefinitionError unless a column of this type can tell event time."""
+    if not (pa.types.is_timestamp(data_type) or pa.types.is_int64(data_type)):
+        raise JobDefinitionError(
+            f"{where}: column {column!r} is {data_type}: it must be a timestamp, or int64 milliseconds since the epoch"
+        )

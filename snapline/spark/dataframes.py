@@ -21,7 +21,7 @@ from snapline.connectors.files.filesystems import locate
 from snapline.connectors.files.output_files import failures
 from snapline.connectors.parquet import ParquetSink
 from snapline.connectors.parquet.staged_rows import StagedRowsSource, new_staged_directory
-from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy
 from snapline.dataflow.config import HA_TYPE, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
@@ -67,12 +67,22 @@ def from_dataframe(
 def _with_event_time(
     frame: DataFrame, schema: pa.Schema, event_time: str | WatermarkStrategy | None, what: str
 ) -> tuple[WatermarkStrategy | None, DataFrame]:
-    """A column alone: each partition is sorted by it, so that no row is late."""
+    """A column alone: each partition is sorted by it, so that no row is late. What cannot be event time is refused
+    before Spark computes the frame."""
+    if event_time is None:
+        return None, frame
+    if isinstance(event_time, str):
+        column = event_time
+    else:
+        check_strategy(event_time, what)
+        column = event_time.column
+    if column not in schema.names:
+        raise JobDefinitionError(f"{what}: there is no column {column!r}; columns: {', '.join(schema.names)}")
+    check_event_time_type(schema.field(column).type, column, what)
     if not isinstance(event_time, str):
         return event_time, frame
-    if event_time not in schema.names:
-        raise JobDefinitionError(f"{what}: there is no column {event_time!r}; columns: {', '.join(schema.names)}")
-    return WatermarkStrategy.for_monotonous_timestamps(event_time), frame.sortWithinPartitions(f"`{event_time}`")
+    quoted = column.replace("`", "``")
+    return WatermarkStrategy.for_monotonous_timestamps(column), frame.sortWithinPartitions(f"`{quoted}`")
 
 
 def _is_in_snapshot(environment: StreamExecutionEnvironment, uid: str) -> bool:
@@ -97,7 +107,7 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     from pyspark.sql import SparkSession
 
     from snapline.collecting import alone, refuse_unbounded
-    from snapline.spark.committed_rows import FORMAT
+    from snapline.spark.committed_rows import FORMAT, CommittedDirectory
     from snapline.spark.data_source_registration import register_data_source
     from snapline.spark.frame_types import spark_schema_of
 
@@ -127,9 +137,15 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     reader = spark.read.format(FORMAT)
     for key, value in options.items():
         reader = reader.option(key, value)
-    if stream.schema is not None:
-        reader = reader.schema(spark_schema_of(stream.schema, what))
-    return reader.load(written)
+    schema = stream.schema
+    if schema is None:
+        found = CommittedDirectory(written, options)
+        if not found.parts():
+            raise JobDefinitionError(
+                f"{what}: no row came out, and what columns there would be is not known; give schema= to the last function"
+            )
+        schema = found.schema()
+    return reader.schema(spark_schema_of(schema, what)).load(written)
 
 
 def directory_of_job(job_id: str, base: str, own: str, storage_options: Mapping[str, str]) -> str:
