@@ -118,10 +118,9 @@ class RunningQuery:
         stage = StageBatch(self._directory, source.storage_options, self._claim, streamed.what)
         writer = streamed.frame.writeStream.foreachBatch(stage).outputMode(streamed.output_mode)
         writer = writer.option("checkpointLocation", _for_spark(f"{self._directory}/query"))
-        writer = writer.trigger(**streamed.trigger) if streamed.trigger else writer
         for attempt in range(ATTEMPTS):
             try:
-                return writer.start()
+                return (writer.trigger(**streamed.trigger) if streamed.trigger else writer).start()
             except Exception as error:
                 if _LATE not in str(error) or attempt + 1 == ATTEMPTS:
                     why = f"{streamed.what}: Spark does not start the query: {_reason(error)}"
@@ -215,6 +214,8 @@ def from_streaming_dataframe(
             f"{what}: output mode {output_mode!r} gives all rows again in each micro-batch, which are no stream: take 'append', or "
             "'update' for the new value of each row that has changed"
         )
+    if not isinstance(trigger, Mapping):
+        raise JobDefinitionError(f"{what}: trigger={trigger!r}: write {{'processingTime': '1 second'}}")
     if unknown := set(trigger) - {"processingTime", "availableNow"}:
         raise JobDefinitionError(
             f"{what}: trigger {min(unknown)!r} has no micro-batches that can be staged: take processingTime, or availableNow "

@@ -739,6 +739,7 @@ def test_wrong_streaming_frames_are_refused(spark: Any, tmp_path: Path) -> None:
         (spark.range(1), {}, "the DataFrame is not a streaming one; give it to from_dataframe"),
         (rate, {"output_mode": "complete"}, "output mode 'complete' gives all rows again in each micro-batch"),
         (rate, {"trigger": {"continuous": "1 second"}}, "trigger 'continuous' has no micro-batches"),
+        (rate, {"trigger": "1 second"}, "trigger='1 second': write"),
         (rate, {"uid": ""}, "give a uid"),
         (rate.selectExpr("interval '1' day as v"), {}, "column 'v' is interval day"),
     ):
