@@ -87,7 +87,10 @@ class CollectedRows:
         """All that is left as a DataFrame of this Spark session, or of the active one."""
         from pyspark.sql import SparkSession
 
-        return (session or SparkSession.builder.getOrCreate()).createDataFrame(self.to_arrow())
+        from snapline.spark.frame_types import with_numbers_of_spark
+
+        session = session or SparkSession.builder.getOrCreate()
+        return session.createDataFrame(with_numbers_of_spark(self.to_arrow()))
 
     def close(self) -> None:
         """Take no more: cancel the job, if it still runs."""

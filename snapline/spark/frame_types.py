@@ -136,6 +136,17 @@ def arrow_schema_for_spark(schema: StructType) -> Any:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def with_numbers_of_spark(table: pa.Table) -> pa.Table:
+    """The table for `createDataFrame`, which takes every type of Arrow's but these numbers."""
+    fields = [field.with_type(widened(field.type)) if _has_wider(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _has_wider(data_type: pa.DataType) -> bool:
+    inner = (data_type.field(number).type for number in range(data_type.num_fields))
+    return data_type in _WIDER or any(_has_wider(each) for each in inner)
+
+
 def widened(data_type: pa.DataType) -> pa.DataType:
     """A type that Spark has, into which values of this type fit."""
     if data_type in _WIDER:

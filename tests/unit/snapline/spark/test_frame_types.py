@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.spark.frame_types import arrow_schema_of_frame, conform_to_spark, spark_schema_of
+from snapline.spark.frame_types import arrow_schema_of_frame, conform_to_spark, spark_schema_of, with_numbers_of_spark
 
 
 def test_rows_without_columns_are_refused_both_ways() -> None:
@@ -31,3 +31,22 @@ def test_a_time_between_two_microseconds_is_named_by_its_column() -> None:
     target = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us"))])
     with pytest.raises(pa.ArrowInvalid, match=r"column 'at': .*would lose data: 1001; cast it in the job"):
         conform_to_spark(rows, target)
+
+
+def test_numbers_that_spark_has_not_are_collected_as_the_next_wider() -> None:
+    """`to_spark` left them to PySpark, which refused what `to_dataframe` takes."""
+    table = pa.table(
+        {
+            "small": pa.array([255, None], pa.uint8()),
+            "inside": pa.array([{"n": [2**64 - 1]}, None], pa.struct({"n": pa.list_(pa.uint64())})),
+            "at": pa.array([1, None], pa.timestamp("ns")),
+        }
+    )
+    converted = with_numbers_of_spark(table)
+
+    assert converted.to_pylist() == table.to_pylist()
+    assert [str(each) for each in converted.schema.types] == [
+        "int16",
+        "struct<n: list<item: decimal128(20, 0)>>",
+        "timestamp[ns]",
+    ]
