@@ -47,6 +47,7 @@ from snapline.taskmanager.state.frozen_timers import TIMERS_TYPE
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
 from snapline.taskmanager.state.index.key_index import Column, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.kept_values import with_kept_values
 from snapline.taskmanager.state.keyed_list_state import KeyedListState
 from snapline.taskmanager.state.keyed_map_state import KeyedMapState
 from snapline.taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
@@ -58,7 +59,6 @@ from snapline.taskmanager.state.keyed_state import (
     RunningAggregateState,
 )
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
-from snapline.taskmanager.state.rounded_states import rounded
 from snapline.taskmanager.state.ttl_states import TtlState, make_ttl_state, next_slots
 
 FIRST_SWEEP_KEYS = 1 << 16
@@ -494,7 +494,7 @@ class KeyedStateBackend:
 
     def _make_state(self, descriptor: StateDescriptor) -> KeyedState:
         if descriptor.ttl is None:
-            return rounded(_STATES[descriptor.kind], descriptor)(descriptor, self.scope, self._capacity)
+            return with_kept_values(_STATES[descriptor.kind], descriptor)(descriptor, self.scope, self._capacity)
         state = make_ttl_state(descriptor, descriptor.ttl, self.scope, self._capacity)
         self._ttl_states.append(state)
         return state

@@ -89,9 +89,13 @@ class KeyedListState(KeyedState):
             self.add(value)
 
     def update(self, values: Sequence[Any]) -> None:
+        self.replace(values, None)
+
+    def replace(self, values: Sequence[Any], keep: Callable[[Any], Any] | None) -> None:
+        """Let the list be these values. `keep`: what makes of a value that is new what is kept of it."""
         index = self._index()
         known = self._lists.get(index) or self._know(index)
-        known.replace(values, compares=self._keeps)
+        known.replace(values, keep, compares=self._keeps)
 
     def clear(self) -> None:
         self.update(())

@@ -21,6 +21,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.columns import Column, NumpyColumn, StructColumn
 from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.kept_values import with_kept_values
 from snapline.taskmanager.state.keyed_list_state import KeyedListState
 from snapline.taskmanager.state.keyed_map_state import KeyedMapState
 from snapline.taskmanager.state.keyed_state import (
@@ -30,7 +31,6 @@ from snapline.taskmanager.state.keyed_state import (
     KeyedValueState,
     apart,
 )
-from snapline.taskmanager.state.rounded_states import rounded
 
 CLEANUP_SLOTS = 4096
 """So many keys are looked at when a batch ends."""
@@ -236,7 +236,7 @@ TTL_STATES: dict[StateKind, type[Any]] = {
 
 def make_ttl_state(descriptor: StateDescriptor, ttl: StateTtlConfig, scope: BatchScope, capacity: int) -> TtlState:
     """The state of a descriptor with a time-to-live."""
-    state: TtlState = rounded(TTL_STATES[descriptor.kind], descriptor)(descriptor, scope, capacity)
+    state: TtlState = with_kept_values(TTL_STATES[descriptor.kind], descriptor)(descriptor, scope, capacity)
     state.use_ttl(ttl)
     return state
 

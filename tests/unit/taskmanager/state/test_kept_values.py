@@ -1,0 +1,217 @@
+"""What a row reads of a state does not depend on where batches end, whatever Python objects were put."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import decimal
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.taskmanager.state.kept_values import keeping_of
+from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
+from snapline.taskmanager.state.keyed_state import KeyedValueState
+from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM
+
+SINGLE = pa.float32()
+STRUCT = pa.struct([("x", SINGLE), ("n", pa.int64()), ("more", pa.list_(pa.float16()))])
+MAP = pa.map_(pa.string(), SINGLE)
+ROWS = [0.1, 0.2, float("nan"), 1e300, -0.0, 1 / 3, 16777217.0, 1e-50, cast(Any, np.float32(0.7))]
+
+
+class Total(sl.AggregateFunction):
+    """A sum."""
+
+    def create_accumulator(self) -> float:
+        return 0.1
+
+    def add(self, value: float, accumulator: float) -> float:
+        return accumulator + value
+
+    def get_result(self, accumulator: float) -> float:
+        return accumulator * 3
+
+
+def plus(left: float, right: float) -> float:
+    """A sum."""
+    return left + right
+
+
+def of_value(backend: KeyedStateBackend, **ttl: Any) -> Callable[[float], Any]:
+    """Put and read a number, one in a struct, and one in a map."""
+    plain = backend.get_state(sl.ValueStateDescriptor("plain", SINGLE, **ttl))
+    half = backend.get_state(sl.ValueStateDescriptor("half", pa.float16(), **ttl))
+    struct = backend.get_state(sl.ValueStateDescriptor("struct", STRUCT, **ttl))
+    mapped = backend.get_state(sl.ValueStateDescriptor("mapped", MAP, **ttl))
+
+    def row(value: float) -> Any:
+        before = plain.value(), half.value(), struct.value(), mapped.value()
+        plain.update((before[0] or 0) + value)
+        half.update(value)
+        struct.update({"x": value, "n": 2, "more": [value, None]})
+        mapped.update([("a", value)])
+        return before
+
+    return row
+
+
+def of_others(backend: KeyedStateBackend, **ttl: Any) -> Callable[[float], Any]:
+    """Add to a list, a map and what is combined."""
+    sums = backend.get_reducing_state(sl.ReducingStateDescriptor("sums", plus, SINGLE, **ttl))
+    totals = backend.get_aggregating_state(sl.AggregatingStateDescriptor("totals", Total(), SINGLE, **ttl))
+    values = backend.get_list_state(sl.ListStateDescriptor("values", SINGLE, **ttl))
+    pairs = backend.get_map_state(sl.MapStateDescriptor("pairs", pa.string(), SINGLE, **ttl))
+
+    def row(value: float) -> Any:
+        before = sums.get(), totals.get(), values.get(), list(pairs.items())
+        sums.add(value)
+        totals.add(value)
+        values.add(value) if value > 0 else values.update([*values.get(), value])
+        pairs.put("last", value)
+        return before
+
+    return row
+
+
+def read_in_batches(
+    rows: list[Any], size: int, claim: Callable[[KeyedStateBackend], Callable[[Any], Any]]
+) -> list[str]:
+    """What rows of one key read, so many in a batch."""
+    backend = KeyedStateBackend(pa.schema([("key", pa.int64())]), ALL, MAX_PARALLELISM)
+    backend.scope.now_ms = lambda: 0
+    row = claim(backend)
+    read = []
+    for first in range(0, len(rows), size):
+        some = rows[first : first + size]
+        backend.begin_batch(backend.slots([pa.array([7] * len(some))]))
+        read += [repr(row(value)) for value in some]
+        backend.end_batch()
+    return read
+
+
+@pytest.mark.parametrize("ttl", [{}, {"ttl": sl.StateTtlConfig(dt.timedelta(days=1))}], ids=["plain", "ttl"])
+@pytest.mark.parametrize("claim", [of_value, of_others])
+def test_batches_of_any_size_read_the_same(claim: Callable[..., Callable[[float], Any]], ttl: dict[str, Any]) -> None:
+    """A number was rounded only where a batch ended, so that sums depended on it."""
+    read = [read_in_batches(ROWS, size, lambda backend: claim(backend, **ttl)) for size in (1, 3, len(ROWS))]
+
+    assert read[0] == read[1] == read[2]
+    assert repr(float(np.float32(0.1))) in read[0][1]
+
+
+DAY, NOON = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
+RECORD = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.date32()))])
+Decimal = decimal.Decimal
+PUT: dict[pa.DataType, tuple[Any, ...]] = {
+    pa.date32(): (NOON, NOON.replace(tzinfo=None), DAY, 20_000),
+    pa.decimal128(10, 2): (1, Decimal("1.1"), Decimal("1.10"), Decimal("1.1000")),
+    pa.timestamp("us", "Europe/Berlin"): (NOON, NOON.replace(tzinfo=None), 5),
+    pa.timestamp("ms"): (NOON, NOON.replace(tzinfo=None)),
+    pa.timestamp("ns"): (NOON, NOON.replace(tzinfo=None)),
+    pa.duration("ns"): (dt.timedelta(seconds=1),),
+    pa.time32("s"): (5, dt.time(1, 2, 3)),
+    RECORD: ({"a": 1}, {"b": (NOON, DAY), "a": 1}, {"a": 1, "b": None, "c": 3}, [("a", 1)], OrderedDict(b=[None], a=2)),
+    pa.map_(pa.string(), pa.int64()): ({"a": 1}, (("a", 1),), [("a", 1), ("b", None)], {}),
+    pa.map_(pa.date32(), RECORD): ({NOON: {"a": 1}, DAY: None}, [(DAY, {"a": 1, "b": []})]),
+    pa.list_(pa.int64()): ((1, 2), [1, 2], range(2), np.array([1, 2])),
+    pa.list_(pa.int64(), 2): ((1, 2), [1, 2]),
+    pa.large_list(RECORD): (({"a": 1}, None), [{"a": 1, "b": [DAY]}]),
+    pa.dictionary(pa.int32(), pa.string()): ("a", "b"),
+}
+
+
+def last(left: Any, right: Any) -> Any:
+    """What came last."""
+    return right
+
+
+class Last(sl.AggregateFunction):
+    """What came last."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return value
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def every_kind(backend: KeyedStateBackend, data_type: pa.DataType, **ttl: Any) -> Callable[[Any], Any]:
+    """Put a value into a state of each kind, and read it."""
+    value = backend.get_state(sl.ValueStateDescriptor("value", data_type, **ttl))
+    found = backend.get_list_state(sl.ListStateDescriptor("list", data_type, **ttl))
+    pairs = backend.get_map_state(sl.MapStateDescriptor("map", pa.string(), data_type, **ttl))
+    sums = backend.get_reducing_state(sl.ReducingStateDescriptor("sums", last, data_type, **ttl))
+    totals = backend.get_aggregating_state(sl.AggregatingStateDescriptor("totals", Last(), data_type, **ttl))
+
+    def row(given: Any) -> Any:
+        before = value.value(), found.get(), pairs.get("a"), sums.get(), totals.get()
+        value.update(given)
+        found.add(given)
+        found.update([*found.get(), given])
+        pairs.put("a", given)
+        sums.add(given)
+        totals.add(given)
+        return before
+
+    return row
+
+
+@pytest.mark.parametrize("ttl", [{}, {"ttl": sl.StateTtlConfig(dt.timedelta(days=1))}], ids=["plain", "ttl"])
+@pytest.mark.parametrize("data_type", PUT, ids=str)
+def test_what_is_read_is_what_the_column_keeps(data_type: pa.DataType, ttl: dict[str, Any]) -> None:
+    """Within a batch a row read the very object that was put: a day with hours, a struct without a field, a tuple."""
+    rows = [*PUT[data_type], None, *PUT[data_type]]
+    read = [read_in_batches(rows, size, lambda backend: every_kind(backend, data_type, **ttl)) for size in (1, 3, 99)]
+
+    assert read[0] == read[1] == read[2]
+
+
+@pytest.mark.parametrize("put_twice", [[[1]], {"a": [1]}], ids=["list", "struct"])
+def test_what_is_changed_after_it_was_put_is_not_changed_in_the_state(put_twice: Any) -> None:
+    """A list that a row put and then filled further was longer for the rows of its batch, and not for those behind."""
+    data_type = (
+        pa.list_(pa.list_(pa.int64())) if isinstance(put_twice, list) else pa.struct([("a", pa.list_(pa.int64()))])
+    )
+
+    def claim(backend: KeyedStateBackend) -> Callable[[Any], Any]:
+        value = backend.get_state(sl.ValueStateDescriptor("value", data_type))
+        pairs = backend.get_map_state(sl.MapStateDescriptor("map", pa.string(), data_type))
+
+        def row(_: Any) -> Any:
+            before = value.value(), pairs.get("a")
+            given = copy.deepcopy(put_twice)
+            value.update(given)
+            pairs.put("a", given)
+            (given[0] if isinstance(given, list) else given["a"]).append(2)
+            return before
+
+        return row
+
+    assert read_in_batches([1, 2], 1, claim) == read_in_batches([1, 2], 2, claim)
+
+
+def test_elements_of_a_list_stay_the_same_objects_where_they_are_kept() -> None:
+    """By that a list that is put back without its first elements costs nothing for the others."""
+    keep = keeping_of(RECORD, copies=False)
+    kept = {"a": 1, "b": [DAY]}
+
+    assert keep is not None
+    assert keep(kept) is kept
+
+
+def test_other_states_are_made_without_any_of_this() -> None:
+    """Whole numbers, floats of 64 bits and texts are what they are: their states are of the class that they were."""
+    backend = KeyedStateBackend(pa.schema([("key", pa.int64())]), ALL, MAX_PARALLELISM)
+    for number, data_type in enumerate((pa.float64(), pa.string(), pa.int8(), pa.bool_(), pa.binary())):
+        assert type(backend.get_state(sl.ValueStateDescriptor(str(number), data_type))) is KeyedValueState
+    by_json = backend.get_state(sl.ValueStateDescriptor("json", serializer="json"))
+    assert type(by_json) is KeyedValueState
