@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from snapline.connectors.files.staging import partition_directory
 from snapline.dataflow.errors import ConnectorError
 
+CODES_MAX = 1 << 62
+"""Numbers of partitions beyond it are counted anew by the rows that have them."""
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
@@ -68,20 +70,20 @@ def split_by_keys(
     if not keys:
         yield (), rest
         return
-    codes = np.zeros(rest.num_rows, np.int64)
-    values = []
-    for column in keys:
-        encoded = column if isinstance(column, pa.DictionaryArray) else pc.dictionary_encode(column)
-        values.append([*encoded.dictionary.to_pylist(), None])
-        indices = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        codes = codes * len(values[-1]) + indices
+    codes, span = np.zeros(rest.num_rows, np.int64), 1
+    encoded = [column if isinstance(column, pa.DictionaryArray) else pc.dictionary_encode(column) for column in keys]
+    for column in encoded:
+        count = len(column.dictionary) + 1
+        if span * count > CODES_MAX:
+            codes, span = np.unique(codes, return_inverse=True)[1], rest.num_rows
+        indices = column.indices.cast(pa.int64()).fill_null(count - 1)
+        codes = codes * count + indices.to_numpy(zero_copy_only=False)
+        span *= count
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
     taken = rest if len(starts) == 1 else rest.take(pa.array(order))
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        code, named = int(ordered[start]), []
-        for of_column in reversed(values):
-            code, index = divmod(code, len(of_column))
-            named.append(of_column[index])
-        yield tuple(reversed(named)), taken.slice(start, end - start)
+    firsts = pa.array(order[starts])
+    named = zip(*(column.take(firsts).to_pylist() for column in encoded), strict=True)
+    for values, start, end in zip(named, starts, [*starts[1:], len(order)], strict=True):
+        yield values, taken.slice(start, end - start)

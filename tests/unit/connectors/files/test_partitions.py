@@ -1,0 +1,45 @@
+"""Rows of a batch by their partitions, where these are many, or numbered with narrow integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from snapline.connectors.files.partitions import split_by_keys
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "values"), [(8, 1000, 300), (5, 16_384, 16_384), (70, 100, 2), (2, 50, 7), (1, 10, 1)]
+)
+def test_rows_go_to_their_own_partition_however_many_there_could_be(columns, rows, values):
+    """Beyond 2**63 possible partitions their numbers ran over, and rows were written into partitions of others."""
+    random = np.random.default_rng(1)
+    keys = [pa.array([None if n == 1 else int(n) for n in random.integers(values, size=rows)]) for _ in range(columns)]
+    expected: dict[tuple[object, ...], list[int]] = {}
+    for number, row in enumerate(zip(*(key.to_pylist() for key in keys), strict=True)):
+        expected.setdefault(row, []).append(number)
+
+    found = split_by_keys(pa.record_batch([pa.array(range(rows))], ["n"]), keys)
+
+    assert expected == {partition: part.column("n").to_pylist() for partition, part in found}
+
+
+def test_large_dictionaries_lead_rows_to_their_own_partition():
+    """Three rows were enough, since every entry of a dictionary counted, also those that no row has."""
+    texts = pa.array([f"v{number}" for number in range(100_000)])
+    key = pa.DictionaryArray.from_arrays(pa.array([0, None, 99_999], pa.int32()), texts)
+
+    found = split_by_keys(pa.record_batch([pa.array(range(3))], ["n"]), [key] * 4)
+
+    assert [("v0",) * 4, ("v99999",) * 4, (None,) * 4] == [partition for partition, _ in found]
+
+
+def test_a_null_beside_all_values_that_narrow_indices_have():
+    """The number of nulls, 128, did not fit the indices, and the task failed with an error of Arrow's."""
+    texts = pa.array([f"v{number}" for number in range(128)])
+    key = pa.DictionaryArray.from_arrays(pa.array([127, None], pa.int8()), texts)
+
+    found = split_by_keys(pa.record_batch([pa.array(range(2))], ["n"]), [key])
+
+    assert [("v127",), (None,)] == [partition for partition, _ in found]
