@@ -39,6 +39,8 @@ DAMAGES: tuple[type[Exception], ...] = (
     zlib.error,
 )
 """What else pyiceberg raises for metadata and manifests that are damaged, or that it does not know yet."""
+STATISTICS_BYTES_MAX = 4096
+"""What is longer is left out of the statistics of Parquet files, from which pyiceberg takes the partition of a file."""
 Catalog = str | Mapping[str, str]
 """The name of a catalogue in pyiceberg's configuration, or its properties."""
 
@@ -156,6 +158,7 @@ class Partitions:
         self.fields: list[tuple[str, str, str]] = []
         """Name of the field, the column it is computed from, and how."""
         self.spec_id: int | None = None if table is None else table.spec().spec_id
+        self._what = what
         if table is None:
             self.fields = [(name, name, "identity") for name in wanted or ()]
             return
@@ -199,7 +202,13 @@ class Partitions:
                 )
 
     def values(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """For each field, an array that is equal for two rows if and only if their partition is."""
+        """For each field, an array that is equal for two rows if and only if their partition is. Raises ConnectorError
+        for rows whose partition the library cannot say."""
+        for _, name, how in self.fields:
+            if why := _why_without_partition(batch.column(name), how):
+                raise ConnectorError(
+                    f"{self._what}: column {name!r}, by whose {how} the table is partitioned, has {why}; change it before the sink"
+                )
         return [_parts(batch.column(column), how) for _, column, how in self.fields]
 
     def directory(self, values: Sequence[object]) -> str:
@@ -216,6 +225,25 @@ def _parts(column: pa.Array, how: str) -> pa.Array:
         width = int(how[len("truncate[") : -1])
         if pa.types.is_string(column.type):
             return pc.utf8_slice_codeunits(column, 0, width)
-        whole = column.cast(pa.decimal128(38, 0)) if pa.types.is_integer(column.type) else column
-        return pa.array([None if value is None else value // width for value in whole.to_pylist()])
+        places = [None if value is None else str(int(value) // width) for value in _digits(column).to_pylist()]
+        return pa.array(places, pa.string())
     return pc.floor_temporal(column, unit=how)
+
+
+def _why_without_partition(column: pa.Array, how: str) -> str:
+    """What a column has of which the library cannot say the partition; empty where there is nothing."""
+    kind = column.type
+    if pa.types.is_string(kind) and (pc.max(pc.binary_length(column)).as_py() or 0) > STATISTICS_BYTES_MAX:
+        return f"a text of more than {STATISTICS_BYTES_MAX} bytes, of which Parquet's statistics say nothing"
+    least = pc.min(_digits(column)).as_py() if how.startswith("truncate") and not pa.types.is_string(kind) else None
+    if least is not None:
+        width = int(how[len("truncate[") : -1])
+        bound = 1 - 10**kind.precision if pa.types.is_decimal(kind) else -(1 << (kind.bit_width - 1))
+        if int(least) // width * width < bound:
+            return f"{pc.min(column).as_py()}, which {kind} has no room for when it is truncated"
+    return ""
+
+
+def _digits(column: pa.Array) -> pa.Array:
+    """The numbers that are truncated: of decimals all digits, wherever the point is."""
+    return column.view(pa.decimal128(column.type.precision, 0)) if pa.types.is_decimal(column.type) else column

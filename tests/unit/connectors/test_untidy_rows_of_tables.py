@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg import expressions
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.transforms import TruncateTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import DeltaSink, DeltaSource, FileSink, IcebergSink, IcebergSource, PostgresSink
@@ -213,6 +215,56 @@ def test_partitions_that_change_between_the_rows_and_their_commit(iceberg):
     scan = catalog.load_table("shop.t").scan(row_filter=built.IsNull("p"))
     assert [2] == scan.to_arrow().column("n").to_pylist()
     assert [{"n": 1, "p": "a"}, {"n": 2, "p": None}] == read(IcebergSource("shop.t", catalog=where))
+
+
+CENTS = pa.decimal128(9, 2)
+
+
+def truncated(catalog: Catalog, kind: pa.DataType) -> None:
+    """A table that is partitioned by truncated values."""
+    table = catalog.create_table("shop.t", pa.schema([("p", kind), ("n", pa.int64())]))
+    with table.update_spec() as spec:
+        spec.add_field("p", TruncateTransform(10), "part")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([-15, -5, 5, 15, None, -10, -11]),
+        pa.array([decimal.Decimal(text) for text in ("12.34", "12.49", "-0.05", "0.05", "-12.34")], CENTS),
+        pa.array([decimal.Decimal("9" * 38), decimal.Decimal("-" + "9" * 37), None], pa.decimal128(38, 0)),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_truncated_numbers_on_both_sides_of_zero(iceberg, column):
+    """Numbers shared a file that the table puts into two partitions, and their checkpoint could never be committed."""
+    where, catalog = iceberg
+    truncated(catalog, column.type)
+    write(IcebergSink("shop.t", catalog=where), {"p": column, "n": range(len(column))})
+
+    assert column.to_pylist() == [row["p"] for row in read(IcebergSource("shop.t", catalog=where))]
+    built: Any = expressions  # the library's types say less than its constructors take
+    for number, value in enumerate(column.to_pylist()):
+        asked = built.IsNull("p") if value is None else built.EqualTo("p", value)
+        assert [number] == catalog.load_table("shop.t").scan(row_filter=asked).to_arrow().column("n").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (pa.array([-(2**63)]), "has -9223372036854775808, which int64 has no room for when it is truncated"),
+        (pa.array([decimal.Decimal("-9999999.99")], CENTS), "has -9999999.99, which decimal"),
+        (pa.array(["ab" * 2049]), "has a text of more than 4096 bytes, of which Parquet's statistics say nothing"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+def test_values_whose_partition_the_library_cannot_say(iceberg, value, says):
+    """Numbers were errors of Python's at the commit, and rows with long texts were found by no filter."""
+    where, catalog = iceberg
+    truncated(catalog, value.type)
+
+    with pytest.raises(ConnectorError, match=f"'p', by whose truncate.10. the table is partitioned, {says}"):
+        write(IcebergSink("shop.t", catalog=where), {"p": value, "n": [1]})
 
 
 @pytest.mark.parametrize(
