@@ -56,11 +56,26 @@ def split_by_values(
             raise ConnectorError(
                 f"{what}: partition_by names {name!r}, which is {kind}; make it a text or a number before"
             )
+        _require_known_years(batch.column(name), name, what)
     rest = batch.select([name for name in batch.schema.names if name not in columns])
     if not rest.num_columns:
         raise ConnectorError(f"{what}: all columns are in partition_by, and none is left for the files")
     if batch.num_rows:
         yield from split_by_keys(rest, [batch.column(name) for name in columns])
+
+
+def _require_known_years(column: pa.Array, name: str, what: str) -> None:
+    """Raise ConnectorError for a time or day that Python has no text for."""
+    values = column.dictionary if isinstance(column, pa.DictionaryArray) else column
+    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        try:
+            for bound in pc.min_max(values).values():
+                bound.as_py()
+        except OverflowError as error:
+            raise ConnectorError(
+                f"{what}: partition_by names {name!r}, which is before the year 1 or after 9999 in a row, and no directory can be called "
+                "so; correct it, or make it null, before the sink"
+            ) from error
 
 
 def split_by_keys(

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapline.connectors.files.partitions import split_by_keys
+from snapline.connectors.files.partitions import split_by_keys, split_by_partition
+from snapline.dataflow.errors import ConnectorError
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,21 @@ def test_a_null_beside_all_values_that_narrow_indices_have():
     found = split_by_keys(pa.record_batch([pa.array(range(2))], ["n"]), [key])
 
     assert [("v127",), (None,)] == [partition for partition, _ in found]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 253_402_300_800_000_000], pa.timestamp("us")),
+        pa.array([-(2**63), None], pa.timestamp("s", "UTC")),
+        pa.array([3_000_000], pa.date32()),
+        pa.array([3_000_000, None], pa.date32()).dictionary_encode(),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_time_that_no_directory_can_be_called_by_is_refused_with_its_column(column):
+    """It was an OverflowError of Python's."""
+    batch = pa.record_batch({"n": range(len(column)), "at": column})
+
+    with pytest.raises(ConnectorError, match="FileSink: partition_by names 'at', which is before the year 1 or after"):
+        list(split_by_partition(batch, ["at"]))
