@@ -92,7 +92,8 @@ class TableEnumerator(SplitEnumerator):
                 following = None if at is not None and at == state.get("until") else versions.after(at)
                 if following is None:
                     break
-                at, files, done, whole = following, 0, False, False
+                # Where there was none, those before may have expired unread, and the rows of all are in this one.
+                at, files, done, whole = following, 0, False, at is None
             known = self._files(at, whole=whole)
             taken = known[files : files + FILES_AT_ONCE - len(splits)]
             splits += [SourceSplit(f"{at}/{files + place}", dict(file)) for place, file in enumerate(taken)]

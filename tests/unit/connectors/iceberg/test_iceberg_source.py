@@ -88,6 +88,19 @@ def test_the_rows_of_the_newest_snapshot_and_what_comes_later(web):
     assert Job(web.source(), whole.state).numbers() == []
 
 
+def test_snapshots_that_expire_before_the_first_look_at_them(web):
+    """What they had added to a table that was empty when the job began was lost, and nobody said so."""
+    job = Job(web.source(follow=True))
+    assert job.numbers() == []
+    first = web.add(0)
+    web.add(1)
+    web.table.maintenance.expire_snapshots().by_id(first).commit()
+
+    assert job.numbers() == [0, 1]
+    web.add(2)
+    assert job.numbers() == [2]
+
+
 def test_where_to_start(web):
     """At what a snapshot added, by its id or by a time."""
     web.add(0)
