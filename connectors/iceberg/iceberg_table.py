@@ -147,7 +147,7 @@ def _simple(arrow: pa.DataType) -> pa.DataType | None:
         return pa.int64() if arrow.bit_width == 64 else pa.int32()
     if kinds.is_time(arrow):
         return pa.time64("us")
-    return arrow if kinds.is_fixed_size_binary(arrow) else None
+    return arrow if kinds.is_fixed_size_binary(arrow) or arrow == pa.uuid() else None
 
 
 class Partitions:
@@ -220,7 +220,7 @@ class Partitions:
 
 def _parts(column: pa.Array, how: str) -> pa.Array:
     if how == "identity":
-        return column
+        return column.storage if isinstance(column, pa.ExtensionArray) else column
     if how.startswith("truncate"):
         width = int(how[len("truncate[") : -1])
         if pa.types.is_string(column.type):

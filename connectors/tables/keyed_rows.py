@@ -126,6 +126,8 @@ def waiting_rows(directory: str, options: Mapping[str, str], notes: Sequence[Map
     rows, key = pa.concat_tables(tables, promote_options="default"), list(notes[0]["key"])
     numbered = rows.select(key).append_column(GONE, pa.array(range(rows.num_rows), pa.int64()))
     for place, kind in enumerate(numbered.schema.types):
+        if isinstance(kind, pa.BaseExtensionType):
+            numbered = numbered.set_column(place, key[place], numbered.column(place).cast(kind.storage_type))
         if pa.types.is_floating(kind):  # both zeros are one key, and a merge takes one row of a key
             numbered = numbered.set_column(place, key[place], pc.add(numbered.column(place), pa.scalar(0.0, kind)))
     last = numbered.group_by(key).aggregate([(GONE, "max")]).column(f"{GONE}_max")

@@ -129,4 +129,6 @@ def _fits(written: pa.DataType, there: pa.DataType, stored: StoredType) -> bool:
         return bool(kinds.is_floating(there) and there.bit_width >= written.bit_width)
     if kinds.is_decimal(written):
         return bool(kinds.is_decimal(there))
+    if isinstance(there, pa.BaseExtensionType) and there.storage_type == written:
+        return True
     return stored(there) == written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import itertools
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,24 @@ def test_partitions_that_change_between_the_rows_and_their_commit(iceberg):
     scan = catalog.load_table("shop.t").scan(row_filter=built.IsNull("p"))
     assert [2] == scan.to_arrow().column("n").to_pylist()
     assert [{"n": 1, "p": "a"}, {"n": 2, "p": None}] == read(IcebergSource("shop.t", catalog=where))
+
+
+@pytest.mark.parametrize("kind", [pa.uuid(), pa.binary(16)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"key": "id"}, {"partition_by": "id"}], ids=str)
+def test_columns_of_uuids_in_iceberg(iceberg, kind, options):
+    """Their type became None: who read or wrote them got an error of Python's, or the process ended."""
+    where, catalog = iceberg
+    table = catalog.create_table("shop.t", pa.schema([("id", pa.uuid()), ("n", pa.int64())]))
+    if "partition_by" in options:
+        with table.update_spec() as spec:
+            spec.add_identity("id")
+    ids = [uuid.UUID(int=number) for number in (7, 2**128 - 1)]
+    sink = IcebergSink("shop.t", catalog=where, **options)
+    write(sink, {"id": pa.array([each.bytes for each in ids], kind), "n": [0, 1]})
+
+    expected = [{"id": each, "n": number} for number, each in enumerate(ids)]
+    assert expected == read(IcebergSource("shop.t", catalog=where))
+    assert expected == catalog.load_table("shop.t").scan().to_arrow().sort_by("n").to_pylist()
 
 
 CENTS = pa.decimal128(9, 2)
