@@ -48,6 +48,8 @@ class IcebergSource(TableSource):
     {'page': 'page'}
     >>> clicks.renamed_inside(pa.list_(pa.string()))
     ListType(list<item: string>)
+    >>> clicks.absent(pa.field("page", pa.string()), 2).to_pylist()
+    [None, None]
     >>> clicks.location_of("file:///data/part-0.parquet").path
     '/data/part-0.parquet'
     """
@@ -86,6 +88,8 @@ class IcebergSource(TableSource):
         """The columns of the rows by their id in the table, once the table was looked at."""
         self._named: dict[str, int] = {}
         """Ids of columns by their name, for files that have no ids."""
+        self._defaults: dict[str, Any] = {}
+        """What columns are in files that were written before these were added, where it is not null."""
         self._options: dict[str, str] = {}
         self._names_by_id: dict[int, str] = {}
         """What columns, and the parts of records, lists and maps, are called in the table."""
@@ -108,6 +112,8 @@ class IcebergSource(TableSource):
         super()._look_at(table)
         ids = {field.name: field.field_id for field in table.schema().fields}
         self.field_ids = {ids[name]: name for name in self.schema().names}
+        said = {field.name: field.initial_default for field in table.schema().fields}
+        self._defaults = {name: value for name, value in said.items() if value is not None}
         mapping = table.name_mapping()
         self._named = dict(ids) if mapping is None else {
             name: field.field_id for field in mapping for name in field.names if field.field_id is not None
@@ -118,6 +124,12 @@ class IcebergSource(TableSource):
     def location_of(self, path: str) -> Location:
         """Where a data file lies, by its name in the table, in which nothing is escaped."""
         return locate(path.removeprefix("file://") if path.startswith("file:///") else path, self._options)
+
+    def absent(self, field: pa.Field, rows: int) -> pa.Array:
+        """The default that a column was added with, as far as it has one."""
+        if field.name not in self._defaults:
+            return super().absent(field, rows)
+        return pa.repeat(pa.scalar(self._defaults[field.name], field.type), rows)
 
     def names_in_file(self, file: pa.Schema) -> dict[str, str]:
         """Columns are known by the ids that the file's columns have; a file without ids by the table's names."""

@@ -1,8 +1,9 @@
 """Reads the data files of a table in one subtask, one after the other, in bounded memory.
 
 Decides that a data file never changes, so that a position in it is a number of rows; that a column which a file was
-written without is null, or the value of its partition; and what it means when a file is gone. Which column of a file is
-which column of the table, and where files lie, is said by the table's source. It does not know versions.
+written without is the value of its partition, or what the table says of it; and what it means when a file is gone.
+Which column of a file is which column of the table, and where files lie, is said by the table's source. It does not
+know versions.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class DataFileReader(SourceReader):
             elif (text := values.get(field.name)) is not None:
                 column = pa.array([text], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
             else:
-                column = pa.nulls(rows.num_rows, field.type)
+                column = self._files.absent(field, rows.num_rows)
             try:
                 columns.append(column if column.type == field.type else _cast(column, field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -67,6 +67,10 @@ class TableSource(Source):
         """The type of a column in a file, with the names that the table has for the parts of records in it."""
         return kind
 
+    def absent(self, field: pa.Field, rows: int) -> pa.Array:
+        """The values of a column that neither a file has nor its partition."""
+        return pa.nulls(rows, field.type)
+
     @property
     def bounded(self) -> bool:
         return not self.follow

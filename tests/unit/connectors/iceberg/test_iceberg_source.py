@@ -16,7 +16,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import DateType, LongType, StringType, TimestampType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import IcebergSource
@@ -25,6 +25,7 @@ from snapline.dataflow.api.connector_api import SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.delta.test_delta_source import Job
 
+naive = dt.datetime
 NAME = "web.clicks"
 COLUMNS = pa.schema([("n", pa.int64()), ("day", pa.string())])
 
@@ -162,6 +163,26 @@ def test_columns_that_come_go_and_are_renamed(web):
         update.delete_column("number")
     with pytest.raises(ConnectorError, match="column 'n' of the table, which was int64, is gone"):
         job.look()
+
+
+def test_a_column_with_a_default_has_it_in_files_that_are_older(web):
+    """It was null, and other readers of the table saw the default."""
+    web.add(0)
+    day, at = dt.date(2026, 11, 29), naive(2026, 11, 29, 1, 2, 3, 4)
+    with web.table.update_schema() as update:
+        update.add_column("more", StringType(), default_value="x").add_column("many", LongType(), default_value=7)
+        update.add_column("date", DateType(), default_value=day).add_column("at", TimestampType(), default_value=at)
+    web.table.append(pa.table({"n": [1], "day": ["x"], "more": pa.nulls(1, pa.string())}))
+
+    job = Job(web.source(columns=["n", "more", "many", "date", "at"]))
+    job.look()
+
+    expected = [
+        {"n": 0, "more": "x", "many": 7, "date": day, "at": at},
+        {"n": 1, "more": None, "many": None, "date": None, "at": None},
+    ]
+    assert expected == sorted(job.read(), key=lambda row: row["n"])
+    assert expected == web.table.scan().to_arrow().drop_columns(["day"]).sort_by("n").to_pylist()
 
 
 def test_parts_of_records_are_known_by_their_ids(web):
