@@ -48,7 +48,7 @@ class DeltaSource(TableSource):
         follow: bool = False,
         starting_version: int | Literal["latest"] | None = None,
         starting_timestamp: dt.datetime | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         skip_change_commits: bool = False,
         ignore_missing: bool = False,
         discovery_interval_ms: int = DISCOVERY_INTERVAL_MS,
@@ -64,14 +64,19 @@ class DeltaSource(TableSource):
         self.path: str = absolute(path)
         if starting_version is not None and starting_timestamp is not None:
             raise ConnectorError(f"{self.described}: give starting_version or starting_timestamp, not both")
-        if starting_version != "latest" and starting_version is not None and starting_version < 0:
+        is_number = isinstance(starting_version, int) and not isinstance(starting_version, bool)
+        if starting_version not in (None, "latest") and not is_number:
+            raise ConnectorError(
+                f"{self.described}: starting_version is a number or 'latest', not {starting_version!r}"
+            )
+        if isinstance(starting_version, int) and starting_version < 0:
             raise ConnectorError(f"{self.described}: starting_version is 0 or more, not {starting_version}")
         super().__init__(
-            follow=follow, columns=columns, skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
+            follow=follow, starting_timestamp=starting_timestamp, columns=columns,
+            skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
             discovery_interval_ms=discovery_interval_ms, batch_rows=batch_rows,
         )  # fmt: skip
         self.starting_version: int | Literal["latest"] | None = starting_version
-        self.starting_timestamp = starting_timestamp
         self.storage_options: dict[str, str] = dict(storage_options or {})
         self.known_at = 0
         """The version in which the table had the columns that are read."""

@@ -62,7 +62,7 @@ class IcebergSource(TableSource):
         follow: bool = False,
         starting_snapshot: int | None = None,
         starting_timestamp: dt.datetime | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         skip_change_commits: bool = False,
         ignore_missing: bool = False,
         discovery_interval_ms: int = DISCOVERY_INTERVAL_MS,
@@ -78,12 +78,12 @@ class IcebergSource(TableSource):
         if starting_snapshot is not None and starting_timestamp is not None:
             raise ConnectorError(f"{self.described}: give starting_snapshot or starting_timestamp, not both")
         super().__init__(
-            follow=follow, columns=columns, skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
+            follow=follow, starting_timestamp=starting_timestamp, columns=columns,
+            skip_change_commits=skip_change_commits, ignore_missing=ignore_missing,
             discovery_interval_ms=discovery_interval_ms, batch_rows=batch_rows,
         )  # fmt: skip
         self.catalog: Catalog = catalog if isinstance(catalog, str) else dict(catalog)
         self.starting_snapshot = starting_snapshot
-        self.starting_timestamp = starting_timestamp
         self.field_ids: dict[int, str] = {}
         """The columns of the rows by their id in the table, once the table was looked at."""
         self._named: dict[str, int] = {}

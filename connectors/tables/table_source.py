@@ -7,6 +7,7 @@ start from which nothing can be read. It knows no table format, which says what 
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.connectors.files.filesystems import Location
+from snapline.connectors.files.partitions import names_of
 from snapline.connectors.tables.data_file_reader import DataFileReader
 from snapline.connectors.tables.table_discovery import TableEnumerator, TableVersions
 from snapline.connectors.whole_numbers import require_positive
@@ -28,13 +30,20 @@ class TableSource(Source):
     """Reads a table that is there; with `follow=True` also what is added later."""
 
     def __init__(
-        self, *, follow: bool, columns: Sequence[str] | None, skip_change_commits: bool, ignore_missing: bool,
-        discovery_interval_ms: int, batch_rows: int,
+        self, *, follow: bool, starting_timestamp: dt.datetime | None, columns: str | Sequence[str] | None,
+        skip_change_commits: bool, ignore_missing: bool, discovery_interval_ms: int, batch_rows: int,
     ) -> None:  # fmt: skip
         """Raises ConnectorError for what makes no sense; `described` must be known by then."""
         require_positive(self.described, batch_rows=batch_rows, discovery_interval_ms=discovery_interval_ms)
         self.follow = follow
-        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
+        self.columns: tuple[str, ...] | None = None if columns is None else names_of(columns)
+        if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
+            raise ConnectorError(
+                f"{self.described}: columns= names each column once, and at least one, not {columns!r}"
+            )
+        if starting_timestamp is not None and not isinstance(starting_timestamp, dt.datetime):
+            raise ConnectorError(f"{self.described}: starting_timestamp is a datetime, not {starting_timestamp!r}")
+        self.starting_timestamp = starting_timestamp
         self.skip_change_commits = skip_change_commits
         self.ignore_missing = ignore_missing
         self.discovery_interval_ms = discovery_interval_ms

@@ -215,6 +215,9 @@ def test_wrong_input(table, tmp_path_factory):
         (lambda: DeltaSource(tmp_path_factory.mktemp("empty")), "there is no Delta table"),
         (lambda: DeltaSource(table, columns=["m"]), "there is no column 'm' in the table, but n, day"),
         (lambda: DeltaSource(table, starting_version=-1), "starting_version is 0 or more"),
+        (lambda: DeltaSource(table, starting_version="1"), "starting_version is a number or 'latest', not '1'"),  # type: ignore[arg-type]
+        (lambda: DeltaSource(table, starting_version=True), "starting_version is a number or 'latest', not True"),
+        (lambda: DeltaSource(table, starting_timestamp=dt.date(2026, 1, 1)), "is a datetime, not datetime.date"),  # type: ignore[arg-type]
         (lambda: DeltaSource(table, starting_version=9), "starting_version is 9, and the table's newest version is 2"),
         (lambda: DeltaSource(table, starting_version=1, starting_timestamp=dt.datetime.now(dt.UTC)), "not both"),
         (lambda: DeltaSource(table, batch_rows=0), "batch_rows must be at least 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -317,9 +318,14 @@ def test_wrong_input(web):
         ({"starting_snapshot": 7}, "snapshot 7 is none of those that the table rests on"),
         ({"starting_snapshot": 7, "starting_timestamp": dt.datetime.now(dt.UTC)}, "not both"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
+        ({"columns": ["n", "n"]}, "columns= names each column once, and at least one, not ['n', 'n']"),
+        ({"columns": []}, "columns= names each column once, and at least one, not []"),
+        ({"columns": "m"}, "there is no column 'm' in the table"),
+        ({"starting_timestamp": "2026-11-29"}, "starting_timestamp is a datetime, not '2026-11-29'"),
     ):
-        with pytest.raises(ConnectorError, match=says) as raised:
+        with pytest.raises(ConnectorError, match=re.escape(says)) as raised:
             web.source(**options).enumerate_splits()
         assert "\n" not in str(raised.value)
+    assert web.source(columns="day").schema().names == ["day"]
     with pytest.raises(ConnectorError, match="there is no such table"):
         IcebergSource("web.none", catalog=web.catalog).enumerate_splits()
