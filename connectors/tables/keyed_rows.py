@@ -28,6 +28,12 @@ def require_meeting(sink: str, key: Sequence[str], delete: str, shuffle: bool | 
     """Raise ConnectorError when what a sink was given does not say how rows of one key meet."""
     if delete and not key:
         raise ConnectorError(f"{sink}: delete= needs key=, the columns by which rows are found")
+    if delete and delete in key:
+        raise ConnectorError(
+            f"{sink}: delete= names {delete!r}, which is in key= and is not written; take another column"
+        )
+    if len(set(key)) != len(key):
+        raise ConnectorError(f"{sink}: key= names each column once, not {list(key)}")
     if shuffle and key:
         raise ConnectorError(f"{sink}: rows with key= meet by their key; leave out shuffle=")
 

@@ -97,6 +97,8 @@ def test_what_cannot_work(tmp_path):
     """Each in one line: at definition, or when the rows come."""
     for options, says in (
         ({"delete": "d"}, "delete= needs key="),
+        ({"key": ["k", "d"], "delete": "d"}, "delete= names 'd', which is in key= and is not written"),
+        ({"key": ["k", "k"]}, "key= names each column once"),
         ({"key": ["k"], "partition_by": ["n"], "shuffle": True}, "leave out shuffle="),
     ):
         with pytest.raises(ConnectorError, match=says):
