@@ -27,6 +27,7 @@ from snapline.connectors.delta.delta_table import (
     failures,
     library,
     library_options,
+    named_twice,
     open_table,
     require_conditional_writes,
     require_partitions,
@@ -198,6 +199,12 @@ class DeltaRows:
         """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
         what = self._sink.described
         written = columns_to_write(rows, self._table, self._sink.new_columns, delta_type, what)
+        for field in written:
+            if twice := named_twice(field.type):
+                raise ConnectorError(
+                    f"{what}: two parts of a record in column {field.name!r} are called {twice!r} but for capitals, and are one to "
+                    "Delta; rename one of them"
+                )
         for name in self._partition_by:
             if name not in written.names:
                 raise ConnectorError(f"{what}: the table is partitioned by {name!r}, which the rows have not")

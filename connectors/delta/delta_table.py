@@ -140,3 +140,13 @@ def delta_type(arrow: pa.DataType) -> pa.DataType | None:
 
 def _bytes_or_none(simple: pa.DataType) -> pa.DataType | None:
     return pa.binary() if pa.types.is_fixed_size_binary(simple) else None
+
+
+def named_twice(kind: pa.DataType) -> str:
+    """What two parts of one record are called but for capitals, at any depth; empty where there are none."""
+    parts, seen = [kind.field(place) for place in range(kind.num_fields)], set[str]()
+    for part in parts:
+        if pa.types.is_struct(kind) and part.name.lower() in seen:
+            return str(part.name)
+        seen.add(part.name.lower())
+    return next(filter(None, (named_twice(part.type) for part in parts)), "")

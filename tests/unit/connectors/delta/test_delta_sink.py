@@ -373,6 +373,7 @@ def not_null(path: Path) -> DeltaSink:
         (lambda path: written(otherwise_partitioned(path), rows(1)), "is partitioned by word, and the sink by n"),
         (lambda path: written(table_with(path), rows(1, word=[1])), "column 'word' is int64 in the rows and string in the table"),
         (lambda path: written(table_with(path), rows(1, N=[1])), "the columns 'n' and 'N' are one to a table"),
+        (lambda path: written(DeltaSink(path), rows(1, r=[[{"a": 1, "A": 2}]])), "in column 'r' are called 'A' but for capitals"),
         (lambda path: written(not_null(path), rows(1)), "the rows lack the column 'must', which must not be null"),
         (lambda path: written(not_null(path), rows(1, must=[None]).cast(pa.schema([("n", pa.int64()), ("must", pa.string())]))), "must not be null"),
         (lambda path: written(DeltaSink(path, partition_by=["x"]), rows(1)), "the table is partitioned by 'x', which the rows have not"),
