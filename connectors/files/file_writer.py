@@ -186,16 +186,20 @@ class PartitionedFileWriter(SinkWriter, ABC):
         file.buffered_bytes += rows.nbytes
         self._buffered_bytes += rows.nbytes
         if file.buffered_rows >= self._wanted.format.batch_rows or file.buffered_bytes >= BUFFERED_BYTES_MAX:
-            self._flush(file)
-            if file.stream.tell() >= self._wanted.rolling.max_bytes:
-                self._seal(file)
+            self._flush_or_seal(file)
         while self._buffered_bytes >= BUFFERED_BYTES_MAX:
-            self._flush(max(self._open.values(), key=lambda each: each.buffered_bytes))
+            self._flush_or_seal(max(self._open.values(), key=lambda each: each.buffered_bytes))
         max_age_ms = self._wanted.rolling.max_age_ms
         if max_age_ms is not None:
             old = self._clock_ms() - max_age_ms
             for each in [each for each in self._open.values() if each.begun_ms <= old]:
                 self._seal(each)
+
+    def _flush_or_seal(self, file: OpenFile) -> None:
+        """Encode the rows that are buffered, and close the file where it is large enough then."""
+        self._flush(file)
+        if file.stream.tell() >= self._wanted.rolling.max_bytes:
+            self._seal(file)
 
     def _flush(self, file: OpenFile) -> None:
         """Encode the rows that are buffered."""

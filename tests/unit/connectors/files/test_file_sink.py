@@ -22,7 +22,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
-from snapline.connectors.files import output_files
+from snapline.connectors.files import file_writer, output_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import open_output
 from snapline.connectors.files.staging import SinkPlace
@@ -318,6 +318,19 @@ def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
         writer.write(rows(now[0]))
     assert [one.data["rows"] for one in writer.prepare_commit(1) if "rows" in one.data] == [3, 2]
     writer.close()
+
+
+def test_files_of_many_partitions_are_closed_beyond_a_size(tmp_path, monkeypatch):
+    """Where rows were encoded because those of all partitions together were many, files grew until the barrier."""
+    monkeypatch.setattr(file_writer, "BUFFERED_BYTES_MAX", 1_000)
+    sink = FileSink(tmp_path, partition_by=["p"], rolling=RollingPolicy(max_bytes=1))
+    batch = pa.RecordBatch.from_pydict({"p": range(10), "word": ["x" * 50] * 10})
+
+    found = [one.data["rows"] for one in written(sink, *[batch] * 20) if "rows" in one.data]
+
+    assert sum(found) == 200
+    assert max(found) < 20
+    assert len(found) > 10
 
 
 def test_partitions_without_end_have_a_bounded_number_of_open_files(tmp_path):
