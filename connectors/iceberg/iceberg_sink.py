@@ -32,6 +32,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     open_catalog,
     open_table,
     unusable,
+    with_required_parts,
 )
 from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_known_years, require_no_nulls
@@ -242,6 +243,7 @@ class IcebergRows:
         self._directory = directory
         self.partitions = Partitions(table, sink.partition_by, sink.described)
         self._table = None if table is None else columns_of(table)
+        self._unfit = frozenset[str]() if table is None else with_required_parts(table)
         self._expected: pa.Schema | None = sink.schema
         self._written: pa.Schema | None = None
 
@@ -249,6 +251,11 @@ class IcebergRows:
         """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
         what = self._sink.described
         written = columns_to_write(rows, self._table, self._sink.new_columns, iceberg_type, what)
+        if name := next((name for name in written.names if name in self._unfit), None):
+            raise ConnectorError(
+                f"{what}: column {name!r} of the table has parts that must not be null, which the rows cannot promise; make them optional "
+                "in the table, or leave the column out"
+            )
         self.partitions.require_columns(written, what)
         return written
 

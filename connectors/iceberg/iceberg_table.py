@@ -136,6 +136,17 @@ def columns_of(table: Any) -> pa.Schema:
         raise unusable(".".join(table.name()), error) from error
 
 
+def with_required_parts(table: Any) -> frozenset[str]:
+    """The columns that have parts which must not be null: fields of records, elements of lists, values of maps."""
+    return frozenset(field.name for field in table.schema().as_arrow() if _has_required_part(field.type))
+
+
+def _has_required_part(kind: pa.DataType) -> bool:
+    is_map = pa.types.is_map(kind)
+    parts = [kind.item_field] if is_map else [kind.field(place) for place in range(kind.num_fields)]
+    return any(not part.nullable or _has_required_part(part.type) for part in parts)
+
+
 def iceberg_type(arrow: pa.DataType) -> pa.DataType | None:
     """The type in which a new column is written; None where Iceberg has none."""
     return stored_type(arrow, _simple)

@@ -236,6 +236,29 @@ def test_columns_of_uuids_in_iceberg(iceberg, kind, options):
     assert expected == catalog.load_table("shop.t").scan().to_arrow().sort_by("n").to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct([pa.field("a", pa.int64(), nullable=False)]), {"a": 1}),
+        (pa.list_(pa.field("element", pa.int64(), nullable=False)), [1]),
+        (pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)), [("a", 1)]),
+        (pa.list_(pa.struct([pa.field("a", pa.int64(), nullable=False)])), [{"a": 1}]),
+    ],
+    ids=str,
+)
+def test_parts_that_must_not_be_null_are_refused_by_the_sink_into_iceberg(iceberg, kind, value):
+    """The library takes no files for them, so that the job tried for ever and said to look at the network."""
+    where, catalog = iceberg
+    catalog.create_table("shop.t", pa.schema([("n", pa.int64()), ("p", kind)]))
+    sink = IcebergSink("shop.t", catalog=where)
+
+    with pytest.raises(ConnectorError, match="column 'p' of the table has parts that must not be null"):
+        write(sink, {"n": [2], "p": pa.array([value], kind)})
+    write(sink, {"n": [2]})
+
+    assert [{"n": 2, "p": None}] == read(IcebergSource("shop.t", catalog=where))
+
+
 CENTS = pa.decimal128(9, 2)
 
 
