@@ -35,7 +35,7 @@ class DeltaSource(TableSource):
     >>> clicks = sl_connectors.DeltaSource(f"{tmp}/clicks", follow=True, starting_version=0, columns=["n"])
     >>> clicks.schema().names, clicks.bounded, clicks.splits_at_once
     (['n'], False, 1)
-    >>> clicks.names_in_file(pa.schema([("page", pa.string()), ("n", pa.int64())]))
+    >>> clicks.names_in_file(pa.schema([("page", pa.string()), ("n", pa.int64())]), {})
     {'n': 'n'}
     >>> clicks.described.endswith("clicks"), clicks.location_of("part-0.parquet").path.endswith("clicks/part-0.parquet")
     (True, True)
@@ -102,7 +102,7 @@ class DeltaSource(TableSource):
             return locate(absolute(path), file_options(self.storage_options))
         return self._place.at(f"{self._place.path}/{path}")
 
-    def names_in_file(self, file: pa.Schema) -> dict[str, str]:
+    def names_in_file(self, file: pa.Schema, split: Mapping[str, Any]) -> dict[str, str]:
         """Columns are known by their names."""
         return {name: name for name in self.schema().names if name in file.names}
 

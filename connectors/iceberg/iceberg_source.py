@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ class IcebergSource(TableSource):
     >>> clicks = sl_connectors.IcebergSource("web.clicks", catalog=catalog, follow=True)
     >>> clicks.schema().names, clicks.bounded, clicks.splits_at_once, clicks.described
     (['page'], False, 1, 'IcebergSource web.clicks')
-    >>> clicks.names_in_file(pa.schema([("page", pa.string())]))
+    >>> clicks.names_in_file(pa.schema([("page", pa.string())]), {})
     {'page': 'page'}
     >>> clicks.renamed_inside(pa.list_(pa.string()))
     ListType(list<item: string>)
@@ -86,7 +86,7 @@ class IcebergSource(TableSource):
         self.starting_snapshot = starting_snapshot
         self.field_ids: dict[int, str] = {}
         """The columns of the rows by their id in the table, once the table was looked at."""
-        self._named: dict[str, int] = {}
+        self.named: dict[str, int] = {}
         """Ids of columns by their name, for files that have no ids."""
         self._defaults: dict[str, Any] = {}
         """What columns are in files that were written before these were added, where it is not null."""
@@ -112,12 +112,9 @@ class IcebergSource(TableSource):
         super()._look_at(table)
         ids = {field.name: field.field_id for field in table.schema().fields}
         self.field_ids = {ids[name]: name for name in self.schema().names}
+        self.named = ids_by_name(table)
         said = {field.name: field.initial_default for field in table.schema().fields}
         self._defaults = {name: value for name, value in said.items() if value is not None}
-        mapping = table.name_mapping()
-        self._named = dict(ids) if mapping is None else {
-            name: field.field_id for field in mapping for name in field.names if field.field_id is not None
-        }  # fmt: skip
         self._options = data_directory(table)[1]
         self._names_by_id = {number: field.name for number, field in index_by_id(table.schema()).items()}
 
@@ -131,13 +128,14 @@ class IcebergSource(TableSource):
             return super().absent(field, rows)
         return pa.repeat(pa.scalar(self._defaults[field.name], field.type), rows)
 
-    def names_in_file(self, file: pa.Schema) -> dict[str, str]:
-        """Columns are known by the ids that the file's columns have; a file without ids by the table's names."""
+    def names_in_file(self, file: pa.Schema, split: Mapping[str, Any]) -> dict[str, str]:
+        """Columns are known by the ids that the file's columns have; a file without ids by the names that the table had
+        for them when the file was found."""
         self.schema()
-        names = {}
+        names, named = {}, split.get("named", self.named)
         for field in file:
             known = (field.metadata or {}).get(FIELD_ID)
-            number = self._named.get(field.name) if known is None else int(known)
+            number = named.get(field.name) if known is None else int(known)
             if number in self.field_ids:
                 names[self.field_ids[number]] = field.name
         return names
@@ -158,6 +156,14 @@ class IcebergSource(TableSource):
         known = (field.metadata or {}).get(FIELD_ID)
         name = field.name if known is None else self._names_by_id.get(int(known), f"{field.name}#{int(known)}")
         return field.with_name(name).with_type(self.renamed_inside(field.type))
+
+
+def ids_by_name(table: Any) -> dict[str, int]:
+    """Which column a name in a file without ids means."""
+    mapping = table.name_mapping()
+    if mapping is None:
+        return {field.name: field.field_id for field in table.schema().fields}
+    return {name: field.field_id for field in mapping for name in field.names if field.field_id is not None}
 
 
 class IcebergVersions:
@@ -272,7 +278,12 @@ class IcebergVersions:
             if str(field.transform) == "identity" and field.source_id in names:
                 with contextlib.suppress(OverflowError):  # years that Python has no dates of
                     values[names[field.source_id]] = _text(field.transform, schema.find_type(field.source_id), value)
-        return {"path": file.file_path, "bytes": int(file.file_size_in_bytes), "values": values}
+        said = {"path": file.file_path, "bytes": int(file.file_size_in_bytes), "values": values}
+        now, then = (
+            {name: number for name, number in named.items() if number in names}
+            for named in (ids_by_name(self.table), self._source.named)
+        )
+        return said if now == then else {**said, "named": now}
 
 
 def _text(transform: Any, kind: Any, value: Any) -> str | None:

@@ -89,7 +89,7 @@ class DataFileReader(SourceReader):
         location = self._files.location_of(str(split.description["path"]))
         self._stream = location.filesystem.open_input_file(location.path)
         file = pq.read_schema(self._stream)
-        self._names = self._files.names_in_file(file)
+        self._names = self._files.names_in_file(file, split.description)
         self._stream.seek(0)
         self._position = split.position
         # A file without any of the columns still says how many rows there are.

@@ -69,8 +69,8 @@ class TableSource(Source):
         """Where a data file lies, by the path that its split has."""
 
     @abstractmethod
-    def names_in_file(self, file: pa.Schema) -> Mapping[str, str]:
-        """How columns of the rows are called in a file, as far as it has them."""
+    def names_in_file(self, file: pa.Schema, split: Mapping[str, Any]) -> Mapping[str, str]:
+        """How columns of the rows are called in a file, as far as it has them. `split`: what was said of the file."""
 
     def renamed_inside(self, kind: pa.DataType) -> pa.DataType:
         """The type of a column in a file, with the names that the table has for the parts of records in it."""

@@ -166,6 +166,22 @@ def test_columns_that_come_go_and_are_renamed(web):
         job.look()
 
 
+def test_files_without_ids_that_come_after_a_column_was_renamed(web, tmp_path):
+    """IcebergSink and other programs add such files; a source that followed read nulls for the column."""
+    job = Job(web.source(follow=True))
+    for number, name in enumerate(("n", "number", "how many")):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({name: [number], "day": ["monday"]}), path)
+        if number:
+            with web.table.update_schema() as update:
+                update.rename_column(web.table.schema().fields[0].name, name)
+        web.table.add_files([f"file://{path}"])
+        if number != 1:
+            job.look()
+
+    assert [{"n": number, "day": "monday"} for number in range(3)] == sorted(job.read(), key=lambda row: row["n"])
+
+
 def test_a_column_with_a_default_has_it_in_files_that_are_older(web):
     """It was null, and other readers of the table saw the default."""
     web.add(0)
