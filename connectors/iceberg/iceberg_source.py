@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -91,6 +91,8 @@ class IcebergSource(TableSource):
         self._defaults: dict[str, Any] = {}
         """What columns are in files that were written before these were added, where it is not null."""
         self._options: dict[str, str] = {}
+        self._parts: dict[tuple[str, ...], int] = {}
+        """Ids of columns and their parts by their path, for files that have no ids."""
         self._names_by_id: dict[int, str] = {}
         """What columns, and the parts of records, lists and maps, are called in the table."""
 
@@ -113,6 +115,7 @@ class IcebergSource(TableSource):
         ids = {field.name: field.field_id for field in table.schema().fields}
         self.field_ids = {ids[name]: name for name in self.schema().names}
         self.named = ids_by_name(table)
+        self._parts = dict(ids_by_path(table.name_mapping() or ()))
         said = {field.name: field.initial_default for field in table.schema().fields}
         self._defaults = {name: value for name, value in said.items() if value is not None}
         self._options = data_directory(table)[1]
@@ -140,22 +143,34 @@ class IcebergSource(TableSource):
                 names[self.field_ids[number]] = field.name
         return names
 
-    def renamed_inside(self, kind: pa.DataType) -> pa.DataType:
-        """Parts of records are known by their ids, too; one that the table has no more gets a name that it has not."""
+    def renamed_inside(self, kind: pa.DataType, *path: str) -> pa.DataType:
+        """Parts of records are known by their ids, too, or in files without by the names that the table had for them;
+        one that the table has no more gets a name that it has not."""
         if pa.types.is_struct(kind):
-            return pa.struct([self._renamed(field) for field in kind])
+            return pa.struct([self._renamed(field, *path, field.name) for field in kind])
         if pa.types.is_list(kind):
-            return pa.list_(self._renamed(kind.value_field))
+            return pa.list_(self._renamed(kind.value_field, *path, "element"))
         if pa.types.is_large_list(kind):
-            return pa.large_list(self._renamed(kind.value_field))
+            return pa.large_list(self._renamed(kind.value_field, *path, "element"))
         if pa.types.is_map(kind):
-            return pa.map_(self._renamed(kind.key_field), self._renamed(kind.item_field))
+            key, item = self._renamed(kind.key_field, *path, "key"), self._renamed(kind.item_field, *path, "value")
+            return pa.map_(key, item)
         return kind
 
-    def _renamed(self, field: pa.Field) -> pa.Field:
+    def _renamed(self, field: pa.Field, *path: str) -> pa.Field:
         known = (field.metadata or {}).get(FIELD_ID)
-        name = field.name if known is None else self._names_by_id.get(int(known), f"{field.name}#{int(known)}")
-        return field.with_name(name).with_type(self.renamed_inside(field.type))
+        number = self._parts.get(path) if known is None else int(known)
+        name = field.name if number is None else self._names_by_id.get(number, f"{field.name}#{number}")
+        return field.with_name(name).with_type(self.renamed_inside(field.type, *path))
+
+
+def ids_by_path(mapping: Iterable[Any], *path: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Which column, or part of one, a path in a file without ids means, by what the table says of names."""
+    for field in mapping:
+        for name in field.names:
+            if field.field_id is not None:
+                yield (*path, name), field.field_id
+            yield from ids_by_path(field.fields, *path, name)
 
 
 def ids_by_name(table: Any) -> dict[str, int]:

@@ -112,7 +112,7 @@ class DataFileReader(SourceReader):
         for field in self._schema:
             if field.name in self._names:
                 column = rows.column(self._names[field.name])
-                renamed = self._files.renamed_inside(column.type)
+                renamed = self._files.renamed_inside(column.type, self._names[field.name])
                 column = column if renamed == column.type else column.view(renamed)
             elif (text := values.get(field.name)) is not None:
                 column = pa.array([text], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))

@@ -72,8 +72,9 @@ class TableSource(Source):
     def names_in_file(self, file: pa.Schema, split: Mapping[str, Any]) -> Mapping[str, str]:
         """How columns of the rows are called in a file, as far as it has them. `split`: what was said of the file."""
 
-    def renamed_inside(self, kind: pa.DataType) -> pa.DataType:
-        """The type of a column in a file, with the names that the table has for the parts of records in it."""
+    def renamed_inside(self, kind: pa.DataType, *path: str) -> pa.DataType:
+        """The type of a column in a file, with the names that the table has for the parts of records in it. `path`: the
+        column's name in the file."""
         return kind
 
     def absent(self, field: pa.Field, rows: int) -> pa.Array:

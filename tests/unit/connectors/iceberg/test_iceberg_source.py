@@ -222,6 +222,24 @@ def test_parts_of_records_are_known_by_their_ids(web):
     assert [{"s": is_now, "l": [is_now], "m": [("k", is_now)]}] == job.read()
 
 
+def test_parts_of_records_are_known_in_files_without_ids(web, tmp_path):
+    """IcebergSink adds such files; a part that was renamed was null in all that were written before."""
+    inner = pa.struct([("x", pa.int64()), ("z", pa.int64())])
+    columns = pa.schema([("s", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
+    table = load_catalog("default", **web.catalog).create_table("web.records", columns)
+    was = {"x": 1, "z": 2}
+    pq.write_table(pa.table({"s": [was], "l": [[was]], "m": [[("k", was)]]}, columns), tmp_path / "file.parquet")
+    table.add_files([f"file://{tmp_path}/file.parquet"])
+    for place in (("s",), ("l", "element"), ("m", "value")):
+        with table.update_schema() as update:
+            update.rename_column((*place, "x"), "y").delete_column((*place, "z"))
+
+    job = Job(IcebergSource("web.records", catalog=web.catalog))
+    job.look()
+
+    assert [{"s": {"y": 1}, "l": [{"y": 1}], "m": [("k", {"y": 1})]}] == job.read()
+
+
 def add_file(web: Web, path: str) -> int:
     """A snapshot with a file of another program, for the day `monday`. Returns its id."""
     file = DataFile.from_args(
