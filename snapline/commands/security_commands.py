@@ -99,7 +99,7 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
     if not authority.exists():
         _run_openssl(
             directory, ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=snapline authority",
-                        "-days", "3650", "-keyout", "ca.key", "-out", "ca.pem"]
+                        "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-days", "3650", "-keyout", "ca.key", "-out", "ca.pem"]
         )  # fmt: skip
     token = _keep(directory / "token")
     storage = _keep(directory / "coordinator" / "storage-secret")
@@ -151,7 +151,10 @@ def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: i
 
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         here = Path(scratch)
-        (here / "names").write_text(f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        (here / "extensions").write_text(
+            f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\nkeyUsage=critical,digitalSignature\n"
+            "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
         _run_openssl(
             here, ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN=snapline {kind}", "-keyout",
                    "key.pem", "-out", "request"]
@@ -159,7 +162,7 @@ def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: i
         authority = directory.absolute()
         _run_openssl(
             here, ["x509", "-req", "-in", "request", "-CA", str(authority / "ca.pem"), "-CAkey", str(authority / "ca.key"),
-                   "-set_serial", str(secrets.randbits(120)), "-days", str(days), "-extfile", "names", "-out", "certificate.pem"]
+                   "-set_serial", str(secrets.randbits(120)), "-days", str(days), "-extfile", "extensions", "-out", "certificate.pem"]
         )  # fmt: skip
         for name in ("key.pem", "certificate.pem"):
             (here / name).chmod(PRIVATE_FILE)

@@ -16,9 +16,9 @@ class Authority:
         """`names`: who the certificate is for, as openssl spells it."""
         self.directory = directory
         new_key = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=snapline"]
-        (directory / "names").write_text(f"subjectAltName={names}\n")
+        (directory / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
         for command in (
-            [*new_key, "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem"],
+            [*new_key, "-x509", "-addext", "keyUsage=critical,keyCertSign", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem"],
             [*new_key, "-keyout", "node.key", "-out", "node.csr"],
             ["openssl", "x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days",
              "2", "-extfile", "names", "-out", "node.pem"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from click.testing import CliRunner
 
 from snapline.cli import cli
 from snapline.client import ClusterClient, RequestRefused
+from snapline.commands.security_commands import make_certificates
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import Identity, Role, identify
+from snapline.runtime.rpc.security import Security
 from snapline.runtime.settings import from_toml, resolve
 from tests.services.certificates import why_not
 from tests.simulation.jobs import keyed_job
@@ -113,3 +117,51 @@ def test_certificates_below_a_file_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SnaplineError, match=r"no certificates below .*/file/x: Not a directory"):
         run("certificates", str(tmp_path / "file" / "x"), "--host", "localhost")
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Both sides of one handshake, in memory."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
+
+
+def strict_context(place: Path) -> ssl.SSLContext:
+    """What Python 3.13 makes of these files by default."""
+    context = ssl.create_default_context(cafile=str(place / "ca.pem"))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(place / "certificate.pem", place / "key.pem")
+    return context
+
+
+@needs_openssl
+def test_certificates_are_what_strict_clients_ask_for(tmp_path: Path) -> None:
+    """The authority did not say what its key is for, so that clients of Python 3.13 refused all that it had signed."""
+    settings = make_certificates(tmp_path, ["127.0.0.1"], 1)
+    server = Security.from_configuration(resolve(from_toml(settings[0])))
+
+    shake_hands(strict_context(tmp_path / "client"), server.server_context())
+
+
+@needs_openssl
+def test_certificates_of_an_older_authority_go_on(tmp_path: Path) -> None:
+    """Python 3.13 refuses it where nothing is said; a cluster that has it takes a newer Python all the same."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=snapline authority", "-days", "1", "-keyout", "ca.key",
+         "-out", "ca.pem"], cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    settings = [resolve(from_toml(path)) for path in make_certificates(tmp_path, ["127.0.0.1"], 1)]
+    server, client = (Security.from_configuration(settings[place]) for place in (0, -1))
+
+    with pytest.raises(ssl.SSLCertVerificationError, match="key usage"):
+        shake_hands(strict_context(tmp_path / "client"), server.server_context())
+    shake_hands(client.client_context(), server.server_context())
