@@ -160,9 +160,9 @@ class _AsKept:
 
     __slots__ = ()
     _copied: Keeping
-    """Of what a row puts."""
+    """Makes a copy of what a row puts as it is kept."""
     _same: Keeping
-    """Of what may be what the state has handed out, which is known again by being the same object, or its own."""
+    """Keeps what is already so as the same object: by that a list knows again what it has handed out."""
 
 
 class _ValueAsKept(_AsKept):
