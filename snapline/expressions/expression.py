@@ -2,9 +2,9 @@
 batch by batch.
 
 An expression is a tree of columns, literals and operations. Decides how it reads in messages, what its column is
-called, and what type it has for a schema: that of its value over an empty batch, so that nothing can be said here that
-the computation does not keep. Names follow Polars, and PySpark where the two agree. What an operation computes is in
-`column_operations`.
+called, and what type it has for a schema: that of its value over a row of nulls, so that nothing can be said here that
+the computation does not keep, and a pattern that means nothing is found. Names follow Polars, and PySpark where the two
+agree. What an operation computes is in `column_operations`.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class Expr:
         """The type of the expression over rows of a schema. Raises JobDefinitionError where an operation does not take
         the types of its operands."""
         try:
-            return self.evaluate(_no_rows(schema)).type
+            return self.evaluate(_row_of_nulls(schema)).type
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
             culprit = self._culprit(schema)
             types = ", ".join(f"{operand!r} is {operand.type_in(schema)}" for operand in culprit.operands)
@@ -349,8 +349,9 @@ def _shown(argument: Any) -> str:
     return f'"{argument}"' if isinstance(argument, str) else f"{argument}"
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+def _row_of_nulls(schema: pa.Schema) -> pa.RecordBatch:
+    """Without any row Arrow's kernels would look at no pattern, and not at the zones that they compare."""
+    return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
 
 
 def _check_form(form: Any, known: re.Pattern[str], function: str, way_out: str = "") -> None:

@@ -178,6 +178,10 @@ def test_keys_and_aggregates_take_expressions() -> None:
         (lambda s: s.select(x=sl.col("price").cast("int")), "cast takes an Arrow type"),
         (lambda s: s.select(x=sl.col("item").dt.truncate("soon")), "'soon' is no length of time"),
         (lambda s: s.key_by("item").running_aggregate(n=sl.sum(sl.col("item") + "x")), "cannot be added up"),
+        (lambda s: s.filter(sl.col("item").str.contains("(")), r"str.contains.*cannot be computed.*missing \)"),
+        (lambda s: s.select(x=sl.col("item").str.replace("a", r"\3")), "str.replace.*cannot be computed.*3 matches"),
+        (lambda s: s.filter(sl.col("pieces").cast(pa.timestamp("us")) > dt.datetime(2020, 1, 1, tzinfo=dt.UTC)), "with timezone"),
+        (lambda s: s.select(x=sl.col("pieces") ** -1), "negative integer powers"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused_before_the_job_runs(build: Callable[[sl.DataStream], Any], message: str) -> None:
