@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,7 +199,9 @@ class Expr:
 
     def is_in(self, values: Sequence[Any]) -> Expr:
         """Whether the value is one of these literals; null where there is no value."""
-        return Expr("is_in", (self,), (pa.array(list(values)),))
+        if isinstance(values, (Text, bytes)) or not isinstance(values, Iterable):
+            raise JobDefinitionError(f"is_in takes a list of literals, not {values!r}")
+        return Expr("is_in", (self,), (_in_arrow(list(values), pa.array),))
 
     def is_between(self, lower: Any, upper: Any, closed: Text = "both") -> Expr:
         """Whether the value lies between two bounds; `closed` is `both`, `left`, `right` or `none`."""
@@ -519,7 +521,7 @@ def lit(value: Any, data_type: pa.DataType | None = None) -> Expr:
     >>> sl.lit(1, pa.int32()).type_in(pa.schema([]))
     DataType(int32)
     """
-    return Expr("lit", (), (pa.scalar(value, data_type),))
+    return Expr("lit", (), (_in_arrow(value, pa.scalar, data_type),))
 
 
 def when(condition: Any) -> When:
@@ -550,6 +552,17 @@ def concat_str(*values: Any, separator: str = "") -> Expr:
     return Expr("str.concat", tuple(as_expression(value) for value in values), (separator,))
 
 
+def _in_arrow(value: Any, function: Callable[..., Any], data_type: pa.DataType | None = None) -> Any:
+    """Literals as Arrow has them, whole numbers up to those of uint64. Raises JobDefinitionError for others."""
+    numbers = value if isinstance(value, list) else [value]
+    if data_type is None and all(isinstance(one, int) for one in numbers) and any(one >= 2**63 for one in numbers):
+        data_type = pa.uint64()
+    try:
+        return function(value, data_type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise JobDefinitionError(f"{value!r} is no literal that Arrow can hold: {str(error).splitlines()[0]}") from None
+
+
 def _infix(operation: str, left: Any, right: Any) -> Expr:
     return Expr(operation, (as_expression(left), as_expression(right)))
 
@@ -560,7 +573,7 @@ def as_expression(value: Any) -> Expr:
     if isinstance(value, (When, Then)):
         raise JobDefinitionError("a choice ends with .otherwise(...): say what all other rows get (None for null)")
     if isinstance(value, (*_LITERALS, pa.Scalar)):
-        return Expr("lit", (), (value if isinstance(value, pa.Scalar) else pa.scalar(value),))
+        return Expr("lit", (), (value,)) if isinstance(value, pa.Scalar) else lit(value)
     raise JobDefinitionError(
         f"{value!r} is no expression and no literal: make a column with sl.col, a value with sl.lit"
     )

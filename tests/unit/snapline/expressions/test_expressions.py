@@ -182,6 +182,11 @@ def test_keys_and_aggregates_take_expressions() -> None:
         (lambda s: s.select(x=sl.col("item").str.replace("a", r"\3")), "str.replace.*cannot be computed.*3 matches"),
         (lambda s: s.filter(sl.col("pieces").cast(pa.timestamp("us")) > dt.datetime(2020, 1, 1, tzinfo=dt.UTC)), "with timezone"),
         (lambda s: s.select(x=sl.col("pieces") ** -1), "negative integer powers"),
+        (lambda s: s.filter(sl.col("pieces") < 2**64), "18446744073709551616 is no literal that Arrow can hold"),
+        (lambda s: s.select(x=sl.lit("a", pa.int64())), "'a' is no literal that Arrow can hold"),
+        (lambda s: s.filter(sl.col("pieces").is_in([1, "a"])), r"\[1, 'a'\] is no literal that Arrow can hold"),
+        (lambda s: s.filter(sl.col("item").is_in("pen")), "is_in takes a list of literals, not 'pen'"),
+        (lambda s: s.filter(sl.col("item").is_in(sl.col("item"))), r'is_in takes a list of literals, not col\("item"\)'),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused_before_the_job_runs(build: Callable[[sl.DataStream], Any], message: str) -> None:

@@ -76,3 +76,12 @@ def test_numbers_with_and_without_a_sign_are_compared(operation: str, signed: pa
     swapped = {">": "<", "<": ">", ">=": "<=", "<=": ">="}.get(operation, operation)
     again = eval(f"lambda left, right: left {swapped} right")(sl.col("s"), sl.col("u"))
     assert again.evaluate(batch).to_pylist() == expected
+
+
+def test_a_literal_may_be_any_number_of_uint64() -> None:
+    """Arrow takes a Python number for int64, so a column's own greatest value could not be asked for."""
+    batch = pa.RecordBatch.from_pydict({"u": pa.array([2**64 - 1, 2**63, 1, None], pa.uint64())})
+
+    assert (sl.col("u") == 2**64 - 1).evaluate(batch).to_pylist() == [True, False, False, None]
+    assert (sl.col("u").cast(pa.float64()) < 2**63).evaluate(batch).to_pylist() == [False, False, True, None]
+    assert sl.col("u").is_in([2**63, 1]).evaluate(batch).to_pylist() == [False, True, True, None]
