@@ -109,6 +109,12 @@ def _add(left: Value, right: Value) -> Value:
     return pc.add(left, right)
 
 
+def _concat(separator: str, *values: Value) -> Value:
+    if any(pa.types.is_large_string(value.type) for value in values):
+        values = tuple(v.cast(pa.large_string()) if pa.types.is_string(v.type) else v for v in values)
+    return pc.binary_join_element_wise(*values, pa.scalar(separator, values[0].type))
+
+
 def _as_fraction(value: Value) -> Value:
     return value.cast(pa.float64(), safe=False) if pa.types.is_integer(value.type) else value
 
@@ -396,7 +402,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "str.replace": _replace,
     "str.slice": _slice,
     "str.strip_chars": _strip,
-    "str.concat": lambda separator, *values: pc.binary_join_element_wise(*values, pa.scalar(separator, values[0].type)),
+    "str.concat": _concat,
     "str.to_datetime": _to_datetime,
     "dt.year": _part(pc.year),
     "dt.month": _part(pc.month),

@@ -171,6 +171,8 @@ class Expr:
 
     def alias(self, name: Text) -> Expr:
         """Return the same expression, whose result is called `name`."""
+        if not isinstance(name, Text):
+            raise JobDefinitionError(f"alias takes the name of a column, not {name!r}")
         return Expr("alias", (self,), (name,))
 
     def cast(self, data_type: pa.DataType) -> Expr:
@@ -539,7 +541,7 @@ def coalesce(*values: Any) -> Expr:
     >>> sl.coalesce(sl.col("nick"), sl.col("name"), "nobody").name
     'nick'
     """
-    return Expr("coalesce", tuple(as_expression(value) for value in values))
+    return Expr("coalesce", _at_least_one("coalesce", values))
 
 
 def concat_str(*values: Any, separator: str = "") -> Expr:
@@ -549,7 +551,13 @@ def concat_str(*values: Any, separator: str = "") -> Expr:
     >>> sl.concat_str(sl.col("a"), sl.col("b"), separator="-").evaluate(batch).to_pylist()
     ['x-y', None]
     """
-    return Expr("str.concat", tuple(as_expression(value) for value in values), (separator,))
+    return Expr("str.concat", _at_least_one("concat_str", values), (separator,))
+
+
+def _at_least_one(function: str, values: tuple[Any, ...]) -> tuple[Expr, ...]:
+    if not values:
+        raise JobDefinitionError(f"{function} takes at least one column, expression or literal")
+    return tuple(as_expression(value) for value in values)
 
 
 def _in_arrow(value: Any, function: Callable[..., Any], data_type: pa.DataType | None = None) -> Any:

@@ -182,6 +182,9 @@ def test_keys_and_aggregates_take_expressions() -> None:
         (lambda s: s.select(x=sl.col("item").str.replace("a", r"\3")), "str.replace.*cannot be computed.*3 matches"),
         (lambda s: s.filter(sl.col("pieces").cast(pa.timestamp("us")) > dt.datetime(2020, 1, 1, tzinfo=dt.UTC)), "with timezone"),
         (lambda s: s.select(x=sl.col("pieces") ** -1), "negative integer powers"),
+        (lambda s: s.select(x=sl.coalesce()), "coalesce takes at least one column"),
+        (lambda s: s.select(x=sl.concat_str()), "concat_str takes at least one column"),
+        (lambda s: s.select(sl.col("price").alias(3)), "alias takes the name of a column, not 3"),
         (lambda s: s.filter(sl.col("pieces") < 2**64), "18446744073709551616 is no literal that Arrow can hold"),
         (lambda s: s.select(x=sl.lit("a", pa.int64())), "'a' is no literal that Arrow can hold"),
         (lambda s: s.filter(sl.col("pieces").is_in([1, "a"])), r"\[1, 'a'\] is no literal that Arrow can hold"),
@@ -358,3 +361,11 @@ def test_zero_is_among_values_whichever_sign_it_has() -> None:
 
     assert values_of(sl.col("x").is_in([0.0]), x=column) == [True, True, False, None]
     assert values_of(sl.col("x").is_in([-0.0]), x=column) == [True, True, False, None]
+
+
+def test_texts_of_polars_are_joined_with_literals() -> None:
+    """They come as `large_string`, beside which Arrow takes no other kind of text."""
+    columns = {"long": pa.array(["a", None], pa.large_string()), "short": pa.array(["b", "c"])}
+
+    assert values_of(sl.concat_str("<", sl.col("long"), "-", sl.col("short")), **columns) == ["<a-b", None]
+    assert values_of(sl.concat_str(sl.col("short"), sl.col("long"), separator="-"), **columns) == ["b-a", None]
