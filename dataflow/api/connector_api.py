@@ -16,12 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Real
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.user_metrics import MetricGroup
+from snapline.dataflow.errors import ConnectorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,14 @@ class Polled:
     """Splits that ended with this poll; they hold the watermark back no longer."""
     bad_rows: Sequence[BadRow] = ()
     """Rows that could not be read, for `DataStream.bad_rows()`. The position lies behind them, too."""
+
+    def __post_init__(self) -> None:
+        """Raises ConnectorError for a status that is none: a source would never end with it."""
+        if not isinstance(self.status, InputStatus):
+            raise ConnectorError(f"Polled: status must be one such as InputStatus.END_OF_INPUT, got {self.status!r}")
+        wake_at_ms: object = self.wake_at_ms
+        if wake_at_ms is not None and not isinstance(wake_at_ms, Real):
+            raise ConnectorError(f"Polled: wake_at_ms must be milliseconds, got {wake_at_ms!r}")
 
 
 class SourceContextInfo(Protocol):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import (
     Committable,
     Committer,
@@ -115,7 +116,9 @@ class WatchedEnumerator(SplitEnumerator):
 
     def discover(self, state: dict[str, Any]) -> Discovery:
         before = json.dumps(state, sort_keys=True)
-        found = step("discover", lambda: self._enumerator.discover(state))
+        found = step(
+            "discover", lambda: answer(self._enumerator.discover(state), Discovery, self._enumerator, "discover")
+        )
         if json.dumps(state, sort_keys=True) != before:
             raise ContractError("discover has changed the state that it was given: return the next one in Discovery")
         _require_json("the state of a Discovery", found.state)
@@ -140,7 +143,7 @@ class WatchedReader(_InProcess, SourceReader):
         if self._resume_at_ms is not None and now_ms < self._resume_at_ms:
             return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=self._resume_at_ms)
         self._resume_at_ms = None
-        polled: Polled = step("poll_next", lambda: self.inner.poll_next(now_ms))
+        polled = step("poll_next", lambda: answer(self.inner.poll_next(now_ms), Polled, self.inner, "poll_next"))
         run = current_run()
         if polled.batch is not None and polled.status is not InputStatus.END_OF_INPUT:
             self._resume_at_ms = now_ms + run.rng.randint(0, run.pause_ms)
@@ -152,7 +155,10 @@ class WatchedReader(_InProcess, SourceReader):
         self.inner.pause_splits(split_ids)
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
-        splits: Sequence[SourceSplit] = step("snapshot_splits", lambda: list(self.inner.snapshot_splits(checkpoint_id)))
+        splits: Sequence[SourceSplit] = step(
+            "snapshot_splits",
+            lambda: answers(self.inner.snapshot_splits(checkpoint_id), SourceSplit, self.inner, "snapshot_splits"),
+        )
         for split in splits:
             _require_json(f"the position of split {split.split_id!r}", split.position)
             _require_json(f"the description of split {split.split_id!r}", split.description)
@@ -209,7 +215,8 @@ class WatchedWriter(_InProcess, SinkWriter):
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         committables: Sequence[Committable] = step(
-            "prepare_commit", lambda: list(self.inner.prepare_commit(checkpoint_id))
+            "prepare_commit",
+            lambda: answers(self.inner.prepare_commit(checkpoint_id), Committable, self.inner, "prepare_commit"),
         )
         for committable in committables:
             _require_json("a committable", committable.data)

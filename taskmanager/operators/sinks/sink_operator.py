@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Committable, Committer, SinkWriter
 from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
 from snapline.dataflow.elements import Watermark, WatermarkStatus
@@ -67,7 +68,7 @@ class SinkOperator(StreamOperator):
                 self._committer.clean_up(recovered)
         self._pending.clear()
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
-        self._writer = self._sink.create_writer(context, states)
+        self._writer = answer(self._sink.create_writer(context, states), SinkWriter, self._sink, "create_writer")
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         writer = check(self._writer, "there is no writer, although open was called")
@@ -84,8 +85,9 @@ class SinkOperator(StreamOperator):
 
     def _prepare_commit(self, checkpoint_id: CheckpointID) -> None:
         writer = check(self._writer, "there is no writer, although open was called")
-        committables = list(writer.prepare_commit(checkpoint_id))
-        if committables and self._committer is not None:
+        committables = answers(writer.prepare_commit(checkpoint_id), Committable, writer, "prepare_commit")
+        if committables:
+            answer(self._committer, Committer, self._sink, "create_committer")
             self._pending.setdefault(checkpoint_id, []).extend(committables)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:

@@ -11,7 +11,8 @@ import json
 
 import pyarrow as pa
 
-from snapline.dataflow.api.connector_api import SinkWriter
+from snapline.dataflow.api.connector_answers import answer, answers
+from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import COMMITTABLES, SinkWriterSpec
 from snapline.dataflow.ids import CheckpointID
@@ -37,7 +38,7 @@ class SinkWriterOperator(StreamOperator):
 
     def open(self) -> None:
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
-        self._writer = self._sink.create_writer(self.context, states)
+        self._writer = answer(self._sink.create_writer(self.context, states), SinkWriter, self._sink, "create_writer")
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         check(self._writer, "there is no writer, although open was called").write(batch)
@@ -71,7 +72,7 @@ class SinkWriterOperator(StreamOperator):
 
     def _emit(self, checkpoint_id: CheckpointID) -> None:
         writer = check(self._writer, "there is no writer, although open was called")
-        committables = writer.prepare_commit(checkpoint_id)
+        committables = answers(writer.prepare_commit(checkpoint_id), Committable, writer, "prepare_commit")
         if committables:
             context, count = self.context, len(committables)
             columns = [

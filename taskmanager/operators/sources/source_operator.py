@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG, bad_rows_batch
+from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
 from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.elements import Watermark
@@ -90,7 +91,8 @@ class SourceOperator(WatermarkedSource):
         return SourceSplit(split_id, element["description"], element["position"], element["finished"])
 
     def open(self) -> None:
-        self._reader = self._spec.source.create_reader(self.context)
+        source = self._spec.source
+        self._reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
         self._reader.add_splits(tuple(self._splits))
         if self._generator is not None:
             strategy = self._spec.watermark_strategy
@@ -105,7 +107,7 @@ class SourceOperator(WatermarkedSource):
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         reader = check(self._reader, "there is no reader, although open was called")
-        splits = reader.snapshot_splits(checkpoint_id)
+        splits = answers(reader.snapshot_splits(checkpoint_id), SourceSplit, reader, "snapshot_splits")
         self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
             [self._element(split) for split in splits]
         )
@@ -142,7 +144,7 @@ class SourceOperator(WatermarkedSource):
 
     def _poll_reader(self, reader: SourceReader, now_ms: int) -> Polled:
         """Emit what the reader has, and set when to ask it again."""
-        polled = reader.poll_next(now_ms)
+        polled = answer(reader.poll_next(now_ms), Polled, reader, "poll_next")
         if polled.bad_rows:
             self.output.emit_side(BAD_ROWS_TAG, bad_rows_batch(self.context.operator_uid, polled.bad_rows))
         generator, cadence = self._generator, self._cadence

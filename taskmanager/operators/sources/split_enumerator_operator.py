@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Discovery, InputStatus, Source, SourceSplit, SplitEnumerator
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SplitEnumeratorSpec
@@ -169,11 +170,12 @@ class SplitEnumeratorOperator(WatermarkedSource):
             self._call = self._create_call(lambda: enumerator.discover(found), self.context.wake_up)
 
     def _take(self, discovery: Discovery, now_ms: int) -> None:
+        answer(discovery, Discovery, self._enumerator, "discover")
         self._found, self._finished = discovery.state, discovery.finished
         self._after_all_read, self._at_once = discovery.after_all_read, discovery.at_once
         self._next_look_ms = now_ms + discovery.again_after_ms
         self._has_looked = True
-        self._add(discovery.splits)
+        self._add(answers(discovery.splits, SourceSplit, self._enumerator, "discover"))
 
     def _add(self, splits: Any) -> None:
         """Let splits wait, in the order of their least event time where it is known of all that wait."""

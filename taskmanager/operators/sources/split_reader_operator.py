@@ -12,7 +12,8 @@ import json
 
 import pyarrow as pa
 
-from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
+from snapline.dataflow.api.connector_answers import answer, answers
+from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec
@@ -67,7 +68,8 @@ class SplitReaderOperator(SourceOperator):
         self._unfinished = {split.split_id for split in self._splits}
 
     def open(self) -> None:
-        self._reader = self._spec.source.create_reader(self.context)
+        source = self._spec.source
+        self._reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
         if self._generator is not None:
             self._generator.add_splits({}, self._restored_greatest_ms)
             self._hold_back(self._generator, {})
@@ -92,7 +94,7 @@ class SplitReaderOperator(SourceOperator):
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         reader = check(self._reader, "there is no reader, although open was called")
-        splits = reader.snapshot_splits(checkpoint_id)
+        splits = answers(reader.snapshot_splits(checkpoint_id), SourceSplit, reader, "snapshot_splits")
         if self._is_savepoint:
             self._savepoints.add(checkpoint_id)
         elements = [

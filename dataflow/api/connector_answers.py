@@ -1,0 +1,28 @@
+"""What the methods of a source or sink return, looked at where they return it: a wrong kind is said with the method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from snapline.dataflow.errors import ConnectorError
+
+SHOWN_LETTERS = 80
+
+
+def answer(value: Any, kind: type[Any], of: object, method: str) -> Any:
+    """Return the value. Raises ConnectorError unless it is of this kind."""
+    if isinstance(value, kind):
+        return value
+    raise ConnectorError(
+        f"{type(of).__name__}.{method} must return a {kind.__name__}, not {repr(value)[:SHOWN_LETTERS]}"
+    )
+
+
+def answers(values: Any, kind: type[Any], of: object, method: str) -> list[Any]:
+    """Return the values. Raises ConnectorError unless all of them are of this kind."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ConnectorError(
+            f"{type(of).__name__}.{method} must return a list of {kind.__name__}, not {repr(values)[:SHOWN_LETTERS]}"
+        )
+    return [answer(value, kind, of, f"{method}, in its list,") for value in values]
