@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from snapline.checkpointing import Checkpointing
-from snapline.dataflow.api.connector_answers import answers
-from snapline.dataflow.api.connector_api import Sink, Source, SourceSplit
+from snapline.dataflow.api.connector_answers import splits_of
+from snapline.dataflow.api.connector_api import Sink, Source
 from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy, check_strategy
 from snapline.dataflow.config import (
@@ -244,9 +244,7 @@ class StreamExecutionEnvironment:
         label = name or type(source).__name__
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)
-        splits = order_splits(
-            answers(source.enumerate_splits(), SourceSplit, source, "enumerate_splits"), watermark_strategy
-        )
+        splits = order_splits(splits_of(source.enumerate_splits(), source, "enumerate_splits"), watermark_strategy)
         schema = source.schema()
         if source.create_enumerator(splits) is None:
             node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from snapline.dataflow.api.connector_api import SourceSplit
 from snapline.dataflow.errors import ConnectorError
 
 SHOWN_LETTERS = 80
@@ -26,3 +27,20 @@ def answers(values: Any, kind: type[Any], of: object, method: str) -> list[Any]:
             f"{type(of).__name__}.{method} must return a list of {kind.__name__}, not {repr(values)[:SHOWN_LETTERS]}"
         )
     return [answer(value, kind, of, f"{method}, in its list,") for value in values]
+
+
+def splits_of(values: Any, of: object, method: str, waiting: Iterable[SourceSplit] = ()) -> list[SourceSplit]:
+    """Return new splits. Raises ConnectorError unless each has an id of its own, also beside those that wait: what was
+    read of a split is known by its id."""
+    splits = answers(values, SourceSplit, of, method)
+    seen = {split.split_id for split in waiting} if splits else set()
+    for split in splits:
+        split_id: object = split.split_id
+        if not isinstance(split_id, str):
+            raise ConnectorError(f"{type(of).__name__}.{method}: the id of a split must be a text, not {split_id!r}")
+        if split_id in seen:
+            raise ConnectorError(
+                f"{type(of).__name__}.{method}: two splits have the id {split_id!r}; give each its own"
+            )
+        seen.add(split_id)
+    return splits

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from snapline.dataflow.api.connector_answers import answer, answers
+from snapline.dataflow.api.connector_answers import answer, splits_of
 from snapline.dataflow.api.connector_api import Discovery, InputStatus, Source, SourceSplit, SplitEnumerator
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SplitEnumeratorSpec
@@ -175,7 +175,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
         self._after_all_read, self._at_once = discovery.after_all_read, discovery.at_once
         self._next_look_ms = now_ms + discovery.again_after_ms
         self._has_looked = True
-        self._add(answers(discovery.splits, SourceSplit, self._enumerator, "discover"))
+        self._add(splits_of(discovery.splits, self._enumerator, "discover", self._waiting))
 
     def _add(self, splits: Any) -> None:
         """Let splits wait, in the order of their least event time where it is known of all that wait."""

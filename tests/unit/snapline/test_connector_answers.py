@@ -9,6 +9,7 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import DiscardingSink
+from snapline.dataflow.api.connector_answers import splits_of
 
 
 class Reader(sl.SourceReader):
@@ -84,6 +85,8 @@ def run(source: sl.Source, sink: sl.Sink) -> None:
     [
         ({"enumerate_splits": None}, "OneRow.enumerate_splits must return a list of SourceSplit, not None"),
         ({"enumerate_splits": ["a"]}, "OneRow.enumerate_splits, in its list, must return a SourceSplit, not 'a'"),
+        ({"enumerate_splits": [sl.SourceSplit("a"), sl.SourceSplit("a")]}, "two splits have the id 'a'; give each its own"),
+        ({"enumerate_splits": [sl.SourceSplit(1)]}, "the id of a split must be a text, not 1"),  # type: ignore[arg-type]
         ({"create_reader": None}, "OneRow.create_reader must return a SourceReader, not None"),
         ({"poll_next": None}, "Reader.poll_next must return a Polled, not None"),
         ({"status": "end_of_input"}, "status must be one such as InputStatus.END_OF_INPUT, got 'end_of_input'"),
@@ -110,3 +113,12 @@ def test_a_sink_is_told_what_it_must_return(sink: sl.Sink, message: str) -> None
     """Committables that nobody would commit were dropped, and the job had finished."""
     with pytest.raises(sl.SnaplineError, match=message):
         run(OneRow(), sink)
+
+
+def test_splits_that_are_found_differ_from_those_that_wait() -> None:
+    """What was read of a split is known by its id: of two with one id rows were read again, or lost at a restore."""
+    waits, other = sl.SourceSplit("a"), sl.SourceSplit("b")
+
+    assert [other] == splits_of((other,), OneRow(), "discover", [waits])
+    with pytest.raises(sl.SnaplineError, match=r"OneRow\.discover: two splits have the id 'a'"):
+        splits_of([other, waits], OneRow(), "discover", [waits])

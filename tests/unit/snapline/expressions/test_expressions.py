@@ -184,12 +184,12 @@ def test_keys_and_aggregates_take_expressions() -> None:
         (lambda s: s.select(x=sl.col("pieces") ** -1), "negative integer powers"),
         (lambda s: s.select(x=sl.coalesce()), "coalesce takes at least one column"),
         (lambda s: s.select(x=sl.concat_str()), "concat_str takes at least one column"),
-        (lambda s: s.select(sl.col("price").alias(3)), "alias takes the name of a column, not 3"),
+        (lambda s: s.select(sl.col("price").alias(3)), "alias takes the name of a column, not 3"),  # type: ignore[arg-type]
         (lambda s: s.filter(sl.col("pieces") < 2**64), "18446744073709551616 is no literal that Arrow can hold"),
         (lambda s: s.select(x=sl.lit("a", pa.int64())), "'a' is no literal that Arrow can hold"),
         (lambda s: s.filter(sl.col("pieces").is_in([1, "a"])), r"\[1, 'a'\] is no literal that Arrow can hold"),
         (lambda s: s.filter(sl.col("item").is_in("pen")), "is_in takes a list of literals, not 'pen'"),
-        (lambda s: s.filter(sl.col("item").is_in(sl.col("item"))), r'is_in takes a list of literals, not col\("item"\)'),
+        (lambda s: s.filter(sl.col("item").is_in(sl.col("item"))), r'is_in takes a list of literals, not col\("item"\)'),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused_before_the_job_runs(build: Callable[[sl.DataStream], Any], message: str) -> None:
