@@ -46,7 +46,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkFunctionSpec,
     WatermarkSpec,
 )
-from snapline.dataflow.graph.side_outputs import why_no_side_output
+from snapline.dataflow.graph.side_outputs import why_no_side_output, with_side_schema
 from snapline.dataflow.graph.stream_graph import StreamEdge, StreamNode
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.partitioning import Partitioning
@@ -501,7 +501,8 @@ class DataStream(StreamResults):
 
     def get_side_output(self, tag: str, schema: pa.Schema | None = None) -> DataStream:
         """The rows that the operator emitted to the side output `tag`. Raises JobDefinitionError where it can be known
-        that there is none of this name; a function of yours can emit to any.
+        that there is none of this name; a function of yours can emit to any. `schema`: of these rows; what a function
+        over rows emits is made so, and without it has the types of the first rows.
 
         >>> def split(batch):
         ...     yield batch
@@ -518,7 +519,11 @@ class DataStream(StreamResults):
             schema = getattr(self.node.spec, "input_schema", None) if schema is None else schema
             time = getattr(self.node.spec, "event_time_column", time)
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
-        return DataStream(self.environment, edges, schema, time)
+        stream = DataStream(self.environment, edges, schema, time)
+        if stream.schema is not None:
+            for node in (self.environment.graph.nodes[edge.source] for edge in edges):
+                node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
+        return stream
 
     def bad_rows(self) -> DataStream:
         """The rows that this source could not read, or for which this function raised, where it was given

@@ -30,6 +30,8 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import PaneAssigner, RowsBy, WindowAssigner
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch] | None]
+SideSchemas = tuple[tuple[str, pa.Schema], ...]
+"""Tags of side outputs, and the columns that whoever reads them has declared."""
 
 COMMITTABLES = pa.schema(
     [("job_id", pa.string()), ("sink_uid", pa.string()), ("checkpoint_id", pa.int64()), ("data", pa.string())]
@@ -100,6 +102,7 @@ class ProcessSpec:
     event_time_column: str = ""
     """Empty: rows have no event time."""
     on_error: str = "fail"
+    side_schemas: SideSchemas = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class KeyedProcessSpec:
     output_schema: pa.Schema | None = None
     event_time_column: str = ""
     """Empty: rows have no event time."""
+    side_schemas: SideSchemas = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,7 @@ class WindowProcessSpec:
     late_output_tag: str = ""
     input_schema: pa.Schema | None = None
     early_trigger: EarlyTrigger | None = None
+    side_schemas: SideSchemas = ()
 
 
 @dataclass(frozen=True)
@@ -215,6 +220,7 @@ class CoProcessSpec:
     output_schema: pa.Schema | None = None
     broadcast: tuple[MapStateDescriptor, ...] | None = None
     batches: bool = False
+    side_schemas: SideSchemas = ()
 
 
 @dataclass(frozen=True)

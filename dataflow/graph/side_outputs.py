@@ -7,7 +7,13 @@ only.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
 from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     CustomOperatorSpec,
@@ -39,6 +45,19 @@ def why_no_side_output(spec: OperatorSpec, tag: str) -> str:
     if late is not None:
         return f"there is no side output {tag!r}: late rows go to one with side_output_late_data(...) (of joins: late_tag=)"
     return f"there is no side output {tag!r}: only functions that are handed a context, or return SideOutput(...), have some"
+
+
+def with_side_schema(spec: Any, tag: str, schema: pa.Schema, name: str) -> Any:
+    """The specification that makes the rows of this tag as they were declared, where it makes batches of rows that a
+    function puts aside. Raises JobDefinitionError for two schemas of one tag."""
+    declared = getattr(spec, "side_schemas", None)
+    if declared is None or tag in (BAD_ROWS_TAG, getattr(spec, "late_output_tag", "")):
+        return spec
+    if not dict(declared).get(tag, schema).equals(schema):
+        raise JobDefinitionError(
+            f"get_side_output of {name!r}: {tag!r} is read with two schemas; read it once, and select columns of that"
+        )
+    return replace(spec, side_schemas=tuple({**dict(declared), tag: schema}.items()))
 
 
 def _why_no_bad_rows(spec: OperatorSpec) -> str:

@@ -64,7 +64,8 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
 
     def __init__(self, spec: CoProcessSpec) -> None:
         first, second = spec.key_columns
-        super().__init__(KeyedProcessSpec(first, spec.function, spec.output_schema, spec.event_time_columns[0]))
+        time, side = spec.event_time_columns[0], spec.side_schemas
+        super().__init__(KeyedProcessSpec(first, spec.function, spec.output_schema, time, side))
         self._inputs = tuple(zip((first, second), spec.event_time_columns, strict=True))
         function: Any = spec.function
         self._methods = (function.process_element1, function.process_element2)
@@ -187,7 +188,13 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
 
     def __init__(self, spec: CoProcessSpec) -> None:
         super().__init__(
-            KeyedProcessSpec(spec.key_columns[0], spec.function, spec.output_schema, spec.event_time_columns[0])
+            KeyedProcessSpec(
+                spec.key_columns[0],
+                spec.function,
+                spec.output_schema,
+                spec.event_time_columns[0],
+                spec.side_schemas,
+            )
         )
         self._descriptors = spec.broadcast or ()
         self._states: BroadcastStates | None = None

@@ -171,7 +171,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._time_column = spec.event_time_column
         self._process = getattr(spec.function, "process_element", None)
         self._batcher = RowBatcher(spec.output_schema)
-        self._side_batchers: dict[str, RowBatcher] = {}
+        self._side_batchers = {tag: RowBatcher(schema) for tag, schema in spec.side_schemas}
         self._context: KeyedProcessContext | None = None
         self._timers: KeyedTimers | None = None
         self._service: KeyedTimerService | None = None

@@ -74,7 +74,7 @@ class ProcessOperator(RowWiseOperator):
         super().__init__(spec.function, spec.on_error)
         self._time_column = spec.event_time_column
         self._batcher = RowBatcher(spec.output_schema)
-        self._side_batchers: dict[str, RowBatcher] = {}
+        self._side_batchers = {tag: RowBatcher(schema) for tag, schema in spec.side_schemas}
         self._call = ContextWithoutKeys(self)
         self.watermark_ms = MIN_WATERMARK_MS
 

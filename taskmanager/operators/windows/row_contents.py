@@ -20,6 +20,7 @@ from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.columnar.column_types import kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
+from snapline.dataflow.graph.operator_specs import WindowProcessSpec
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
@@ -128,13 +129,11 @@ class ProcessWindowContext:
 class RowWindowCall:
     """Calls a ProcessWindowFunction with rows."""
 
-    def __init__(
-        self, function: ProcessWindowFunction, output_schema: pa.Schema | None, current_watermark: Callable[[], int]
-    ) -> None:
-        self._function = function
+    def __init__(self, spec: WindowProcessSpec, current_watermark: Callable[[], int]) -> None:
+        self._function: ProcessWindowFunction = spec.function
         self._context = ProcessWindowContext(current_watermark)
-        self._batcher = RowBatcher(output_schema)
-        self._side: dict[str, RowBatcher] = {}
+        self._batcher = RowBatcher(spec.output_schema)
+        self._side = {tag: RowBatcher(schema) for tag, schema in spec.side_schemas}
 
     def __call__(self, fired: FiredWindows, store: RowsByEntry, output: Output) -> None:
         offsets, numbers = store.rows_of(fired.entries)

@@ -50,7 +50,7 @@ def _row_maker(spec: WindowProcessSpec) -> ContentsMaker:
             case "batches":
                 return RowContents(schema, BatchWindowCall(spec.function, spec.output_schema))
             case _:
-                return RowContents(schema, RowWindowCall(spec.function, spec.output_schema, current_watermark))
+                return RowContents(schema, RowWindowCall(spec, current_watermark))
 
     match spec.form:
         case "reduce":
