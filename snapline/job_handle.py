@@ -7,6 +7,7 @@ goes on without its handle.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,12 +16,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused, job_status, raise_unless_finished
+from snapline.dataflow.arguments import check_whole
+from snapline.dataflow.errors import InvalidArgument
 from snapline.interrupts import interrupt_only_raises
 from snapline.job_metrics import JobMetrics, metrics_of
 from snapline.job_result import JobExecutionResult, result_of
 from snapline.pictures import Rates
 from snapline.protos import client_pb2 as pb
 from snapline.rows_read import RowsRead
+from snapline.runtime.absolute_paths import absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +116,10 @@ class JobHandle:
         does not run."""
         from snapline.coordinator.leading_keys import table_of
 
+        if not isinstance(uid, str):
+            raise InvalidArgument(f"tap takes the uid of an operator, which is a text, got {uid!r}")
+        check_whole("tap: rows", rows, 1)
+        check_whole("tap: max_bytes", max_bytes, 1)
         return table_of(self._client.tap(self.job_id, uid, rows=rows, max_bytes=max_bytes), rows)
 
     # --- control ------------------------------------------------------------------------------------------------------
@@ -126,13 +134,15 @@ class JobHandle:
                     raise
             self._ended.wait(CANCEL_SECONDS)
 
-    def savepoint(self, directory: str = "") -> str:
-        """Take a savepoint; its path. Raises RequestRefused when that fails."""
-        return self._client.trigger_savepoint(self.job_id, directory)
+    def savepoint(self, directory: str | os.PathLike[str] = "") -> str:
+        """Take a savepoint; its path. A relative directory is one of this process's. Raises RequestRefused when that
+        fails."""
+        return self._client.trigger_savepoint(self.job_id, _place_of(directory))
 
-    def stop(self, directory: str = "", *, drain: bool = False) -> str:
-        """Stop the job with a savepoint; its path. `drain`: fire all windows and timers first."""
-        return self._client.stop_with_savepoint(self.job_id, directory, drain=drain)
+    def stop(self, directory: str | os.PathLike[str] = "", *, drain: bool = False) -> str:
+        """Stop the job with a savepoint; its path. `drain`: fire all windows and timers first. A relative directory is
+        one of this process's."""
+        return self._client.stop_with_savepoint(self.job_id, _place_of(directory), drain=drain)
 
     def rescale(self, parallelism: int) -> None:
         """Give all tasks another parallelism; returns when they run again. Raises RequestRefused."""
@@ -249,3 +259,11 @@ class JobHandle:
             for function in self._on_end:
                 with suppress(Exception):  # an event loop that was closed meanwhile waits for nothing
                     function()
+
+
+def _place_of(directory: str | os.PathLike[str] | None) -> str:
+    """Where a savepoint goes, as every process understands it; nothing: where the settings say."""
+    place = os.fspath(directory) if isinstance(directory, os.PathLike) else "" if directory is None else directory
+    if not isinstance(place, str):
+        raise InvalidArgument(f"the directory of a savepoint is a path or a URL, got {directory!r}")
+    return str(absolute_path(place)) if place and "://" not in place else place

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.errors import InvalidArgument, SnaplineError
 from snapline.job_handle import JobHandle
 from snapline.protos import client_pb2 as pb
 
@@ -49,3 +50,57 @@ def test_who_waits_is_told_that_spark_is_gone() -> None:
         job.wait()
     assert ended.wait(30)
     assert client.closed.is_set()
+
+
+class NotingClient(DeafClient):
+    """Notes where savepoints are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def trigger_savepoint(self, job_id: str, directory: str) -> str:
+        """Note the directory."""
+        self.asked.append(directory)
+        return directory
+
+    def stop_with_savepoint(self, job_id: str, directory: str, *, drain: bool) -> str:
+        """Note the directory."""
+        return self.trigger_savepoint(job_id, directory)
+
+
+@pytest.mark.parametrize("take", [JobHandle.savepoint, JobHandle.stop])
+def test_savepoints_go_where_this_process_means(
+    take: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Path broke the loop of a local run, and a relative directory was one within that of the checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    client: Any = NotingClient()
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
+
+    for directory in ("", tmp_path / "a", "b", Path("c"), "s3://bucket/d"):
+        take(job, directory)
+
+    assert client.asked == ["", *(str(tmp_path / name) for name in "abc"), "s3://bucket/d"]
+    client.closed.set()
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda job: job.savepoint(1), "the directory of a savepoint is a path or a URL, got 1"),
+        (lambda job: job.stop(b"x"), "the directory of a savepoint is a path or a URL, got b'x'"),
+        (lambda job: job.tap(1), "tap takes the uid of an operator, which is a text, got 1"),
+        (lambda job: job.tap("orders", "2"), "tap: rows must be a whole number, at least 1, got '2'"),
+    ],
+)
+def test_what_is_asked_for_wrongly_does_not_reach_the_job(ask: Callable[[JobHandle], object], message: str) -> None:
+    """Arguments of a wrong type broke the loop of a local run, and with it the job."""
+    client: Any = NotingClient()
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
+
+    with pytest.raises(InvalidArgument) as raised:
+        ask(job)
+
+    assert str(raised.value) == message
+    client.closed.set()
