@@ -3,8 +3,9 @@ watermark.
 
 Decides when the backend comes into being: on restore, from the snapshot's own description of the key, else with the
 first batch. The operator's watermark lies in the snapshot (union, the lowest counts), so that a row that was late is
-late again after a restore. It does not know what the state is for. Mirrors the keyed part of Flink's
-AbstractStreamOperator.
+late again after a restore. The last one of all does not count: it comes again, and whoever is behind the operator may
+not have had it, because a barrier has overtaken it. It does not know what the state is for. Mirrors the keyed part of
+Flink's AbstractStreamOperator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
-from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -70,7 +71,8 @@ class KeyedOperator(StreamOperator):
     def initialize_state(self, restored: RestoredState) -> None:
         self.operator_state = OperatorStateBackend(restored.operator_lists)
         watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
-        self.watermark_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
+        reached_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
+        self.watermark_ms = MIN_WATERMARK_MS if reached_ms == MAX_WATERMARK_MS else reached_ms
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
             header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states

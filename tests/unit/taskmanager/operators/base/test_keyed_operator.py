@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.taskmanager.operators.factory import create_operator
@@ -172,3 +173,27 @@ def test_a_kind_of_join_that_nobody_knows_is_refused_in_a_line(monkeypatch: pyte
         StateError, match="holds rows of another kind of join, and the job now asks for an interval join"
     ):
         Harness(operator("interval join")).start(snapshot)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_last_watermark_passes_again_after_a_restore(name: str) -> None:
+    """A barrier that overtook it left whoever is behind without it, and windows there never fired."""
+    ended = Harness(operator(name)).start().process(ROWS).watermark(MAX_WATERMARK_MS)
+    assert ended.take()[-1] == Watermark(MAX_WATERMARK_MS)
+
+    again = Harness(operator(name)).start(restored_state([ended.snapshot()])).watermark(MAX_WATERMARK_MS)
+
+    assert again.take() == [Watermark(MAX_WATERMARK_MS)]
+
+
+@pytest.mark.parametrize("name", ["tumbling", "sessions", "rows", "process", "batches"])
+def test_what_the_last_watermark_made_due_comes_once(name: str) -> None:
+    """Of a snapshot between the last watermark and its results, each result comes after the restore."""
+    expected = Harness(operator(name)).start().process(ROWS).watermark(MAX_WATERMARK_MS).rows()
+    due = Harness(operator(name)).start().process(ROWS)
+    before = due.rows()
+    written = due.watermark(MAX_WATERMARK_MS, work=False).snapshot()
+
+    again = Harness(operator(name)).start(restored_state([written])).work().watermark(MAX_WATERMARK_MS)
+
+    assert sorted(map(str, before + again.rows())) == sorted(map(str, expected))
