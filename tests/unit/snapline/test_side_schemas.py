@@ -59,7 +59,7 @@ class WindowAside(sl.ProcessWindowFunction):
 
 
 RULES = sl.MapStateDescriptor("rules", pa.string(), pa.int64())
-OPERATORS: dict[str, Callable[[sl.DataStream], sl.DataStream]] = {
+OPERATORS: dict[str, Callable[[Any], sl.DataStream]] = {
     "process": lambda one: one.process(Aside(), uid="it"),
     "keyed": lambda one: one.key_by("shop").process(KeyedAside(), uid="it"),
     "two inputs": lambda one: one.key_by("shop").connect(one.key_by("shop")).process(BothAside(), uid="it"),
