@@ -162,7 +162,7 @@ class _AsKept:
     _copied: Keeping
     """Makes a copy of what a row puts as it is kept."""
     _same: Keeping
-    """Keeps what is already so as the same object: by that a list knows again what it has handed out."""
+    """Keeps what is already so as the same object: what a function made of two values is not copied for each row."""
 
 
 class _ValueAsKept(_AsKept):
@@ -188,19 +188,21 @@ class _AggregatingAsKept(_AsKept):
     __slots__ = ()
 
     def use(self, descriptor: AggregatingStateDescriptor) -> None:
-        function = descriptor.aggregate_function and _FunctionAsKept(descriptor.aggregate_function, self._same)
+        function = descriptor.aggregate_function
+        function = function and _FunctionAsKept(function, self._same, self._copied)
         super().use(replace(descriptor, aggregate_function=function))  # type: ignore[misc]
 
 
 class _FunctionAsKept(AggregateFunction):
-    def __init__(self, function: AggregateFunction, keep: Keeping) -> None:
-        self._function, self._keep = function, keep
+    def __init__(self, function: AggregateFunction, keep: Keeping, keep_copy: Keeping) -> None:
+        self._function, self._keep, self._keep_copy = function, keep, keep_copy
 
     def create_accumulator(self) -> Any:
         return self._function.create_accumulator()
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        return self._keep(self._function.add(value, accumulator))
+        result = self._function.add(value, accumulator)
+        return (self._keep_copy if result is value else self._keep)(result)
 
     def get_result(self, accumulator: Any) -> Any:
         return self._function.get_result(accumulator)
@@ -216,9 +218,9 @@ class _ListAsKept(_AsKept):
 
     def update(self, values: Sequence[Any]) -> None:
         if self.descriptor.ttl is None:
-            self.replace(values, self._same)
+            self.replace(values, self._copied)
         else:
-            super().update([self._same(value) for value in values])  # type: ignore[misc]
+            super().update([self._copied(value) for value in values])  # type: ignore[misc]
 
 
 class _MapAsKept(_AsKept):

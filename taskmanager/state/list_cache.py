@@ -44,13 +44,9 @@ class KnownList:
     def give(self, *, copies: bool) -> list[Any]:
         """The whole list, for a function; with `copies`, the elements are dictionaries that it may change, and that are
         in rows which it has put out."""
-        if self.given is None:
-            kept = [] if self.stored is None else self.stored[self.first : self.end]
-            if copies:
-                kept = [None if each is None else each.copy() for each in kept]
-            self.given = kept + self.added
-        elif copies:
-            self.given = [apart(each, flat=True) for each in self.given]
+        if copies or self.given is None:
+            whole = self.added if self.stored is None else self.stored[self.first : self.end] + self.added
+            self.given = [apart(each, flat=True) for each in whole] if copies else whole.copy()
         return self.given.copy()
 
     def add(self, value: Any) -> None:

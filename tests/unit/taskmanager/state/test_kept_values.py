@@ -199,8 +199,45 @@ def test_what_is_changed_after_it_was_put_is_not_changed_in_the_state(put_twice:
     assert read_in_batches([1, 2], 1, claim) == read_in_batches([1, 2], 2, claim)
 
 
-def test_elements_of_a_list_stay_the_same_objects_where_they_are_kept() -> None:
-    """By that a list that is put back without its first elements costs nothing for the others."""
+def change(given: Any) -> None:
+    """Change a list or a record in place."""
+    if isinstance(given, list):
+        given.append(9)
+    else:
+        given["a"] = 9 if isinstance(given["a"], int) else [9]
+
+
+@pytest.mark.parametrize("ttl", [{}, {"ttl": sl.StateTtlConfig(dt.timedelta(days=1))}], ids=["plain", "ttl"])
+@pytest.mark.parametrize("put", [{"a": 1}, {"a": [1]}, [1]], ids=["flat", "struct", "list"])
+def test_what_a_later_row_changes_is_not_changed_in_the_state(put: Any, ttl: dict[str, Any]) -> None:
+    """Elements of a list that was put back, those that were read from it, and what an aggregate took from a row changed
+    in the state for the rows of the same batch."""
+    data_type = pa.array([put]).type
+
+    def claim(backend: KeyedStateBackend) -> Callable[[Any], Any]:
+        found = backend.get_list_state(sl.ListStateDescriptor("list", data_type, **ttl))
+        added = backend.get_list_state(sl.ListStateDescriptor("added", data_type, **ttl))
+        totals = backend.get_aggregating_state(sl.AggregatingStateDescriptor("totals", Last(), data_type, **ttl))
+        known: list[Any] = []
+
+        def row(_: Any) -> Any:
+            for each in known:
+                change(each)
+            before = copy.deepcopy((found.get(), added.get(), totals.get()))
+            given = copy.deepcopy(put)
+            found.update([*found.get(), given])
+            added.add(given)
+            totals.add(given)
+            known.extend([given, *found.get(), *added.get(), totals.get()])
+            return before
+
+        return row
+
+    assert read_in_batches([1, 2, 3, 4], 1, claim) == read_in_batches([1, 2, 3, 4], 4, claim)
+
+
+def test_accumulators_stay_the_same_objects_where_they_are_kept() -> None:
+    """By that one that grows with each row is not copied for each."""
     keep = keeping_of(RECORD, copies=False)
     kept = {"a": 1, "b": [DAY]}
 
