@@ -9,7 +9,7 @@ what is stored. It knows no columns: ListState keeps both equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any
 
@@ -55,9 +55,10 @@ class KnownList:
         if self.given is not None:
             self.given.append(value)
 
-    def replace(self, values: Sequence[Any], keep: Callable[[Any], Any] | None, *, compares: bool) -> None:
+    def replace(self, values: Iterable[Any], keep: Callable[[Any], Any] | None, *, compares: bool) -> None:
         """Let the list be these values. With `compares`, what is stored stays of those that begin it: only for elements
         that do not change in place, or whose copies were given. `keep` makes of the others what is kept of them."""
+        values = list(values)
         kept = self._run(values) if compares else None
         stays = 0
         if kept is None:
@@ -68,10 +69,10 @@ class KnownList:
             stored = self.end - self.first
             stays = min(length, max(0, stored - position))
             self.first, self.end = self.first + min(position, stored), self.first + min(position + length, stored)
-        self.added = list(values[stays:]) if keep is None else [keep(value) for value in values[stays:]]
-        self.given = [*values[:stays], *self.added]
+        self.added = values[stays:] if keep is None else [keep(value) for value in values[stays:]]
+        self.given = values[:stays] + self.added
 
-    def _run(self, values: Sequence[Any]) -> tuple[int, int] | None:
+    def _run(self, values: list[Any]) -> tuple[int, int] | None:
         """Where in the list the values begin, and how many follow one another there; None if there is no such part."""
         given, stored = self.given, self.stored
         if given is None or stored is None or self.is_cut or not values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,18 @@ def test_a_list_is_what_a_list_of_python_would_be(element_type: pa.DataType, see
         if chance.random() < 0.02:
             state.clear_batch(np.array([key], np.int32))
             lists[key] = []
+
+
+@pytest.mark.parametrize("of", [deque, iter, tuple, np.array], ids=["deque", "iterator", "tuple", "array"])
+def test_a_list_is_replaced_by_whatever_has_elements(of: Any) -> None:
+    """One that was no list was cut as a list is, which Python refuses, in the first batch or once the list was read."""
+    batches = Batches(KeyedListState, ListStateDescriptor("list", pa.int64()))
+    for _ in range(2):
+        batches.state.update(of([1, 2]))
+        batches.state.update(of([*batches.state.get(), 3]))
+        assert batches.state.get() == [1, 2, 3]
+        batches.next()
+    batches.state.update(of([*batches.state.get()[1:], 4]))
+    batches.next()
+
+    assert batches.state.get() == [2, 3, 4]
