@@ -59,34 +59,36 @@ class KnownList:
         """Let the list be these values. With `compares`, what is stored stays of those that begin it: only for elements
         that do not change in place, or whose copies were given. `keep` makes of the others what is kept of them."""
         values = list(values)
-        kept = self._run(values) if compares else None
-        stays = 0
-        if kept is None:
+        stored = self.end - self.first
+        position, same = self._run(values) if compares and (stored or keep is not None) else (0, 0)
+        stays = max(0, min(position + same, stored) - position)
+        first = self.first + position
+        if stays and values[:stays] != (self.stored or [])[first : first + stays]:
+            stays = same = 0  # a struct was changed in place
+        begin = max(0, position - stored)
+        reused = self.added[begin : begin + same - stays]
+        if values[stays:same] != reused:
+            reused = []
+        if stays:
+            self.first, self.end = first, first + stays
+        else:
             self.first = self.end = 0
             self.is_cut = True
-        else:
-            position, length = kept
-            stored = self.end - self.first
-            stays = min(length, max(0, stored - position))
-            self.first, self.end = self.first + min(position, stored), self.first + min(position + length, stored)
-        self.added = values[stays:] if keep is None else [keep(value) for value in values[stays:]]
+        fresh = values[stays + len(reused) :]
+        self.added = reused + (fresh if keep is None else [keep(value) for value in fresh])
         self.given = values[:stays] + self.added
 
-    def _run(self, values: list[Any]) -> tuple[int, int] | None:
-        """Where in the list the values begin, and how many follow one another there; None if there is no such part."""
-        given, stored = self.given, self.stored
-        if given is None or stored is None or self.is_cut or not values:
-            return None
+    def _run(self, values: list[Any]) -> tuple[int, int]:
+        """Where in what was given the values begin, and how many of them follow one another there; zeros if they are no
+        such part."""
+        given = self.given
+        if not given or not values:
+            return 0, 0
         head = values[0]
-        position = next((place for place, each in enumerate(given) if each is head), None)
-        if position is None or position >= self.end - self.first:
-            return None
+        position = next((place for place, each in enumerate(given) if each is head), len(given))
         length = min(len(values), len(given) - position)
         if not all(map(is_, values, given[position : position + length])):
-            return None
-        of_stored = stored[self.first + position : min(self.end, self.first + position + length)]
-        if given[position : position + len(of_stored)] != of_stored:
-            return None  # a struct was changed in place
+            return 0, 0
         return position, length
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.taskmanager.state import kept_values
 from snapline.taskmanager.state.kept_values import keeping_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import KeyedValueState
@@ -234,6 +235,29 @@ def test_what_a_later_row_changes_is_not_changed_in_the_state(put: Any, ttl: dic
         return row
 
     assert read_in_batches([1, 2, 3, 4], 1, claim) == read_in_batches([1, 2, 3, 4], 4, claim)
+
+
+@pytest.mark.parametrize("cut", [0, 1], ids=["longer", "window"])
+@pytest.mark.parametrize("element", [NOON.date(), {"a": 1, "b": None}], ids=["day", "struct"])
+def test_what_a_list_had_is_not_looked_at_again(element: Any, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row that put back a list with one element more looked at all elements: the square of the rows of a key."""
+    looked_at: list[Any] = []
+    monkeypatch.setattr(
+        kept_values, "keeping_of", lambda *_, **__: lambda value: looked_at.append(value) or copy.copy(value)
+    )
+
+    def claim(backend: KeyedStateBackend) -> Callable[[Any], Any]:
+        data_type = pa.date32() if isinstance(element, dt.date) else pa.struct([("a", pa.int64()), ("b", pa.int64())])
+        found = backend.get_list_state(sl.ListStateDescriptor("list", data_type))
+
+        def row(_: Any) -> Any:
+            found.update([*found.get()[cut:], element, element])
+            return found.get()
+
+        return row
+
+    assert read_in_batches([None] * 20, 20, claim) == read_in_batches([None] * 20, 7, claim)
+    assert len(looked_at) == 2 * 2 * 20
 
 
 def test_accumulators_stay_the_same_objects_where_they_are_kept() -> None:
