@@ -70,20 +70,31 @@ def _check_of(data_type: pa.DataType) -> Callable[[Any], bool] | None:
         return lambda value: value.__class__ is dt.date
     if types.is_decimal(data_type):
         exponent = -data_type.scale
-        return lambda value: value.__class__ is Decimal and value.as_tuple().exponent == exponent
+        return lambda value: (
+            value.__class__ is Decimal
+            and value.as_tuple().exponent == exponent
+            and bool(value or not value.is_signed())  # columns have one zero
+        )
     if types.is_timestamp(data_type) and data_type.unit != "ns":
         return lambda value: value.__class__ is dt.datetime and value.tzinfo is None
-    if types.is_timestamp(data_type) or (types.is_duration(data_type) and data_type.unit == "ns"):
-        return lambda value: hasattr(value, "nanoseconds" if types.is_duration(data_type) else "nanosecond")
+    if types.is_timestamp(data_type):
+        zone = None if data_type.tz is None else pa.lib.string_to_tzinfo(data_type.tz)
+        return lambda value: hasattr(value, "nanosecond") and value.tzinfo is zone
+    if types.is_duration(data_type) and data_type.unit == "ns":
+        return lambda value: hasattr(value, "nanoseconds")
     if types.is_time(data_type):
-        return lambda value: value.__class__ is dt.time
+        return lambda value: value.__class__ is dt.time and value.tzinfo is None
     return (lambda value: value.__class__ is dt.timedelta) if types.is_duration(data_type) else None
 
 
 def _in_zone(value: Any, zone: dt.tzinfo, data_type: pa.DataType) -> Any:
     if value.__class__ is not dt.datetime or value.tzinfo is None:
         return _through_column(value, data_type)
-    return value if value.tzinfo is zone else value.astimezone(zone)
+    try:
+        moment = value.astimezone(dt.UTC).astimezone(zone)  # by way of UTC, for an hour that clocks pass over
+    except OverflowError:
+        return value
+    return value if value.tzinfo is zone and (value, value.fold) == (moment, moment.fold) else moment
 
 
 def _rounded(value: float | np.floating[Any], narrow: Callable[[float], float]) -> float | np.floating[Any]:

@@ -107,16 +107,18 @@ def test_batches_of_any_size_read_the_same(claim: Callable[..., Callable[[float]
 
 
 DAY, NOON = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
+GAP = dt.datetime(2026, 3, 29, 2, 30, tzinfo=pa.lib.string_to_tzinfo("Europe/Berlin"))
+"""An hour that clocks pass over."""
 RECORD = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.date32()))])
 Decimal = decimal.Decimal
 PUT: dict[pa.DataType, tuple[Any, ...]] = {
     pa.date32(): (NOON, NOON.replace(tzinfo=None), DAY, 20_000),
-    pa.decimal128(10, 2): (1, Decimal("1.1"), Decimal("1.10"), Decimal("1.1000")),
-    pa.timestamp("us", "Europe/Berlin"): (NOON, NOON.replace(tzinfo=None), 5),
+    pa.decimal128(10, 2): (1, Decimal("1.1"), Decimal("1.10"), Decimal("1.1000"), Decimal("-0.00"), Decimal("-1.00")),
+    pa.timestamp("us", "Europe/Berlin"): (NOON, NOON.replace(tzinfo=None), 5, *(GAP.replace(fold=n) for n in (0, 1))),
     pa.timestamp("ms"): (NOON, NOON.replace(tzinfo=None)),
     pa.timestamp("ns"): (NOON, NOON.replace(tzinfo=None)),
     pa.duration("ns"): (dt.timedelta(seconds=1),),
-    pa.time32("s"): (5, dt.time(1, 2, 3)),
+    pa.time32("s"): (5, dt.time(1, 2, 3), dt.time(1, 2, 3, tzinfo=dt.UTC)),
     RECORD: ({"a": 1}, {"b": (NOON, DAY), "a": 1}, {"a": 1, "b": None, "c": 3}, [("a", 1)], OrderedDict(b=[None], a=2)),
     pa.map_(pa.string(), pa.int64()): ({"a": 1}, (("a", 1),), [("a", 1), ("b", None)], {}),
     pa.map_(pa.date32(), RECORD): ({NOON: {"a": 1}, DAY: None}, [(DAY, {"a": 1, "b": []})]),
@@ -198,6 +200,27 @@ def test_what_is_changed_after_it_was_put_is_not_changed_in_the_state(put_twice:
         return row
 
     assert read_in_batches([1, 2], 1, claim) == read_in_batches([1, 2], 2, claim)
+
+
+@pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
+def test_moments_of_pandas_are_those_of_the_column(zone: str | None) -> None:
+    """One of another zone, or of none, was read as it was put until the batch ended."""
+    pandas = pytest.importorskip("pandas", reason="Python's own times have no nanoseconds")
+    rows = [NOON, pandas.Timestamp(NOON), pandas.Timestamp("2026-01-02 12:00"), pandas.Timestamp(NOON).tz_convert(zone)]
+    read = [
+        read_in_batches(rows, size, lambda backend: every_kind(backend, pa.timestamp("ns", zone))) for size in (1, 99)
+    ]
+
+    assert read[0] == read[1]
+
+
+def test_a_moment_that_a_zone_has_no_year_for_is_left_for_the_column() -> None:
+    """Putting the last moment of UTC into a state of a zone in the east was an OverflowError of Python's."""
+    keep = keeping_of(pa.timestamp("us", "Asia/Tokyo"), copies=True)
+    last_moment = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+    assert keep is not None
+    assert keep(last_moment) is last_moment
 
 
 def change(given: Any) -> None:
