@@ -125,6 +125,8 @@ def _keeping_of_structs(
         if value.__class__ is not dict or tuple(value) != names:
             if not isinstance(value, Mapping):
                 return None if value is None else _through_column(value, data_type)
+            if value and not any(name in value for name in names):  # names may be bytes
+                return _through_column(value, data_type)
             return {name: value.get(name) for name in names}
         return value.copy() if copies else value
 

@@ -214,6 +214,15 @@ def test_moments_of_pandas_are_those_of_the_column(zone: str | None) -> None:
     assert read[0] == read[1]
 
 
+def test_a_record_whose_fields_are_called_by_bytes_keeps_its_values() -> None:
+    """A client of Redis gives such ones, and all of their fields were null."""
+    keep = keeping_of(RECORD, copies=True)
+
+    assert keep is not None
+    assert keep({b"a": 1}) == {"a": 1, "b": None}
+    assert keep({"c": 1}) == keep({}) == {"a": None, "b": None}
+
+
 def test_a_moment_that_a_zone_has_no_year_for_is_left_for_the_column() -> None:
     """Putting the last moment of UTC into a state of a zone in the east was an OverflowError of Python's."""
     keep = keeping_of(pa.timestamp("us", "Asia/Tokyo"), copies=True)
