@@ -91,15 +91,20 @@ class JsonFormat(RowFormat):
         if np.frombuffer(text, np.uint8).max(initial=0) >= ASCII_END:
             codecs.utf_8_decode(text, "strict", True)  # raises; Arrow would make texts of any bytes
         try:
+            return self._read_valid(text, count)
+        except pa.ArrowNotImplementedError as error:
+            raise ConnectorError(
+                f"JsonFormat: {str(error).splitlines()[0]}; leave such columns out of the schema, or read them as other types"
+            ) from error
+
+    def _read_valid(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
+        """Read a text that is UTF-8. Raises ArrowNotImplementedError for a type that JSON is not read as."""
+        try:
             table = self._read_as(self._shapes, text)
         except pa.ArrowInvalid:
             if self._shapes == self._shapes_of_numbers:
                 raise
             table = self._read_as(self._shapes_of_numbers, text)  # days may be numbers
-        except pa.ArrowNotImplementedError as error:
-            raise ConnectorError(
-                f"JsonFormat: {str(error).splitlines()[0]}; leave such columns out of the schema, or read them as other types"
-            ) from error
         if table.num_rows != count:
             raise ValueError("more than one JSON object in a row")
         if self._has_narrow_floats:

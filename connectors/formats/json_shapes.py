@@ -9,6 +9,7 @@ lines.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from decimal import Decimal
 from typing import Any
@@ -91,7 +92,7 @@ def _with_pairs(value: Any, kind: pa.DataType) -> Any:
 
 def from_shape(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column as Arrow's reader gave it in the type that it is to have. Raises ArrowInvalid for texts that have no
-    value there.
+    value there, ArrowNotImplementedError for keys of a type for which no text stands.
 
     >>> from snapline.connectors.formats.json_shapes import from_shape
     >>> from_shape(pa.array(["23:59:59"]), pa.time32("s")).to_pylist()
@@ -102,7 +103,7 @@ def from_shape(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return _times_of_day(column, kind)
     if types.is_map(kind):
         pairs = column.values
-        parts = [from_shape(pairs.field(KEY), kind.key_type), from_shape(pairs.field(ITEM), kind.item_type)]
+        parts = [_keys(pairs.field(KEY), kind.key_type), from_shape(pairs.field(ITEM), kind.item_type)]
         inside = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
     elif types.is_list(kind) or types.is_large_list(kind):
         if types.is_large_list(kind):
@@ -114,6 +115,13 @@ def from_shape(column: pa.Array, kind: pa.DataType) -> pa.Array:
     else:
         return column.cast(kind)
     return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], column.null_count, children=[inside])
+
+
+def _keys(names: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_nested(kind):
+        with contextlib.suppress(pa.ArrowNotImplementedError):
+            return from_shape(names, kind)
+    raise pa.ArrowNotImplementedError(f"JSON conversion to keys of {kind} is not supported")
 
 
 def _times_of_day(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -87,6 +87,15 @@ def test_json_still_reads_days_that_are_numbers_and_says_what_it_cannot_read() -
         JsonFormat(pa.schema([("m", pa.list_(pa.int64(), 2))])).decode([b'{"m": [1, 2]}'])
 
 
+@pytest.mark.parametrize("key", [pa.duration("us"), pa.list_(pa.int64()), pa.struct([("a", pa.int64())])], ids=str)
+def test_json_says_which_keys_of_maps_it_cannot_read(key: pa.DataType) -> None:
+    """They ended the task with an AttributeError, or with one of Arrow's."""
+    json_of_maps = JsonFormat(pa.schema([("m", pa.map_(key, pa.int64()))]))
+
+    with pytest.raises(ConnectorError, match=r"JSON conversion to keys of .* is not supported; leave such columns out"):
+        json_of_maps.decode([b'{"m": {"1": 2}}'])
+
+
 def test_json_reads_maps_as_strictly_as_everything_else() -> None:
     """What is no object is a bad row, a decimal keeps its digits, and of two equal names the last counts."""
     kinds = [("m", pa.map_(pa.string(), pa.decimal128(38, 20))), ("n", pa.int64())]
