@@ -14,7 +14,7 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,11 @@ class JsonFormat(RowFormat):
         """What Arrow's reader is asked for, first and then."""
         self._maps = pa.schema([field for field in self._schema if has_maps(field.type)])
         self._has_narrow_floats = any(has_narrow_floats(kind) for kind in self._schema.types)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Be a format that was pickled, perhaps by an older version: what is made of the schema is made anew."""
+        self.__dict__.update(state)
+        JsonFormat.__init__(self, self._schema)
 
     @property
     def schema(self) -> pa.Schema:

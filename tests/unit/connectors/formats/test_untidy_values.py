@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import os
+import pickle
 import time
 import uuid
 from collections.abc import Callable
@@ -94,6 +95,17 @@ def test_json_says_which_keys_of_maps_it_cannot_read(key: pa.DataType) -> None:
 
     with pytest.raises(ConnectorError, match=r"JSON conversion to keys of .* is not supported; leave such columns out"):
         json_of_maps.decode([b'{"m": {"1": 2}}'])
+
+
+def test_a_format_of_a_job_from_before_an_upgrade_reads_json() -> None:
+    """What JSON is read as had another name in it, and new TaskManagers under running jobs ended their tasks."""
+    before = {"_schema": pa.schema([("day", pa.date32())]), "_as_texts": pa.schema([("day", pa.string())]), "own": 1}
+    made: Any = JsonFormat.__new__(JsonFormat)
+    made.__setstate__({**before, "_has_narrow_floats": False})
+
+    assert made.decode_all([b'{"day": "1970-01-02"}']).to_pylist() == [{"day": dt.date(1970, 1, 2)}]
+    assert made.own == 1
+    assert pickle.loads(pickle.dumps(made)).schema == made.schema
 
 
 def test_json_reads_maps_as_strictly_as_everything_else() -> None:
