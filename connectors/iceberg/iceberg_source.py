@@ -96,6 +96,10 @@ class IcebergSource(TableSource):
         self._names_by_id: dict[int, str] = {}
         """What columns, and the parts of records, lists and maps, are called in the table."""
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Be a source that was pickled, perhaps by an older version, which knew no defaults and no paths of parts."""
+        self.__dict__.update({"named": state.get("_named", {}), "_defaults": {}, "_parts": {}, **state})
+
     @property
     def described(self) -> str:
         """The source's kind and table, for errors."""

@@ -90,6 +90,20 @@ def test_the_rows_of_the_newest_snapshot_and_what_comes_later(web):
     assert Job(web.source(), whole.state).numbers() == []
 
 
+def test_a_source_of_a_job_from_before_an_upgrade_reads_on(web):
+    """It had no defaults, and other names for what it had, and new TaskManagers under running jobs ended its tasks."""
+    web.add(0)
+    source = web.source()
+    assert source.schema().names == ["n", "day"]
+    before = {name: value for name, value in vars(source).items() if name not in ("named", "_defaults", "_parts")}
+    made = IcebergSource.__new__(IcebergSource)
+    made.__setstate__({**before, "_named": source.named})
+
+    assert Job(made).numbers() == [0]
+    assert made.names_in_file(pa.schema([("n", pa.int64())]), {}) == {"n": "n"}
+    assert made.absent(pa.field("more", pa.int64()), 1).to_pylist() == [None]
+
+
 def test_snapshots_that_expire_before_the_first_look_at_them(web):
     """What they had added to a table that was empty when the job began was lost, and nobody said so."""
     job = Job(web.source(follow=True))
