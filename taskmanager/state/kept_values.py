@@ -2,9 +2,10 @@
 
 A value that was put and read within a batch would else be another one than after it, so that results would depend on
 where batches end: floats of less than 64 bits are rounded, days have no time of day, decimals the digits of their type
-and moments its zone; a struct has all of its fields and no others, a map is a list of pairs, a list no tuple, and none
-of them changes with the object that was put. Numbers, truth values, texts and bytes are left as they are, since equal
-ones do as well. Decides for which types there is something to do; all other states are made without any of this.
+and moments its zone; a struct has all of its fields and no others, a map is a list of pairs, a list no tuple, bytes no
+bytearray, and none of them changes with the object that was put. Numbers, truth values and texts are left as they are,
+since equal ones do as well. Decides for which types there is something to do; all other states are made without any of
+this.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def keeping_of(data_type: pa.DataType, *, copies: bool) -> Keeping | None:
 def _check_of(data_type: pa.DataType) -> Callable[[Any], bool] | None:
     """Whether a value that is no container is what its column gives back; None: it is, or equal."""
     types = pa.types
+    if types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type):
+        return lambda value: value.__class__ is bytes
     if types.is_date(data_type):
         return lambda value: value.__class__ is dt.date
     if types.is_decimal(data_type):
