@@ -4,8 +4,9 @@ A value that was put and read within a batch would else be another one than afte
 where batches end: floats of less than 64 bits are rounded, days have no time of day, decimals the digits of their type
 and moments its zone; a struct has all of its fields and no others, a map is a list of pairs, a list no tuple, bytes no
 bytearray, and none of them changes with the object that was put. Numbers, truth values and texts are left as they are,
-since equal ones do as well. Decides for which types there is something to do; all other states are made without any of
-this.
+since equal ones do as well, and so are lists and maps that a function of a reducing or aggregating state fills: to look
+through them for each row would take the square. Decides for which types there is something to do; all other states are
+made without any of this.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ def keeping_of(data_type: pa.DataType, *, copies: bool) -> Keeping | None:
     """What makes of a Python value the one that a column of this type gives back, or None where that is the same.
 
     A value that stays is the same object, with `copies` only if it cannot change in place; what is no value of the type
-    is left for the column to refuse."""
+    is left for the column to refuse. Without `copies` lists and maps are what a function has made of two values: they
+    may grow with each row, and are looked through only where floats are to be rounded."""
     types = pa.types
+    if not copies and _may_grow(data_type) and not _has_narrow_floats(data_type):
+        return None
     if types.is_struct(data_type):
         found = ((field.name, keeping_of(field.type, copies=copies)) for field in data_type)
         fields = [(name, keep) for name, keep in found if keep is not None]
@@ -62,6 +66,21 @@ def keeping_of(data_type: pa.DataType, *, copies: bool) -> Keeping | None:
         return lambda value: value if value is None else _in_zone(value, zone, data_type)
     is_kept = _check_of(data_type)
     return is_kept and (lambda value: value if value is None or is_kept(value) else _through_column(value, data_type))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _may_grow(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_map(data_type) or types.is_list(data_type) or types.is_large_list(data_type))
+
+
+def _has_narrow_floats(data_type: pa.DataType) -> bool:
+    parts = (data_type.field(place).type for place in range(data_type.num_fields))
+    narrow = pa.types.is_float32(data_type) or pa.types.is_float16(data_type)
+    return bool(narrow) or any(map(_has_narrow_floats, parts))
 
 
 def _check_of(data_type: pa.DataType) -> Callable[[Any], bool] | None:
@@ -262,7 +281,7 @@ def with_kept_values(make: type[Any], descriptor: Any) -> type[Any]:
     element_type = descriptor.element_type
     user_type = element_type if descriptor.ttl is None else element_type.field(VALUE_FIELD).type
     copied, same = keeping_of(user_type, copies=True), keeping_of(user_type, copies=False)
-    if copied is None or same is None:
+    if copied is None:
         return make
-    members = {"__slots__": (), "_copied": staticmethod(copied), "_same": staticmethod(same)}
+    members = {"__slots__": (), "_copied": staticmethod(copied), "_same": staticmethod(same or _as_it_is)}
     return type(make.__name__, (_MIXED_IN[descriptor.kind], make), members)

@@ -317,6 +317,19 @@ def test_accumulators_stay_the_same_objects_where_they_are_kept() -> None:
     assert keep(kept) is kept
 
 
+def test_lists_that_an_aggregate_fills_are_not_looked_through_for_each_row() -> None:
+    """That took the square of the rows of a key. Where floats are to be rounded they are, as long as they are few."""
+    inside = pa.struct([("seen", pa.list_(RECORD)), ("day", pa.date32())])
+    keep = keeping_of(inside, copies=False)
+    seen = [{"a": 1}, OrderedDict(a=2)]
+
+    assert keeping_of(pa.list_(RECORD), copies=False) is None
+    assert keep is not None
+    assert {"seen": seen, "day": DAY} == (kept := keep({"seen": seen, "day": NOON}))
+    assert kept["seen"] is seen
+    assert keeping_of(pa.list_(pa.float32()), copies=False) is not None
+
+
 def test_other_states_are_made_without_any_of_this() -> None:
     """Whole numbers, floats of 64 bits and texts are what they are: their states are of the class that they were."""
     backend = KeyedStateBackend(pa.schema([("key", pa.int64())]), ALL, MAX_PARALLELISM)
