@@ -290,9 +290,12 @@ def test_what_a_later_row_changes_is_not_changed_in_the_state(put: Any, ttl: dic
 def test_what_a_list_had_is_not_looked_at_again(element: Any, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row that put back a list with one element more looked at all elements: the square of the rows of a key."""
     looked_at: list[Any] = []
-    monkeypatch.setattr(
-        kept_values, "keeping_of", lambda *_, **__: lambda value: looked_at.append(value) or copy.copy(value)
-    )
+
+    def look(value: Any) -> Any:
+        looked_at.append(value)
+        return copy.copy(value)
+
+    monkeypatch.setattr(kept_values, "keeping_of", lambda *_, **__: look)
 
     def claim(backend: KeyedStateBackend) -> Callable[[Any], Any]:
         data_type = pa.date32() if isinstance(element, dt.date) else pa.struct([("a", pa.int64()), ("b", pa.int64())])
