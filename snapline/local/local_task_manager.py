@@ -143,7 +143,9 @@ class LocalTaskManager:
         error = sys.exception()
         if isinstance(event, TaskEnteredState) and event.state is ExecutionState.FAILED and error is not None:
             self.last_error = error
-            while error is not None:
+            seen: set[int] = set()  # causes may lead back to where they came from
+            while error is not None and id(error) not in seen:
+                seen.add(id(error))
                 self.debugger_left = self.debugger_left or isinstance(error, bdb.BdbQuit)
                 error = error.__cause__
             self._loop.ring()

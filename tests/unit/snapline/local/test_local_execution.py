@@ -212,6 +212,21 @@ def test_a_row_that_fails_every_time_ends_the_job(tmp_path, capsys):
     assert said.count("in divide") == 1
 
 
+def in_a_circle(row):
+    """Raises what is the cause of its own cause."""
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    raise one
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_causes_in_a_circle_end_the_job(tmp_path, threads):
+    """Who looked for the end of the chain never found it, and the job hung."""
+    with pytest.raises(JobFailed, match="ValueError: one") as caught:
+        run(tmp_path, in_a_circle, threads)
+    assert str(caught.value.__cause__) == "one"
+
+
 def test_a_job_that_cannot_run_here_says_why(tmp_path):
     """Its external tasks come to a coordinator, and there is none."""
     env = environment(tmp_path)
