@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
 from snapline.dataflow.api.connector_api import Sink
@@ -720,6 +721,11 @@ class DataStream(StreamResults):
         if isinstance(spec, CALLING_SPECS):
             if not callable(function):
                 raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+            if is_async(function):
+                raise JobDefinitionError(
+                    f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
+                    "async_wait takes an AsyncFunction"
+                )
         elif isinstance(function, type):
             raise JobDefinitionError(
                 f"operator {name!r}: {function.__name__} is a class: hand over {function.__name__}(...)"

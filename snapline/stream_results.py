@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.functions import Function
 from snapline.dataflow.errors import JobDefinitionError
@@ -78,6 +79,10 @@ class StreamResults:
         stream: Any = self  # which is a DataStream
         if not callable(function):
             raise JobDefinitionError(f"{name}: {function!r} cannot be called with a row")
+        if is_async(function):
+            raise JobDefinitionError(
+                f"{name}: {function!r} is async, and nothing awaits it: hand over a plain function"
+            )
         inspected: DataStream = stream.map_batches(Inspection(function), uid=uid, name=name, schema=stream.schema)
         return inspected
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.errors import InvalidArgument
 
 
@@ -66,9 +67,10 @@ class AsyncRetryStrategy:
             raise InvalidArgument(f"multiplier of a retry strategy is a number of at least 1, got {self.multiplier!r}")
         for name in ("retry_if_exception", "retry_if_result"):
             value = getattr(self, name)
-            if not callable(value) and not (name == "retry_if_result" and value is None):
+            is_absent = name == "retry_if_result" and value is None
+            if not is_absent and (not callable(value) or is_async(value)):
                 raise InvalidArgument(
-                    f"{name} of a retry strategy is a function that says whether to ask again, got {value!r}"
+                    f"{name} of a retry strategy is a function, no `async def`, that says whether to ask again, got {value!r}"
                 )
 
     @classmethod

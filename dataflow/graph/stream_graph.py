@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_api import Source, SourceSplit
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.columnar.column_types import workable_schema
@@ -74,7 +75,9 @@ class StreamGraph:
         commits: bool = False,
     ) -> StreamNode:
         """Append a node; the columns that it says are those of inside. Raises JobDefinitionError when an input does not
-        exist."""
+        exist, and for methods that are async where nothing awaits them."""
+        for part in ("function", "source", "sink"):
+            refuse_async_methods(getattr(spec, part, None), f"operator {name!r}: ", JobDefinitionError)
         declared = getattr(spec, "output_schema", None)
         if declared is not None and (inside := workable_schema(declared)) is not declared:
             spec = replace(spec, output_schema=inside)

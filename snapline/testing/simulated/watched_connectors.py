@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -104,7 +105,7 @@ class WatchedSource(Source):
         return None if enumerator is None else WatchedEnumerator(enumerator)
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        reader = step("create_reader", lambda: self.source.create_reader(context))
+        reader = step("create_reader", lambda: refuse_async_methods(self.source.create_reader(context)))
         return WatchedReader(reader, self._real_pause_seconds)
 
 
@@ -195,15 +196,17 @@ class WatchedSink(Sink):
         return self.sink.before_committing(committables)
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        return WatchedWriter(step("create_writer", lambda: self.sink.create_writer(context, restored)))
+        return WatchedWriter(
+            step("create_writer", lambda: refuse_async_methods(self.sink.create_writer(context, restored)))
+        )
 
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
-        committer = step("create_committer", lambda: self.sink.create_committer(context))
+        committer = step("create_committer", lambda: refuse_async_methods(self.sink.create_committer(context)))
         return None if committer is None else WatchedCommitter(committer)
 
     def create_global_committer(self, context: SourceContextInfo) -> GlobalCommitter:
         return WatchedGlobalCommitter(
-            step("create_global_committer", lambda: self.sink.create_global_committer(context))
+            step("create_global_committer", lambda: refuse_async_methods(self.sink.create_global_committer(context)))
         )
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable, GlobalCommitter
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import GlobalCommitterSpec
@@ -60,7 +61,7 @@ class GlobalCommitterOperator(StreamOperator):
         ]
 
     def open(self) -> None:
-        committer = self._committer = self._sink.create_global_committer(self.context)
+        committer = self._committer = refuse_async_methods(self._sink.create_global_committer(self.context))
         committed = {
             (job_id, sink_uid): committer.last_committed(job_id, sink_uid)
             for job_id, sink_uid in dict.fromkeys((each.job_id, each.sink_uid) for each in self._pending)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Committable, Committer, SinkWriter
 from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
@@ -55,7 +56,7 @@ class SinkOperator(StreamOperator):
 
     def open(self) -> None:
         context = self.context
-        self._committer = self._sink.create_committer(context)
+        self._committer = refuse_async_methods(self._sink.create_committer(context))
         if self._committer is not None:
             # All of them lie in a snapshot that is complete, or nobody could have restored it.
             recovered = self._take_pending(None)
@@ -68,7 +69,8 @@ class SinkOperator(StreamOperator):
                 self._committer.clean_up(recovered)
         self._pending.clear()
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
-        self._writer = answer(self._sink.create_writer(context, states), SinkWriter, self._sink, "create_writer")
+        writer = answer(self._sink.create_writer(context, states), SinkWriter, self._sink, "create_writer")
+        self._writer = refuse_async_methods(writer)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         writer = check(self._writer, "there is no writer, although open was called")

@@ -11,6 +11,7 @@ import json
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.elements import Watermark, WatermarkStatus
@@ -38,7 +39,8 @@ class SinkWriterOperator(StreamOperator):
 
     def open(self) -> None:
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
-        self._writer = answer(self._sink.create_writer(self.context, states), SinkWriter, self._sink, "create_writer")
+        writer = answer(self._sink.create_writer(self.context, states), SinkWriter, self._sink, "create_writer")
+        self._writer = refuse_async_methods(writer)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         check(self._writer, "there is no writer, although open was called").write(batch)

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG, bad_rows_batch
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
@@ -92,7 +93,8 @@ class SourceOperator(WatermarkedSource):
 
     def open(self) -> None:
         source = self._spec.source
-        self._reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
+        reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
+        self._reader = refuse_async_methods(reader)
         self._reader.add_splits(tuple(self._splits))
         if self._generator is not None:
             strategy = self._spec.watermark_strategy

@@ -12,6 +12,7 @@ import json
 
 import pyarrow as pa
 
+from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
@@ -69,7 +70,8 @@ class SplitReaderOperator(SourceOperator):
 
     def open(self) -> None:
         source = self._spec.source
-        self._reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
+        reader = answer(source.create_reader(self.context), SourceReader, source, "create_reader")
+        self._reader = refuse_async_methods(reader)
         if self._generator is not None:
             self._generator.add_splits({}, self._restored_greatest_ms)
             self._hold_back(self._generator, {})
