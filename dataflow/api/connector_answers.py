@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snapline.dataflow.api.connector_api import SourceSplit
@@ -22,7 +22,7 @@ def answer(value: Any, kind: type[Any], of: object, method: str) -> Any:
 
 def answers(values: Any, kind: type[Any], of: object, method: str) -> list[Any]:
     """Return the values. Raises ConnectorError unless all of them are of this kind."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise ConnectorError(
             f"{type(of).__name__}.{method} must return a list of {kind.__name__}, not {repr(values)[:SHOWN_LETTERS]}"
         )

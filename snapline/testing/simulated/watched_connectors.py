@@ -226,7 +226,10 @@ class WatchedWriter(_InProcess, SinkWriter):
         return committables
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
-        return step("snapshot_state", lambda: list(self.inner.snapshot_state(checkpoint_id)))
+        return step(
+            "snapshot_state",
+            lambda: answers(self.inner.snapshot_state(checkpoint_id), dict, self.inner, "snapshot_state"),
+        )
 
 
 class WatchedCommitter(_InProcess, Committer):

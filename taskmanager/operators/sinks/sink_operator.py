@@ -102,7 +102,7 @@ class SinkOperator(StreamOperator):
             ]
         )
         self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
-            list(writer.snapshot_state(checkpoint_id))
+            answers(writer.snapshot_state(checkpoint_id), dict, writer, "snapshot_state")
         )
         return OperatorSnapshot(operator_lists=self._state.snapshot())
 

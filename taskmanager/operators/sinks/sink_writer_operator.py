@@ -59,7 +59,7 @@ class SinkWriterOperator(StreamOperator):
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         writer = check(self._writer, "there is no writer, although open was called")
         self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update(
-            list(writer.snapshot_state(checkpoint_id))
+            answers(writer.snapshot_state(checkpoint_id), dict, writer, "snapshot_state")
         )
         return OperatorSnapshot(operator_lists=self._state.snapshot())
 

@@ -49,14 +49,17 @@ class OneRow(sl.Source):
 class Writer(sl.SinkWriter):
     """Keeps nothing."""
 
-    def __init__(self, committables: Any) -> None:
-        self.committables = committables
+    def __init__(self, committables: Any, state: Any) -> None:
+        self.committables, self.state = committables, state
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Forget it."""
 
     def prepare_commit(self, checkpoint_id: int) -> Any:
         return self.committables
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return self.state
 
 
 class ToNowhere(sl.Sink):
@@ -66,7 +69,7 @@ class ToNowhere(sl.Sink):
         self.committables, self.answers = committables, answers
 
     def create_writer(self, context: sl.SourceContextInfo, restored: Any) -> Any:
-        return self.answers.get("create_writer", Writer(self.committables))
+        return self.answers.get("create_writer", Writer(self.committables, self.answers.get("state", ())))
 
     def create_committer(self, context: sl.SourceContextInfo) -> Any:
         return None
@@ -106,11 +109,13 @@ def test_a_source_is_told_what_it_must_return(answers: dict[str, Any], message: 
         (ToNowhere(create_writer=None), "ToNowhere.create_writer must return a SinkWriter, not None"),
         (ToNowhere(None), "Writer.prepare_commit must return a list of Committable, not None"),
         (ToNowhere([{"n": 1}]), "Writer.prepare_commit, in its list, must return a Committable, not {'n': 1}"),
+        (ToNowhere(state=None), "Writer.snapshot_state must return a list of dict, not None"),
+        (ToNowhere(state={"open": 1}), "Writer.snapshot_state must return a list of dict, not {'open': 1}"),
         (ToNowhere([sl.Committable({})]), "ToNowhere.create_committer must return a Committer, not None"),
     ],
 )
 def test_a_sink_is_told_what_it_must_return(sink: sl.Sink, message: str) -> None:
-    """Committables that nobody would commit were dropped, and the job had finished."""
+    """Committables that nobody would commit were dropped, and of a state that was no list its keys were kept."""
     with pytest.raises(sl.SnaplineError, match=message):
         run(OneRow(), sink)
 
