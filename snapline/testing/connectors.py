@@ -142,10 +142,11 @@ def check_source(
     >>> sl_testing.check_source(Tens, rows, runs=5).ok
     True
     """
+    _check_called("check_source", create=create, **{f"arrivals[{n}]": each for n, each in enumerate(arrivals)})
     wanted = rows_of_target(expected)
 
     def build(env: StreamExecutionEnvironment) -> None:
-        source = WatchedSource(create(), real_pause_ms / 1000)
+        source = WatchedSource(_created("check_source", create, Source), real_pause_ms / 1000)
         env.from_source(source, uid=UNDER_TEST).sink_to(DiscardingSink(), uid=OTHER_END)
 
     suite = _Suite("source", build, parallelism, wanted, lambda outcome: outcome.visible.get(OTHER_END, Counter()))
@@ -216,11 +217,12 @@ def check_sink(
     guarantees = ("exactly_once", "idempotent", "at_least_once")
     if guarantee not in guarantees:
         raise SimulationError(f"check_sink: guarantee must be one of {', '.join(guarantees)}, got {guarantee!r}")
-    given = rows.to_pylist() if isinstance(rows, (pa.Table, pa.RecordBatch)) else [dict(row) for row in rows]
+    _check_called("check_sink", create=create, read=read, leftovers=tuple if leftovers is None else leftovers)
+    given = _given(rows)
 
     def build(env: StreamExecutionEnvironment) -> None:
         numbers = env.from_collection(given, uid=OTHER_END)
-        numbers.rebalance().sink_to(WatchedSink(create()), uid=UNDER_TEST)
+        numbers.rebalance().sink_to(WatchedSink(_created("check_sink", create, Sink)), uid=UNDER_TEST)
 
     def visible(_: RunOutcome) -> Rows:
         seen = rows_of_target(read())
@@ -236,7 +238,7 @@ def check_sink(
 
 
 def _checked(suite: _Suite, runs: int | None, seed: int, *, check: bool) -> ConnectorReport:
-    if runs is not None and runs < 1:
+    if runs is not None and (not isinstance(runs, int) or runs < 1):
         raise SimulationError(f"runs must be at least 1, got {runs!r}")
     with garbage_waits() as collect:
         suite.collect = collect
@@ -244,6 +246,28 @@ def _checked(suite: _Suite, runs: int | None, seed: int, *, check: bool) -> Conn
     if check and not report.ok:
         raise AssertionError(f"{report.story}\n  replay it: seed={seed}, runs={runs}")
     return report
+
+
+def _check_called(where: str, **functions: object) -> None:
+    for name, function in functions.items():
+        if not callable(function):
+            raise SimulationError(f"{where}: {name} is a function without arguments, got {function!r}")
+
+
+def _created(where: str, create: Callable[[], Any], kind: type[Any]) -> Any:
+    created = create()
+    if not isinstance(created, kind):
+        raise SimulationError(f"{where}: create must return a {kind.__name__}, and returned {created!r}")
+    return created
+
+
+def _given(rows: Any) -> list[dict[str, Any]]:
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        return rows.to_pylist()
+    given = list(rows) if isinstance(rows, Iterable) else [rows]
+    if not all(isinstance(row, Mapping) for row in given):
+        raise SimulationError(f"check_sink: rows is a table or a list of dictionaries, got {rows!r}")
+    return [dict(row) for row in given]
 
 
 class _TooEarly(BaseException):
@@ -326,7 +350,7 @@ class _Suite:
             (step, moment) == ("prepare_commit", AFTER)
             and self.is_hidden
             and not checkpoints
-            and list(_listed(self.read()))
+            and rows_of_target(self.read())
         ):
             raise _TooEarly
 
@@ -416,10 +440,6 @@ class _Waiting:
         if now_ms < self.begins_at_ms:
             return False
         return seen >= self._expected.total() or now_ms - self._since_ms > self._patience_ms
-
-
-def _listed(rows: Target) -> Iterable[Any]:
-    return rows.to_pylist() if isinstance(rows, (pa.Table, pa.RecordBatch)) else rows
 
 
 def _reasons(connector: str, expected: Rows, seen: Rows) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import snapline as sl
+from snapline.connectors import DiscardingSink
 from snapline.testing import ConnectorReport, SimulationError, check_sink, check_source
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -161,6 +162,19 @@ def test_a_connector_that_does_not_work_at_all_is_said_at_once(tmp_path: Path) -
         examined_sink(program(), tmp_path, guarantee="exactly-once")
     with pytest.raises(SimulationError, match="runs must be at least 1"):
         examined_sink(program(), tmp_path, runs=0)
+    for wrong, message in (
+        ({"create": DiscardingSink()}, "check_sink: create is a function without arguments, got <"),
+        ({"create": lambda: DiscardingSink}, "check_sink: create must return a Sink, and returned <class"),
+        ({"create": lambda: None}, "check_sink: create must return a Sink, and returned None"),
+        ({"read": lambda: None}, "the function that reads the target must return rows, and returned None"),
+        ({"leftovers": []}, "check_sink: leftovers is a function without arguments"),
+        ({"rows": [1]}, "check_sink: rows is a table or a list of dictionaries, got"),
+        ({"runs": "3"}, "runs must be at least 1, got '3'"),
+    ):
+        with pytest.raises(SimulationError, match=re.escape(message)):
+            check_sink(**{"create": DiscardingSink, "read": list, "runs": 1, **wrong})
+    with pytest.raises(SimulationError, match="check_source: create must return a Source, and returned None"):
+        check_source(lambda: None, [], runs=1)
 
 
 TABLE = """
