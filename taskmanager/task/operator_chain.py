@@ -45,6 +45,8 @@ class ChainedOperator:
     records_in: int = 0
     taps: RowTaps = field(default_factory=RowTaps)
     """Who looks at what comes in."""
+    held_status: WatermarkStatus | None = None
+    """The last one that came while the operator still worked on what a watermark had made due."""
 
     def failure(self, activity: str, cause: BaseException) -> OperatorFailure:
         """The cause, attributed to this operator."""
@@ -72,8 +74,19 @@ class ChainedOperator:
             raise self.failure("process_watermark", error) from error
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Deliver a watermark status to the operator."""
+        """Deliver a watermark status to the operator, behind the watermark that it still works on: nobody listens to
+        that of who is idle."""
+        if self.operator.has_pending_work and not self.operator.orders_statuses:
+            self.held_status = status
+            return
+        self.held_status = None
         self.run("process_watermark_status", lambda: self.operator.process_watermark_status(status))
+
+    def continue_work(self) -> None:
+        """Do one slice of the operator's work."""
+        self.run("continue_work", self.operator.continue_work)
+        if self.held_status is not None:
+            self.process_watermark_status(self.held_status)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
         """Let the operator emit what still belongs to the checkpoint."""
@@ -391,7 +404,7 @@ class OperatorChain:
         """One slice, of the operator furthest down: what one further up emits must find those below it ready."""
         for item in reversed(self.operators):
             if item.operator.has_pending_work:
-                item.run("continue_work", item.operator.continue_work)
+                item.continue_work()
                 return
             if item.operator.is_blocked:
                 return

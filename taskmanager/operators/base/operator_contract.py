@@ -218,6 +218,8 @@ class StreamOperator(ABC):
 
     context: OperatorContext
     output: Output
+    orders_statuses = False
+    """Whether it takes a watermark status while it has pending work; else that waits until the work is done."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         """Take the place in the chain."""

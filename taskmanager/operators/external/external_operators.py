@@ -246,6 +246,8 @@ def _shown(schema: pa.Schema) -> str:
 class ExternalOperator(StreamOperator):
     """Rows go to a program, and those that it answers with go on; of a sink none do."""
 
+    orders_statuses = True
+
     def __init__(self, spec: ExternalSpec) -> None:
         self._spec = spec
         self._bridge: ProgramBridge | None = None

@@ -80,6 +80,8 @@ def _with_failures(batch: pa.RecordBatch, failures: Sequence[int]) -> pa.RecordB
 class AsyncOperator(FunctionOperator):
     """Keeps requests and watermarks in a queue."""
 
+    orders_statuses = True
+
     def __init__(self, spec: AsyncSpec, create_calls: Callable[[Any, Callable[[], None]], AsyncCalls]) -> None:
         super().__init__(spec.function)
         self._spec = spec

@@ -15,7 +15,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
-from snapline.dataflow.elements import EndOfPartition, WatermarkStatus
+from snapline.dataflow.elements import EndOfPartition, Watermark, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
@@ -216,6 +216,47 @@ def test_a_stream_that_cannot_pass_rows_on_is_not_idle() -> None:
     assert Statuses.seen == []
     job.advance(100).advance(1)
     assert Statuses.seen == [WatermarkStatus.IDLE]
+
+
+class Elements(StreamOperator):
+    """Writes down how many rows it gets, and what watermarks and statuses."""
+
+    seen: ClassVar[list[object]] = []
+
+    def open(self) -> None:
+        self.seen.clear()
+
+    def process_batch(self, rows: pa.RecordBatch, input_index: int = 0) -> None:
+        self.seen.append(rows.num_rows)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.seen.append(watermark.timestamp_ms)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        self.seen.append(status)
+
+
+@pytest.mark.parametrize("edge_behind", [None, Partitioning.REBALANCE])
+def test_an_input_is_idle_behind_the_windows_that_its_last_watermark_made_due(edge_behind: Partitioning | None) -> None:
+    """All inputs are idle, the one behind the others last, and so nobody holds the watermark back: whoever is behind
+    the windows would not listen to it any more."""
+    watermarks = WatermarkStrategy.for_monotonous_timestamps("k").with_idleness(100)
+    source = ListSource([[batch(k=[1_000])], [batch(k=[500])], [], [batch(k=[501])]], {"s0": 1, "s1": 1, "s3": 0})
+    windows = WindowProcessSpec(
+        ("k",), "k", TumblingEventTimeWindows(10), lambda _key, _window, rows: rows, form="batches"
+    )
+    job = LocalJob(
+        [
+            Operator("src", SourceSpec(source, source.spec_splits(), watermarks), parallelism=2),
+            Operator("windows", windows, [edge(0, Partitioning.HASH, ["k"])]),
+            Operator("elements", CustomOperatorSpec(Elements), [edge(1, edge_behind)]),
+        ]
+    ).run()
+    job.advance(110)
+    Gates.opened.add("s3")
+    for _ in range(30):
+        job.advance(10)
+    assert Elements.seen == [500, 2, 999, WatermarkStatus.IDLE]
 
 
 def test_time_is_accounted_by_what_the_last_step_answered() -> None:
