@@ -3,9 +3,9 @@
 Counts by entry the rows since the window fired, and knows when the last one came. Decides, per trigger, which entries
 are ready: after a batch (CountTrigger), when the clock has reached a multiple of the interval or a window has been
 silent for the timeout, or when the watermark has passed a multiple. It does not know windows: the operator emits what
-is ready, unless it is over. The count lies in the snapshot; when windows fire by the clock, those of a snapshot are
-taken to have new rows, so that a trigger may be added to a job, changed and removed. Mirrors the per-window trigger
-state of Flink's ContinuousProcessingTimeTrigger, ProcessingTimeoutTrigger and CountTrigger.
+is ready, unless it is over. The count lies in the snapshot, unless windows fire by the clock; those of a snapshot
+without it are taken to have new rows, so that a trigger may be added to a job and changed. Mirrors the per-window
+trigger state of Flink's ContinuousProcessingTimeTrigger, ProcessingTimeoutTrigger and CountTrigger.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TriggeredContents(WindowContents):
         self.inner = contents
         self.purges = isinstance(trigger, PurgingTrigger) or (isinstance(trigger, CountTrigger) and trigger.purge)
         self._trigger = trigger.trigger if isinstance(trigger, PurgingTrigger) else trigger
-        self._counts = isinstance(self._trigger, CountTrigger)
+        self._counts = isinstance(self._trigger, (CountTrigger, ContinuousEventTimeTrigger))
         self._since = NumpyColumn(pa.int64())
         self._last_ms: Int64Array = np.zeros(64, np.int64)
         self._next_ms: int | None = None
@@ -160,7 +160,8 @@ class TriggeredContents(WindowContents):
         self.inner.restore(entries, inner)
         since = np.ones(len(entries), np.int64)
         if self._counts:
-            since = columns[-1].fill_null(0).to_numpy()
+            unknown = 0 if isinstance(self._trigger, CountTrigger) else 1
+            since = columns[-1].fill_null(unknown).to_numpy()
         self._since.put_values(entries, since)
         self._last_ms[entries] = self._now_ms()
 

@@ -48,6 +48,36 @@ def test_by_count(assigner: WindowAssigner) -> None:
     assert counts(again.watermark(MAX_WATERMARK_MS)) == [5]
 
 
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS, None])
+def test_what_the_watermark_made_fire_does_not_come_again_after_a_restore(assigner: WindowAssigner | None) -> None:
+    """Wherever the snapshot is taken, the results are those of a run without one; at the end as well, where the last
+    watermark comes again."""
+    trigger = sl.ContinuousEventTimeTrigger(10)
+
+    def make() -> Harness:
+        return operator(sl.GlobalWindows(trigger)) if assigner is None else operator(assigner, trigger)
+
+    def results(restored_after: int | None) -> list[int]:
+        harness, found = make().start(), list[int]()
+        for step, watermark in enumerate((15, 25, 35, MAX_WATERMARK_MS)):
+            if step % 2 == 0:
+                harness.process(rows(step * 10 + 6, step * 10 + 7))
+            found += counts(harness.watermark(watermark))
+            if step == restored_after:
+                harness = make().start(restored_state([harness.snapshot()]))
+        return found + counts(harness.watermark(MAX_WATERMARK_MS))
+
+    assert [results(step) for step in range(4)] == [results(None)] * 4
+
+
+def test_a_trigger_of_the_watermark_may_be_added() -> None:
+    """The rows of a snapshot that does not know what has fired are said with those that come."""
+    written = operator(TUMBLING).start().process(rows(1, 2)).snapshot()
+    added = operator(TUMBLING, sl.ContinuousEventTimeTrigger(10)).start(restored_state([written]))
+    assert counts(added.process(rows(3)).watermark(15)) == [3]
+    assert counts(added.watermark(25)) == []
+
+
 @pytest.mark.parametrize("purges", [False, True])
 def test_a_count_window_that_holds_more_rows_than_it_now_takes_fires_with_the_next(purges: bool) -> None:
     """They waited for a larger window; those of a smaller one go on waiting."""
