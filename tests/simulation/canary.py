@@ -36,6 +36,7 @@ from snapline.runtime.leaders.leader_election import Leadership
 from snapline.taskmanager.checkpointing.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from snapline.taskmanager.network.channels import pipelined_subpartition
+from snapline.taskmanager.operators.base import keyed_operator
 from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 from snapline.taskmanager.operators.process.async_operator import AsyncOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
@@ -54,6 +55,7 @@ from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation import strangers
+from tests.simulation.canary_options import deposed, nothing_is_lost, on_machines, on_zookeeper, task_managers_die
 from tests.simulation.drawing import only_leaders_die, with_data_in_flight, with_forward_edges, with_uneven_regions
 from tests.simulation.job_plan import Stage
 from tests.simulation.liars import LIES
@@ -489,7 +491,7 @@ def _forget_what_hooks_said() -> Iterator[None]:
 
 
 def _hooked(options: Options) -> Options:
-    chosen = _task_managers_die(options)
+    chosen = task_managers_die(options)
     return replace(chosen, job=replace(chosen.job, hooked=True))
 
 
@@ -583,6 +585,31 @@ def _new_rows_before_restored_ones() -> Iterator[None]:
 
 
 @contextmanager
+def _swallow_the_last_watermark() -> Iterator[None]:
+    """A restored operator over keys that had the last watermark does not let it pass again."""
+    with patch.object(keyed_operator, "MAX_WATERMARK_MS", None):
+        yield
+
+
+def _keys_before_windows(options: Options) -> Options:
+    """Windows are slow, and between them and another operator over keys queues are full."""
+    chosen = with_data_in_flight(options, random.Random(options.seed))
+    plans = tuple(replace(plan, rows=120 // len(chosen.job.sources[0])) for plan in chosen.job.sources[0])
+    job = replace(
+        chosen.job,
+        sources=(plans,),
+        source_parallelism=(2,),
+        stages=(Stage("pass", Partitioning.HASH, 2),),
+        second_edge=None,
+        keyed="window",
+        side_parallelism=0,
+        repeat_ms=0,
+    )
+    faults = replace(chosen.faults, enabled=frozenset({"break data stream"}), mean_pause_ms=600)
+    return replace(chosen, job=job, stalls=("keyed", 40), another_job=None, operations=(), faults=faults, forks=3)
+
+
+@contextmanager
 def _lower_watermarks() -> Iterator[None]:
     """One that waits to be sent is replaced by a lower one, the last one too."""
 
@@ -623,7 +650,7 @@ def _with_late_rows(options: Options) -> Options:
 
 def _in_step(options: Options) -> Options:
     """Several sources, one of which may fall behind."""
-    chosen = _task_managers_die(options)
+    chosen = task_managers_die(options)
     plan = options.job.sources[0][0]
     first, second = (
         tuple(replace(plan, split=split, rows=60, splits=4) for split in splits) for splits in ((0, 1), (2, 3))
@@ -655,49 +682,6 @@ def _keep_every_copy() -> Iterator[None]:
         yield
 
 
-def _on_machines(options: Options) -> Options:
-    faults = replace(options.faults, enabled=frozenset({"kill task manager", "damage local copies"}), mean_pause_ms=150)
-    settings = {
-        **options.job_settings,
-        "execution.state-recovery.from-local": "true",
-        "execution.checkpointing.interval": "30 ms",
-        "execution.checkpointing.timeout": "20 s",
-    }
-    cluster = {**options.cluster_settings, "execution.checkpointing.data-inline-threshold": "0 kb"}
-    return replace(
-        options,
-        job_settings=settings,
-        cluster_settings=cluster,
-        faults=faults,
-        machines=1,
-        pause_ms=150,
-        safety_ms=5000,
-    )
-
-
-def _nothing_is_lost(options: Options) -> Options:
-    """Checkpoints are given up, and yet whatever was written must go."""
-    faults = replace(options.faults, enabled=frozenset({"slow task", "break data stream"}), mean_pause_ms=300)
-    cluster = {**options.cluster_settings, "execution.checkpointing.data-inline-threshold": "0 kb"}
-    return replace(options, faults=faults, cluster_settings=cluster, pause_ms=150)
-
-
-def _task_managers_die(options: Options) -> Options:
-    faults = replace(options.faults, enabled=options.faults.enabled | {"kill task manager"}, mean_pause_ms=800)
-    return replace(options, faults=faults, pause_ms=150)
-
-
-def _deposed(options: Options) -> Options:
-    faults = replace(options.faults, enabled=options.faults.enabled | {"replace coordinator"}, mean_pause_ms=800)
-    return replace(options, faults=faults, coordinators=0, pause_ms=150)
-
-
-def _on_zookeeper(options: Options) -> Options:
-    chosen = _deposed(options)
-    faults = replace(chosen.faults, enabled=chosen.faults.enabled | {"expire session"})
-    return replace(chosen, faults=faults, coordinators=2)
-
-
 CANARIES: dict[str, Canary] = {
     "notify before durable": Canary("completion is announced before the pointer is written", _notify_before_durable),
     "commit at the barrier": Canary("sinks commit without notification", _commit_at_the_barrier),
@@ -725,21 +709,19 @@ CANARIES: dict[str, Canary] = {
         "aligned barriers overtake data that nobody keeps", _barrier_overtakes_unasked, _aligned
     ),
     "write without the fence": Canary(
-        "a leader writes to ZooKeeper after it lost its session", _write_without_the_fence, _on_zookeeper, seed=503
+        "a leader writes to ZooKeeper after it lost its session", _write_without_the_fence, on_zookeeper, seed=503
     ),
     "never look who leads": Canary(
-        "a coordinator writes to its directory after another has taken over", _never_look_who_leads, _deposed, seed=509
+        "a coordinator writes to its directory after another has taken over", _never_look_who_leads, deposed, seed=509
     ),
     "keep what nobody needs": Canary(
-        "files of checkpoints that are gone are left behind", _keep_what_nobody_needs, _nothing_is_lost
+        "files of checkpoints that are gone are left behind", _keep_what_nobody_needs, nothing_is_lost
     ),
-    "restart much later": Canary(
-        "a job that failed is not started again soon", _restart_much_later, _task_managers_die
-    ),
+    "restart much later": Canary("a job that failed is not started again soon", _restart_much_later, task_managers_die),
     "never pause a split": Canary("splits that are ahead of their group are read", _never_pause_a_split, _in_step),
     "forget the others": Canary("the JobMaster lets every source of a group go on", _forget_the_others, _in_step),
-    "believe every copy": Canary("damaged local copies of state are restored", _believe_every_copy, _on_machines),
-    "keep every copy": Canary("local copies of state outlive their job", _keep_every_copy, _on_machines),
+    "believe every copy": Canary("damaged local copies of state are restored", _believe_every_copy, on_machines),
+    "keep every copy": Canary("local copies of state outlive their job", _keep_every_copy, on_machines),
     "adopt nothing": Canary("a new leader restarts what runs", _adopt_nothing, _leaders_die),
     "forget who has finished": Canary(
         "a new leader waits for subtasks that have finished", _forget_who_has_finished, _leaders_die, seed=506
@@ -768,6 +750,9 @@ CANARIES: dict[str, Canary] = {
         "rows that inputs restored go on as if they were new",
         _new_rows_before_restored_ones,
         _with_forward_edges,
+    ),
+    "swallow the last watermark": Canary(
+        "windows behind an operator over keys never fire", _swallow_the_last_watermark, _keys_before_windows
     ),
     "lower watermarks": Canary("a watermark that waits is replaced by a lower one", _lower_watermarks, _with_late_rows),
     "believe strangers": Canary(

@@ -87,6 +87,7 @@ def draw_jobs(seed: int, rng: random.Random, *, allow_broadcast: bool) -> tuple[
     job = _pushed(job, random.Random(f"{seed}/pushed"))
     job = _discovered(job, random.Random(f"{seed}/discovered"))
     job = _with_second_edge(job, random.Random(f"{seed}/second edge"))
+    job = _with_keys_before(job, random.Random(f"{seed}/keys before"))
     if random.Random(f"{seed}/together").random() < 0.3:
         job = replace(job, sink_kind="together")
     return _with_kind_of_window(job, random.Random(f"{seed}/windows")), another_job
@@ -498,6 +499,14 @@ def _with_watermarks(job: JobPlan, rng: random.Random) -> JobPlan:
     stage = Stage("watermarks", rng.choice(edges), rng.choice([1, 2, 3]), bound_ms=rng.choice([0, 30, 200]))
     stages = (stage, *job.stages) if rng.random() < 0.5 else (*job.stages, stage)
     return replace(job, stages=stages)
+
+
+def _with_keys_before(job: JobPlan, rng: random.Random) -> JobPlan:
+    """An operator over keys right before the last one, which has its watermarks from there."""
+    if job.keyed == "none" or rng.random() >= 0.2:
+        return job
+    stage = Stage("pass", Partitioning.HASH, rng.choice([1, 2, 3]))
+    return replace(job, stages=(*job.stages, stage))
 
 
 def _with_requests(job: JobPlan, rng: random.Random) -> JobPlan:

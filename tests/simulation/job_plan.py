@@ -64,6 +64,7 @@ from tests.simulation.workload import (
     HookedSource,
     LedgerSink,
     LedgerTransactions,
+    PassOn,
     PushingSource,
     SimulatedRow,
     SimulatedSource,
@@ -92,10 +93,10 @@ JOINED_BETWEEN_MS = (-10, 20)
 
 @dataclass(frozen=True)
 class Stage:
-    """A stateless operator and the edge into it."""
+    """An operator before the last one, and the edge into it."""
 
     kind: str
-    """map, filter, twice, ask (in order), ask any, watermarks (instead of those of the sources)."""
+    """map, filter, twice, ask (in order), ask any, watermarks (instead of those of the sources), pass (over keys)."""
     partitioning: Partitioning | None
     parallelism: int
     capacity: int = 0
@@ -346,6 +347,7 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
             "ask": AsyncSpec(Ask(world, stage.unanswered), stage.capacity, stage.timeout_ms, True, SCHEMA),
             "ask any": AsyncSpec(Ask(world, stage.unanswered), stage.capacity, stage.timeout_ms, False, SCHEMA),
             "watermarks": WatermarkSpec(WatermarkStrategy.for_bounded_out_of_orderness("t", stage.bound_ms)),
+            "pass": KeyedProcessSpec(("k",), PassOn(world), SCHEMA, "t"),
         }
         edges = [StreamEdge(node, stage.partitioning, keys) for node in current]
         if number == 0 and plan.second_edge is not None:
@@ -357,7 +359,7 @@ def build(plan: JobPlan, world: str, configuration: dict[str, str], job_id: JobI
                 spec_of[stage.kind],
                 edges,
                 stage.parallelism,
-                stateful=stage.capacity > 0 or stage.kind == "watermarks",
+                stateful=stage.capacity > 0 or stage.kind in ("watermarks", "pass"),
             )
         ]
     if plan.keyed != "none":
@@ -474,6 +476,7 @@ _STAGES: dict[str, Callable[[Iterable[SimulatedRow]], Iterable[SimulatedRow]]] =
     "ask": _mapped,
     "ask any": _mapped,
     "watermarks": lambda rows: rows,
+    "pass": lambda rows: rows,
 }
 
 

@@ -729,6 +729,18 @@ class CountWithTimers(KeyedProcessFunction):
                 return int(self._reducing.get())
 
 
+class PassOn(KeyedProcessFunction):
+    """Changes nothing, so that what is behind it is behind an operator over keys."""
+
+    def __init__(self, world: str) -> None:
+        self.world = world
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
+        if LEDGERS[self.world].user_fails("pass"):
+            raise SimulatedUserError("the user's function does not like this row")
+        yield row
+
+
 class SumOfWindow(ProcessWindowFunction):
     """What the aggregates say, from the rows."""
 
