@@ -47,7 +47,7 @@ def test_an_async_function_is_refused_where_rows_are_not_awaited(method: str, fu
 class Opened(sl.KeyedProcessFunction):
     """Would not be opened."""
 
-    async def open(self, context: Any) -> None: ...
+    async def open(self, context: Any) -> None: ...  # type: ignore[override]
 
     def process_element(self, row: Any, context: Any) -> Any:
         yield row
@@ -56,7 +56,7 @@ class Opened(sl.KeyedProcessFunction):
 class Invoked(sl.SinkFunction):
     """Would not write."""
 
-    async def invoke(self, value: Any) -> None: ...
+    async def invoke(self, value: Any) -> None: ...  # type: ignore[override]
 
 
 class Kept:
@@ -74,7 +74,7 @@ class Closed(sl.AsyncFunction):
     async def async_invoke(self, row: Any) -> Any:
         return [row]
 
-    async def close(self) -> None: ...
+    async def close(self) -> None: ...  # type: ignore[override]
 
 
 def test_async_methods_of_functions_are_refused() -> None:
@@ -88,7 +88,7 @@ def test_async_methods_of_functions_are_refused() -> None:
     with pytest.raises(sl.JobDefinitionError, match=r"Closed.close is `async def`"):
         numbers().async_wait(Closed(), uid="odd")
     with pytest.raises(sl.InvalidArgument, match=r"retry_if_result of a retry strategy is a function, no `async def`"):
-        sl.AsyncRetryStrategy.fixed_delay(2, 10, retry_if_result=kept)
+        sl.AsyncRetryStrategy.fixed_delay(2, 10, retry_if_result=kept)  # type: ignore[arg-type]
 
 
 class Writer(sl.SinkWriter):
@@ -103,13 +103,13 @@ class Writer(sl.SinkWriter):
 class AsyncWriter(Writer):
     """Would not write."""
 
-    async def write(self, batch: pa.RecordBatch) -> None: ...
+    async def write(self, batch: pa.RecordBatch) -> None: ...  # type: ignore[override]
 
 
 class AsyncCommitter(sl.Committer):
     """Would not commit."""
 
-    async def commit(self, committables: Any) -> None: ...
+    async def commit(self, committables: Any) -> None: ...  # type: ignore[override]
 
 
 class Odd(sl.Sink):
@@ -128,7 +128,7 @@ class Odd(sl.Sink):
 class AsyncValidation(DiscardingSink):
     """Would not look at its target."""
 
-    async def validate(self) -> None: ...
+    async def validate(self) -> None: ...  # type: ignore[override]
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
@@ -140,7 +140,7 @@ def test_async_methods_of_sinks_are_refused() -> None:
         with pytest.raises(sl.JobFailed, match=f"uid 'odd'.*ConnectorError: {method} is `async def`"):
             stream.environment.execute("odd", local=True)
         with pytest.raises(SimulationError, match=f"{method} is `async def`"):
-            check_sink(lambda parts=parts: Odd(*parts), list, runs=1)
+            check_sink(lambda parts=parts: Odd(*parts), list, runs=1)  # type: ignore[misc]
     with pytest.raises(sl.JobDefinitionError, match=r"AsyncValidation.validate is `async def`"):
         numbers().sink_to(AsyncValidation(), uid="odd")
 
@@ -148,7 +148,7 @@ def test_async_methods_of_sinks_are_refused() -> None:
 class AsyncReader(sl.SourceReader):
     """Would never have a split."""
 
-    async def add_splits(self, splits: Any) -> None: ...
+    async def add_splits(self, splits: Any) -> None: ...  # type: ignore[override]
 
     def poll_next(self, now_ms: int) -> sl.Polled:
         return sl.Polled(sl.InputStatus.END_OF_INPUT)

@@ -172,9 +172,9 @@ def test_a_connector_that_does_not_work_at_all_is_said_at_once(tmp_path: Path) -
         ({"runs": "3"}, "runs must be at least 1, got '3'"),
     ):
         with pytest.raises(SimulationError, match=re.escape(message)):
-            check_sink(**{"create": DiscardingSink, "read": list, "runs": 1, **wrong})
+            check_sink(**{"create": DiscardingSink, "read": list, "runs": 1, **wrong})  # type: ignore[arg-type]
     with pytest.raises(SimulationError, match="check_source: create must return a Source, and returned None"):
-        check_source(lambda: None, [], runs=1)
+        check_source(lambda: None, [], runs=1)  # type: ignore[arg-type, return-value]
 
 
 TABLE = """
