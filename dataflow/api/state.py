@@ -56,17 +56,28 @@ _SERIALIZERS: dict[str, NamedSerializer] = {}
 
 def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
     """Make a serializer known under a name, in this process; register it in a module that the job's functions import.
-    The name stands in snapshots. Raises StateError for an empty name.
+    The name stands in snapshots. Raises StateError for what is no name, one that Snapline's own serializers have, and
+    what cannot be called.
 
     >>> _ = sl.register_serializer("text", str.encode, bytes.decode)
     >>> sl.ValueStateDescriptor("note", serializer="text").element_type
     DataType(large_binary)
     """
-    if not name:
-        raise StateError("a serializer needs a name")
+    if not isinstance(name, str) or not name:
+        raise StateError(f"a serializer needs a name, a text, and got {name!r}")
+    for part, function in (("dumps", dumps), ("loads", loads)):
+        if not callable(function):
+            raise StateError(f"serializer {name!r}: {part} is a function of one value, got {function!r}")
+    known = _SERIALIZERS.get(name)
+    if known is not None and known.dumps is not dumps and _is_own(known.dumps):
+        raise StateError(f"serializer {name!r} is one of Snapline's own: give yours another name")
     named = NamedSerializer(name, dumps, loads)
     _SERIALIZERS[name] = named
     return named
+
+
+def _is_own(function: Callable[..., Any]) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("snapline.")
 
 
 def serializer_named(name: str) -> NamedSerializer:

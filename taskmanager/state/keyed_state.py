@@ -84,7 +84,12 @@ class PythonValues:
         objects: list[Any] = values.to_pylist()
         if self._serializer:
             loads = serializer_named(self._serializer).loads
-            return [None if stored is None else loads(stored) for stored in objects]
+            try:
+                return [None if stored is None else loads(stored) for stored in objects]
+            except Exception as refusal:
+                raise StateError(
+                    f"state {self._name!r}: serializer {self._serializer!r} cannot read what is stored: {refusal!r}"
+                ) from refusal
         return objects
 
     def to_arrow(self, objects: list[Any]) -> pa.Array:
@@ -107,9 +112,12 @@ class PythonValues:
             return False
         return True
 
-    def _dump(self, dumps: Callable[[Any], bytes], value: Any) -> bytes:
+    def _dump(self, dumps: Callable[[Any], Any], value: Any) -> bytes | str:
         try:
-            return dumps(value)
+            data = dumps(value)
+            if not isinstance(data, (bytes, str)):
+                raise TypeError(f"its dumps returned {data!r} and not bytes")
+            return data
         except Exception as refusal:
             raise StateError(
                 f"state {self._name!r}: serializer {self._serializer!r} cannot write {value!r} "

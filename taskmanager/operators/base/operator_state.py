@@ -31,7 +31,12 @@ class ListStateOfOperator:
     def get(self) -> list[Any]:
         """All elements that this subtask holds."""
         loads = self._named.loads
-        return [loads(element) for element in self._elements]
+        try:
+            return [loads(element) for element in self._elements]
+        except Exception as error:
+            raise StateError(
+                f"list state {self.name!r}: serializer {self.serializer!r} cannot read what is stored: {error!r}"
+            ) from error
 
     def update(self, values: Sequence[Any]) -> None:
         """Replace all elements of the list by these."""
@@ -51,7 +56,10 @@ class ListStateOfOperator:
 
     def _dump(self, value: Any) -> bytes:
         try:
-            return self._named.dumps(value)
+            data: Any = self._named.dumps(value)
+            if not isinstance(data, bytes):
+                raise TypeError(f"its dumps returned {data!r} and not bytes")
+            return data
         except Exception as error:
             raise StateError(
                 f"list state {self.name!r}: {value!r} cannot be written by the serializer {self.serializer!r} ({error}): use "

@@ -95,6 +95,12 @@ def test_serializers_by_name() -> None:
         serializer_named("pickle")
     with pytest.raises(StateError, match="needs a name"):
         register_serializer("", repr, repr)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match="needs a name, a text, and got 3"):
+        register_serializer(3, str.encode, bytes.decode)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match="serializer 'odd': loads is a function of one value, got None"):
+        register_serializer("odd", str.encode, None)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match="serializer 'json' is one of Snapline's own"):
+        register_serializer("json", str.encode, bytes.decode)
 
 
 def test_an_aggregate_function_without_merge_says_so() -> None:

@@ -420,6 +420,27 @@ def test_a_serializer_that_is_not_registered_is_named_when_it_is_needed() -> Non
     assert again.get_state(descriptor).value() == 5
 
 
+def test_a_serializer_that_misbehaves_is_named_with_its_state() -> None:
+    """What one wrote as None was no state after the next restore, and what one raised named neither."""
+    register_serializer("to-none", lambda _value: None, bytes.decode)  # type: ignore[arg-type, return-value]
+    backend = numbers_backend()
+    begin_key(backend, 1)
+    backend.get_state(ValueStateDescriptor("o", serializer="to-none")).update("x")
+    with pytest.raises(StateError, match=r"'o': serializer 'to-none' cannot write 'x'.*returned None and not bytes"):
+        snapshot_of(backend)
+
+    register_serializer("test-only", str.encode, lambda data: int(data))
+    backend = numbers_backend()
+    descriptor = ValueStateDescriptor("o", serializer="test-only")
+    begin_key(backend, 1)
+    backend.get_state(descriptor).update("x")
+    restored = numbers_backend()
+    restored.restore([StoredFile(snapshot_of(backend))])
+    begin_key(restored, 1)
+    with pytest.raises(StateError, match="'o': serializer 'test-only' cannot read what is stored: ValueError"):
+        restored.get_state(descriptor).value()
+
+
 def test_large_maps_are_not_loaded_to_ask_for_one_pair() -> None:
     """Beyond a few hundred pairs, a get reads a pair; all of them can still be listed, changes included."""
     backend = numbers_backend()

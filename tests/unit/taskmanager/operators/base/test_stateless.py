@@ -24,6 +24,7 @@ from snapline.dataflow.graph.operator_specs import (
     MapRowsSpec,
 )
 from snapline.taskmanager.operators.base.failure import RowFailure
+from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 from snapline.taskmanager.operators.base.stateless import MapBatchesOperator
 from snapline.taskmanager.operators.factory import create_operator, load_spec
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
@@ -264,6 +265,12 @@ def test_an_element_that_cannot_be_written_is_named() -> None:
         StateError, match=r"list state 'x': <object object at .*> cannot be written by the serializer 'json'"
     ):
         run(MapRowsSpec(CannotWrite())).snapshot()
+    register_serializer("odd", lambda _value: None, bytes.decode)  # type: ignore[arg-type, return-value]
+    with pytest.raises(StateError, match=r"list state 'y': 1 cannot be written by .* returned None and not bytes"):
+        OperatorStateBackend().get_list_state("y", "odd").add(1)
+    register_serializer("odd", str.encode, lambda data: int(data))
+    with pytest.raises(StateError, match="list state 'y': serializer 'odd' cannot read what is stored: ValueError"):
+        OperatorStateBackend({"y": (b"x",)}).get_list_state("y", "odd").get()
 
 
 def test_a_custom_operator_must_be_one() -> None:
