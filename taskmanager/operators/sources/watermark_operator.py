@@ -4,7 +4,8 @@ Decides that watermarks from upstream are ignored, but for the last one, and whe
 auto-watermark-interval` after the one before, by a timer when no rows come, or `ROWS_BETWEEN` rows after it, so that a
 stream of many rows does not fill windows that are over. With an idle timeout, a stream without rows
 leaves the watermark to others, once the task has found nothing to read: rows may have come while it was busy. The
-greatest event time lies in the snapshot, so that a restored job does not let late rows in that were late before.
+greatest event time lies in the snapshot, so that a restored job does not let late rows in that were late before; it
+says its watermark again, also when no rows come, because the one before may have come behind the snapshot.
 Mirrors Flink's TimestampsAndWatermarksOperator.
 """
 
@@ -48,7 +49,9 @@ class WatermarkCadence:
         self._time = time
         self._interval_ms = interval_ms
         self._idle_timeout_ms = idle_timeout_ms
-        self._next_ms: int | None = None
+        self._dirty = generator.greatest_ms is not None
+        """Whether a watermark may be due: also after a restore, when what it had to say was behind the snapshot."""
+        self._next_ms = time.now_ms() + interval_ms if self._dirty else None
         self._rows = 0
         """So many rows since the last watermark."""
         self._active_ms: int | None = None
@@ -56,7 +59,6 @@ class WatermarkCadence:
         self._quiet_since: tuple[int, int] | None = None
         """(when, dry looks by then): the idle timeout was over, and there may have been rows that nobody had looked
         for."""
-        self._dirty = False
         self._left_alone = False
         """The last watermark went without rows."""
 
@@ -173,6 +175,7 @@ class WatermarkOperator(StreamOperator):
         )
         if self._strategy.idle_timeout_ms:
             self._on_timer(self.context.processing_time.now_ms())
+        self._arm()
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         self._cadence.before_batch(self.output)

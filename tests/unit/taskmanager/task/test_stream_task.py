@@ -259,6 +259,29 @@ def test_an_input_is_idle_behind_the_windows_that_its_last_watermark_made_due(ed
     assert Elements.seen == [500, 2, 999, WatermarkStatus.IDLE]
 
 
+@pytest.mark.parametrize("in_the_middle", [False, True])
+def test_a_watermark_that_was_due_at_a_snapshot_comes_after_a_restore(in_the_middle: bool) -> None:
+    """The source has no more rows then: what is due by those before it does not wait for one."""
+    watermarks = WatermarkStrategy.for_monotonous_timestamps("k")
+    source = ListSource([[batch(k=[1]), batch(k=[500])]], {"s0": 2})
+    middle = [Operator("watermarks", WatermarkSpec(watermarks), [edge(0, Partitioning.REBALANCE)])]
+    windows = WindowProcessSpec(
+        ("k",), "k", TumblingEventTimeWindows(10), lambda _key, _window, rows: rows, form="batches"
+    )
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits(), None if in_the_middle else watermarks)),
+        *(middle if in_the_middle else []),
+        Operator("windows", windows, [edge(int(in_the_middle), Partitioning.HASH, ["k"])]),
+        Operator("elements", CustomOperatorSpec(Elements), [edge(1 + in_the_middle)]),
+    ]
+    settings = {"execution.checkpointing.interval": "100 ms", "pipeline.auto-watermark-interval": "200 ms"}
+    completed = LocalJob(operators, settings).run().checkpoint()
+    assert Elements.seen == [0], "the second watermark is not due yet"
+
+    LocalJob(operators, settings, restored=completed, attempt=1).run().advance(199).advance(1)
+    assert Elements.seen == [1, 499]
+
+
 def test_time_is_accounted_by_what_the_last_step_answered() -> None:
     """Idle while the source has nothing; the counters say what went through."""
     job = LocalJob(
