@@ -104,31 +104,35 @@ class JsonFormat(RowFormat):
 
     def _read_valid(self, text: bytes | pa.Buffer, count: int) -> pa.RecordBatch:
         """Read a text that is UTF-8. Raises ArrowNotImplementedError for a type that JSON is not read as."""
+        pairs: bytes | None = None
+
+        def read_as(schema: pa.Schema) -> pa.Table:
+            nonlocal pairs
+            names = self._maps.names
+            table = _read_objects(text, pa.schema([field for field in schema if field.name not in names]))
+            if not names:
+                return table
+            if pairs is None:  # behind the look at the text, which says what is no object
+                lines = bytes(text).strip(b"\n").split(b"\n")
+                pairs = b"\n".join(with_pairs(line, self._maps) for line in lines)
+            of_maps = _read_objects(pairs, pa.schema([schema.field(name) for name in names]))
+            for name in names:
+                table = table.append_column(name, of_maps.column(name))
+            return table.select(schema.names)
+
         try:
-            table = self._read_as(self._shapes, text)
+            table = read_as(self._shapes)
         except pa.ArrowInvalid:
             if self._shapes == self._shapes_of_numbers:
                 raise
-            table = self._read_as(self._shapes_of_numbers, text)  # days may be numbers
+            table = read_as(self._shapes_of_numbers)  # days may be numbers
         if table.num_rows != count:
             raise ValueError("more than one JSON object in a row")
         if self._has_narrow_floats:
-            require_narrow_floats(table, lambda schema: self._read_as(schema, text))
+            require_narrow_floats(table, read_as)
         batch = table.combine_chunks().to_batches()[0]
         columns = [from_shape(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
         return pa.RecordBatch.from_arrays(columns, self._schema.names).cast(self._schema)
-
-    def _read_as(self, schema: pa.Schema, text: bytes | pa.Buffer) -> pa.Table:
-        """The objects of the text with the columns of the schema."""
-        maps = self._maps.names
-        table = _read_objects(text, pa.schema([field for field in schema if field.name not in maps]))
-        if maps:
-            lines = bytes(text).strip(b"\n").split(b"\n")
-            pairs = b"\n".join(with_pairs(line, self._maps) for line in lines)
-            of_maps = _read_objects(pairs, pa.schema([schema.field(name) for name in maps]))
-            for name in maps:
-                table = table.append_column(name, of_maps.column(name))
-        return table.select(schema.names)
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         names = self._schema.names
@@ -148,6 +152,7 @@ class JsonFormat(RowFormat):
 
 
 def _read_objects(text: bytes | pa.Buffer, schema: pa.Schema) -> pa.Table:
+    """The objects of the text with the columns of the schema."""
     return pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),

@@ -26,7 +26,11 @@ def answers(values: Any, kind: type[Any], of: object, method: str) -> list[Any]:
         raise ConnectorError(
             f"{type(of).__name__}.{method} must return a list of {kind.__name__}, not {repr(values)[:SHOWN_LETTERS]}"
         )
-    return [answer(value, kind, of, f"{method}, in its list,") for value in values]
+    given = list(values)
+    for value in given:  # ten thousand splits at each checkpoint
+        if not isinstance(value, kind):
+            answer(value, kind, of, f"{method}, in its list,")
+    return given
 
 
 def splits_of(values: Any, of: object, method: str, waiting: Iterable[SourceSplit] = ()) -> list[SourceSplit]:

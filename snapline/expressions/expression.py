@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -568,7 +569,9 @@ def _in_arrow(value: Any, function: Callable[..., Any], data_type: pa.DataType |
     try:
         return function(value, data_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise JobDefinitionError(f"{value!r} is no literal that Arrow can hold: {str(error).splitlines()[0]}") from None
+        raise JobDefinitionError(
+            f"{reprlib.repr(value)} is no literal that Arrow can hold: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _infix(operation: str, left: Any, right: Any) -> Expr:
