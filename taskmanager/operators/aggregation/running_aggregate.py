@@ -18,7 +18,6 @@ import pyarrow as pa
 from snapline.dataflow.api.state import RunningAggregateDescriptor, descriptor_of
 from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.config import DROP_STATE_COLUMNS
-from snapline.dataflow.elements import Watermark
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import RunningAggregateSpec
 from snapline.dataflow.ids import CheckpointID
@@ -232,7 +231,3 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
         self.operator_state.list_state(COUNTED_BY_STATE, OperatorStateMode.UNION).update([self._counted_by])
         keep_shapes(self.operator_state, self._plan.shapes)
         return super().snapshot_state(checkpoint_id, timestamp_ms)
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.watermark_ms = watermark.timestamp_ms
-        self.output.emit_watermark(watermark)

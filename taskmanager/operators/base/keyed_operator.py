@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
-from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -50,6 +50,8 @@ class KeyedOperator(StreamOperator):
         self.operator_state = OperatorStateBackend()
         self.watermark_ms = MIN_WATERMARK_MS
         """The last watermark that came in, also while what it makes due is still being worked off."""
+        self._may_be_unheard = False
+        """Who is behind the operator may not have had its restored watermark."""
         self.restored_at_work = False
         """The snapshot was taken before all that the watermark makes due had been worked off."""
         self.user_function: Any = None
@@ -73,6 +75,7 @@ class KeyedOperator(StreamOperator):
         watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
         reached_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
         self.watermark_ms = MIN_WATERMARK_MS if reached_ms == MAX_WATERMARK_MS else reached_ms
+        self._may_be_unheard = self.watermark_ms > MIN_WATERMARK_MS
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
             header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
@@ -110,6 +113,21 @@ class KeyedOperator(StreamOperator):
         """What the job is configured with."""
         text = self.context.configuration.get(option.key, option.default)
         return option.read(text)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Advance, or say once more what the snapshot holds: the barrier of an unaligned checkpoint may have overtaken
+        that watermark, so that who is behind the operator has not had it."""
+        if watermark.timestamp_ms > self.watermark_ms:
+            self.watermark_ms = watermark.timestamp_ms
+            self._may_be_unheard = False
+            self.advance(watermark)
+        elif self._may_be_unheard and not self.has_pending_work:
+            self._may_be_unheard = False
+            self.output.emit_watermark(Watermark(self.watermark_ms))
+
+    def advance(self, watermark: Watermark) -> None:
+        """The watermark rose. Default: pass it on."""
+        self.output.emit_watermark(watermark)
 
     def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:
         """The slot of each row's key. The first batch ever decides on the types of the key. `key_columns`: under which

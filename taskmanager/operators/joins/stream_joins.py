@@ -203,10 +203,7 @@ class IntervalJoinOperator(_JoinOperator):
             left, right = (mine, partners) if input_index == 0 else (partners, mine)
             self.output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         if self._rows and self._bounded:
             for side, (state, reach) in enumerate(zip(self._rows, self._reaches, strict=True)):
                 if self.due_outside_ms(SIDE_NAMES[side]) <= watermark.timestamp_ms:
@@ -252,10 +249,7 @@ class TemporalJoinOperator(_JoinOperator):
         if self._rows:
             self._begin(Watermark(self.watermark_ms))
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         if self._rows:
             self._begin(watermark)
         if self._pending is None:

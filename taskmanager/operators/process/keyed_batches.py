@@ -210,10 +210,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         if self.backend is not None and self.backend.get_timers().event.has_due(watermark.timestamp_ms):
             self._due = watermark
         else:

@@ -283,10 +283,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         if self._timers is not None and self._timers.event.has_due(watermark.timestamp_ms):
             self._due = watermark
         else:

@@ -18,7 +18,7 @@ from snapline.dataflow.api.state import ValueStateDescriptor
 from snapline.dataflow.api.triggers import MOST_ROWS, CountTrigger
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitmap_of
 from snapline.dataflow.columnar.kernel import VOID, I64s, RO_I32s, kernel
-from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
@@ -205,8 +205,3 @@ class CountWindowOperator(WindowOperator[GlobalWindowState]):
         always = np.full(len(entries), MIN_WATERMARK_MS), np.full(len(entries), MAX_WATERMARK_MS)
         fired = FiredWindows(backend.key_fields, backend.keys(slots), *always, entries, timeless=True)
         state.contents.emit(fired, self.output)
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms > self.watermark_ms:
-            self.watermark_ms = watermark.timestamp_ms
-            self.output.emit_watermark(watermark)

@@ -80,8 +80,6 @@ class GlobalWindowOperator(WindowOperator[GlobalWindowState]):
         self._slot_of[state.entry_of[known]] = known
         return self._slot_of[entries]
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms > self.watermark_ms:
-            self.watermark_ms = watermark.timestamp_ms
-            self.emit_ready_by_watermark()
-            self.output.emit_watermark(watermark)
+    def advance(self, watermark: Watermark) -> None:
+        self.emit_ready_by_watermark()
+        self.output.emit_watermark(watermark)

@@ -379,10 +379,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             or self.due_outside_now_ms() <= watermark_ms
         )
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         self.emit_ready_by_watermark()
         if not self._by_clock and self._is_due(watermark.timestamp_ms):
             self._work = _Work(watermark)

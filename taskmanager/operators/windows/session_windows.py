@@ -170,10 +170,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
 
     # --- watermarks ---------------------------------------------------------------------------------------------------
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark.timestamp_ms <= self.watermark_ms:
-            return
-        self.watermark_ms = watermark.timestamp_ms
+    def advance(self, watermark: Watermark) -> None:
         self.emit_ready_by_watermark()
         if not self._by_clock and self._may_be_due(watermark.timestamp_ms):
             self._begin(watermark)

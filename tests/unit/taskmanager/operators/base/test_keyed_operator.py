@@ -186,6 +186,18 @@ def test_the_last_watermark_passes_again_after_a_restore(name: str) -> None:
     assert again.take() == [Watermark(MAX_WATERMARK_MS)]
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_watermark_passes_once_more_after_a_restore(name: str) -> None:
+    """Windows behind the operator waited for the next row of a source that had gone quiet, where a barrier had overtaken
+    what their operator was told before."""
+    before = Harness(operator(name)).start().process(ROWS).watermark(3)
+
+    again = Harness(operator(name)).start(restored_state([before.snapshot()])).watermark(2).watermark(2)
+
+    assert again.take() == [Watermark(3)]
+    assert again.watermark(4).take()[-1] == Watermark(4)
+
+
 @pytest.mark.parametrize("name", ["tumbling", "sessions", "rows", "process", "batches"])
 def test_what_the_last_watermark_made_due_comes_once(name: str) -> None:
     """Of a snapshot between the last watermark and its results, each result comes after the restore."""
