@@ -214,6 +214,19 @@ class WatermarkTracker:
         """Whether a split has no row so far because nobody has come to it yet, so that the whole is not idle."""
         return any(map(self._waits, self._splits))
 
+    def next_idle_ms(self, activity_ms: int) -> int | None:
+        """When a split that holds the watermark back will count as idle, on the clock of activity, if it has no rows
+        until then; None: none will, or there is no other split."""
+        timeout_ms = self._strategy.idle_timeout_ms
+        if not timeout_ms or len(self._splits) < 2:
+            return None
+        ends = [
+            self._active_ms.setdefault(split_id, activity_ms) + timeout_ms
+            for split_id in self._splits
+            if not self._waits(split_id)
+        ]
+        return min((end_ms for end_ms in ends if end_ms > activity_ms), default=None)
+
     def next_watermark_ms(self, activity_ms: int | None = None) -> int | None:
         """A watermark higher than the last one that was asked for here, or None. A split without rows for the idle
         timeout leaves it to the others, and is late when it comes back behind them."""

@@ -61,6 +61,8 @@ class WatermarkCadence:
         for."""
         self._left_alone = False
         """The last watermark went without rows."""
+        self._split_idle_ms: int | None = None
+        """When the next split may have become idle, on the clock of activity."""
 
     def before_batch(self, output: Output) -> None:
         """Rows are about to go out: the stream takes part in the watermark again."""
@@ -85,6 +87,8 @@ class WatermarkCadence:
         if not (self._dirty or self._idle_timeout_ms or self._generator.is_periodic):
             return
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
+        if self._split_idle_ms is not None and activity_ms >= self._split_idle_ms:
+            self._split_idle_ms, self._dirty = None, True  # the watermark may rise without rows
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
         if is_due and (self._dirty or self._generator.is_periodic):
             self._dirty = False
@@ -95,6 +99,7 @@ class WatermarkCadence:
             watermark_ms = self._generator.next_watermark_ms(activity_ms)
             if watermark_ms is not None:
                 output.emit_watermark(Watermark(watermark_ms))
+            self._split_idle_ms = self._generator.next_idle_ms(activity_ms)
         if self._idle_timeout_ms:
             if self._active_ms is None:
                 self._active_ms = activity_ms
@@ -137,9 +142,11 @@ class WatermarkCadence:
         times = []
         if self._next_ms is not None and (self._dirty or self._generator.is_periodic):
             times.append(self._next_ms)
+        idle_ms = [] if self._split_idle_ms is None else [self._split_idle_ms]
         if self._idle_timeout_ms and not self._idle and self._active_ms is not None:
-            left_ms = self._active_ms + self._idle_timeout_ms - self._time.activity_ms()
-            times.append(self._time.now_ms() + max(0, left_ms))
+            idle_ms.append(self._active_ms + self._idle_timeout_ms)
+        if idle_ms:
+            times.append(self._time.now_ms() + max(0, min(idle_ms) - self._time.activity_ms()))
         return min(times, default=None)
 
 

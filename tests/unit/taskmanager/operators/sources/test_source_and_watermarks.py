@@ -280,6 +280,23 @@ def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_
     assert generator.next_watermark_ms(160) == 34
 
 
+def test_the_watermark_rises_when_a_split_becomes_idle() -> None:
+    """Not with the next row of the others: where they had gone quiet, too, their windows waited until rows came."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    harness = Harness(SourceOperator(source([[times(1), times(2)], [times(100), times(200)]], strategy, s0=1, s1=1)))
+    assert read(harness.start()) == [[1], [100], Watermark(0)]
+    harness.time.advance(30)
+    harness.operator._reader.source.pauses["s1"] = 2
+    assert read(harness) == [[200]]
+    assert harness.operator.wake_at_ms == 50
+
+    harness.time.advance(50)
+    assert read(harness) == [Watermark(199)]
+    assert harness.operator.wake_at_ms == 80
+    harness.time.advance(80)
+    assert read(harness) == [WatermarkStatus.IDLE]
+
+
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 ALIGNED = WatermarkStrategy.for_monotonous_timestamps("t").with_watermark_alignment("g", 50, update_interval_ms=100)
