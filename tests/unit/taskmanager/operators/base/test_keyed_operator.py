@@ -188,8 +188,8 @@ def test_the_last_watermark_passes_again_after_a_restore(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_watermark_passes_once_more_after_a_restore(name: str) -> None:
-    """Windows behind the operator waited for the next row of a source that had gone quiet, where a barrier had overtaken
-    what their operator was told before."""
+    """Windows behind the operator waited for the next row of a source that had gone quiet, where a barrier had
+    overtaken what their operator was told before."""
     before = Harness(operator(name)).start().process(ROWS).watermark(3)
 
     again = Harness(operator(name)).start(restored_state([before.snapshot()])).watermark(2).watermark(2)
