@@ -3,7 +3,9 @@ real cluster (`make kafka-check BROKERS=host:port` runs this file against one)."
 
 from __future__ import annotations
 
+import socket
 import uuid
+from pathlib import Path
 
 import confluent_kafka
 import kafka as kafka_python
@@ -292,3 +294,15 @@ def test_who_has_no_password_is_refused(tmp_path):
     running.close()
 
     assert [True, 1] == found
+
+
+def test_the_port_of_a_broker_that_is_down_stays_its_own(tmp_path: Path) -> None:
+    """Another process of a busy machine got it, and the broker could not start."""
+    with KafkaBroker(tmp_path) as broker:
+        broker.crash()
+        with socket.socket() as another, pytest.raises(OSError, match="in use"):
+            another.bind(("127.0.0.1", broker.ports[0]))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.ports[0]))
+        broker.restart()
+        socket.create_connection(("127.0.0.1", broker.ports[0])).close()

@@ -64,7 +64,8 @@ class KafkaBroker:
         self.users = users
         self.auto_create_partitions = auto_create_partitions
         self.transaction_max_timeout_ms = transaction_max_timeout_ms
-        self.ports: list[int] = [_free_port() for _ in range(nodes)]
+        self._reserved = [_reserved_port() for _ in range(nodes)]
+        self.ports: list[int] = [int(reserved.getsockname()[1]) for reserved in self._reserved]
         self.live: list[int] = list(range(nodes))
         self.faults: list[Fault] = []
         self.seen: list[str] = []
@@ -157,6 +158,8 @@ class KafkaBroker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
         self._loop.close()
+        for reserved in self._reserved:
+            reserved.close()
 
     # --- on the loop ------------------------------------------------------------------------------------------------
 
@@ -177,7 +180,9 @@ class KafkaBroker:
         self._changed = asyncio.Event()
         self.live = list(range(len(self.ports)))
         for node in self.live:
-            self._servers[node] = await asyncio.start_server(partial(self._serve, node), "127.0.0.1", self.ports[node])
+            self._servers[node] = await asyncio.start_server(
+                partial(self._serve, node), "127.0.0.1", self.ports[node], reuse_port=True
+            )
         self._up = True
         ticking = asyncio.ensure_future(self._ticks())
         self._tasks.add(ticking)
@@ -309,7 +314,10 @@ def _error_response(name: str, code: int) -> Any:
     return message(f"{name}Response")(error_code=code)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserved_port() -> socket.socket:
+    """A port that nobody else on this machine gets as long as the socket is open, also while no server listens on
+    it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
