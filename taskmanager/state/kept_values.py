@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ import pyarrow as pa
 from snapline.dataflow.api.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    ListStateDescriptor,
     ReducingStateDescriptor,
     StateKind,
 )
@@ -190,98 +189,108 @@ def _list(value: Any, data_type: pa.DataType, of_element: Keeping | None, *, cop
     return value if all(one is each for one, each in zip(kept, value, strict=True)) else kept
 
 
-class _AsKept:
-    """Mixed into a class of states, whose instances then have what makes values what they keep."""
-
-    __slots__ = ()
-    _copied: Keeping
-    """Makes a copy of what a row puts as it is kept."""
-    _same: Keeping
-    """Keeps what is already so as the same object: what a function made of two values is not copied for each row."""
-
-
-class _ValueAsKept(_AsKept):
-    __slots__ = ()
-
-    def update(self, value: Any) -> None:
-        super().update(self._copied(value))  # type: ignore[misc]
-
-
-class _ReducingAsKept(_AsKept):
-    __slots__ = ()
-
-    def use(self, descriptor: ReducingStateDescriptor) -> None:
-        reduce, keep = descriptor.reduce_function, self._same
-        kept_reduce = reduce and (lambda left, right: keep(reduce(left, right)))
-        super().use(replace(descriptor, reduce_function=kept_reduce))  # type: ignore[misc]
-
-    def add(self, value: Any) -> None:
-        super().add(self._copied(value))  # type: ignore[misc]
-
-
-class _AggregatingAsKept(_AsKept):
-    __slots__ = ()
-
-    def use(self, descriptor: AggregatingStateDescriptor) -> None:
-        function = descriptor.aggregate_function
-        function = function and _FunctionAsKept(function, self._same, self._copied)
-        super().use(replace(descriptor, aggregate_function=function))  # type: ignore[misc]
-
-
 class _FunctionAsKept(AggregateFunction):
-    def __init__(self, function: AggregateFunction, keep: Keeping, keep_copy: Keeping) -> None:
-        self._function, self._keep, self._keep_copy = function, keep, keep_copy
+    def __init__(self, function: AggregateFunction, same: Keeping, copied: Keeping) -> None:
+        self._function, self._same, self._copied = function, same, copied
 
     def create_accumulator(self) -> Any:
         return self._function.create_accumulator()
 
     def add(self, value: Any, accumulator: Any) -> Any:
         result = self._function.add(value, accumulator)
-        return (self._keep_copy if result is value else self._keep)(result)
+        return (self._copied if result is value else self._same)(result)
 
     def get_result(self, accumulator: Any) -> Any:
         return self._function.get_result(accumulator)
 
 
-class _ListAsKept(_AsKept):
-    __slots__ = ()
-    descriptor: ListStateDescriptor
-    replace: Callable[[Sequence[Any], Keeping], None]
+class _Ways(NamedTuple):
+    copied: Keeping
+    """Makes a copy of what a row puts as it is kept."""
+    same: Keeping
+    """Keeps what is already so as the same object: what a function made of two values is not copied for each row."""
 
-    def add(self, value: Any) -> None:
-        super().add(self._copied(value))  # type: ignore[misc]
 
-    def update(self, values: Sequence[Any]) -> None:
+# Each of these returns the methods that take the place of those of `make`, a class of states; without super(), which
+# every row would pay for.
+
+
+def _values(make: type[Any], ways: _Ways) -> dict[str, Any]:
+    put, copied = make.update, ways.copied
+
+    def update(self: Any, value: Any) -> None:
+        put(self, copied(value))
+
+    return {"update": update}
+
+
+def _maps(make: type[Any], ways: _Ways) -> dict[str, Any]:
+    put_one, copied = make.put, ways.copied
+
+    def put(self: Any, key: Any, value: Any) -> None:
+        put_one(self, key, copied(value))
+
+    return {"put": put}
+
+
+def _lists(make: type[Any], ways: _Ways) -> dict[str, Any]:
+    add_one, put_all, copied = make.add, make.update, ways.copied
+
+    def add(self: Any, value: Any) -> None:
+        add_one(self, copied(value))
+
+    def update(self: Any, values: Sequence[Any]) -> None:
         if self.descriptor.ttl is None:
-            self.replace(values, self._copied)
+            self.replace(values, copied)
         else:
-            super().update([self._copied(value) for value in values])  # type: ignore[misc]
+            put_all(self, [copied(value) for value in values])
+
+    return {"add": add, "update": update}
 
 
-class _MapAsKept(_AsKept):
-    __slots__ = ()
+def _reducing(make: type[Any], ways: _Ways) -> dict[str, Any]:
+    use_of, add_one = make.use, make.add
+    copied, same = ways
 
-    def put(self, key: Any, value: Any) -> None:
-        super().put(key, self._copied(value))  # type: ignore[misc]
+    def use(self: Any, descriptor: ReducingStateDescriptor) -> None:
+        reduce = descriptor.reduce_function
+        kept_reduce = reduce and (lambda left, right: same(reduce(left, right)))
+        use_of(self, replace(descriptor, reduce_function=kept_reduce))
+
+    def add(self: Any, value: Any) -> None:
+        add_one(self, copied(value))
+
+    return {"use": use, "add": add}
 
 
-_MIXED_IN: dict[StateKind, type[_AsKept]] = {
-    StateKind.VALUE: _ValueAsKept,
-    StateKind.REDUCING: _ReducingAsKept,
-    StateKind.AGGREGATING: _AggregatingAsKept,
-    StateKind.LIST: _ListAsKept,
-    StateKind.MAP: _MapAsKept,
+def _aggregating(make: type[Any], ways: _Ways) -> dict[str, Any]:
+    use_of = make.use
+    copied, same = ways
+
+    def use(self: Any, descriptor: AggregatingStateDescriptor) -> None:
+        function = descriptor.aggregate_function
+        use_of(self, replace(descriptor, aggregate_function=function and _FunctionAsKept(function, same, copied)))
+
+    return {"use": use}
+
+
+_METHODS: dict[StateKind, Callable[[type[Any], _Ways], dict[str, Any]]] = {
+    StateKind.VALUE: _values,
+    StateKind.MAP: _maps,
+    StateKind.LIST: _lists,
+    StateKind.REDUCING: _reducing,
+    StateKind.AGGREGATING: _aggregating,
 }
 
 
 def with_kept_values(make: type[Any], descriptor: Any) -> type[Any]:
     """The class of a state, or one below it that makes of what is put what is kept, if that may be another value."""
-    if descriptor.kind not in _MIXED_IN or descriptor.serializer:
+    if descriptor.kind not in _METHODS or descriptor.serializer:
         return make
     element_type = descriptor.element_type
     user_type = element_type if descriptor.ttl is None else element_type.field(VALUE_FIELD).type
     copied, same = keeping_of(user_type, copies=True), keeping_of(user_type, copies=False)
     if copied is None:
         return make
-    members = {"__slots__": (), "_copied": staticmethod(copied), "_same": staticmethod(same or _as_it_is)}
-    return type(make.__name__, (_MIXED_IN[descriptor.kind], make), members)
+    methods = _METHODS[descriptor.kind](make, _Ways(copied, same or _as_it_is))
+    return type(make.__name__, (make,), {"__slots__": (), **methods})
