@@ -161,7 +161,7 @@ class Restoration:
         """Serve the first waiting request."""
         event = self._waiting.pop(0)
         if isinstance(event, RestoreSavepoint):
-            return self._adopt(event, executions)
+            return self._adopt(event, executions, now_ms)
         latest = self._publication.store.latest(prefer_checkpoint=self._configuration.prefer_checkpoint_for_recovery)
         if latest is None:
             self.tasks_as_finished, self.left_states = frozenset(), {}
@@ -182,11 +182,14 @@ class Restoration:
 
     # --- from a snapshot that a user named
 
-    def _adopt(self, event: RestoreSavepoint, executions: ExecutionTracker) -> Effects:
+    def _adopt(self, event: RestoreSavepoint, executions: ExecutionTracker, now_ms: int) -> Effects:
         checkpoint = self._completed_checkpoint_of(event)
         prepared = self._prepare(event.request_id, checkpoint, executions, None, allow=event.allow_non_restored_state)
         if isinstance(prepared, RestoreFailed):
             return [prepared]
+        registered = self._publication.store.find(checkpoint.checkpoint_id)
+        if registered is not None and registered.location == checkpoint.location:
+            return self._answer(prepared, executions, now_ms)  # a master hook failed the attempt before, behind that
         self._adoption = _Adoption(event, prepared)
         return [SetCheckpointIdCount(event.request_id, CheckpointID(checkpoint.checkpoint_id + 1))]
 

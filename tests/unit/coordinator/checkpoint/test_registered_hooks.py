@@ -19,21 +19,25 @@ from snapline.coordinator.checkpoint.effects import (
     TriggerMasterHook,
 )
 from snapline.coordinator.checkpoint.events import (
+    CheckpointIdCountSet,
     CheckpointIdDrawn,
     CheckpointRequested,
     CheckpointRequestID,
+    CheckpointStored,
     CompletedCheckpointsRecovered,
     MasterHookAnswered,
     MasterHookFailed,
     MasterHookRestored,
     RestoreLatest,
+    RestoreSavepoint,
     Shutdown,
 )
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
+from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
-from snapline.dataflow.ids import CheckpointID, JobVertexID
-from snapline.dataflow.snapshot.handles import MasterState
+from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
 from snapline.dataflow.wire.messages import ForTasks, JobStatus
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
@@ -116,6 +120,26 @@ def test_a_hook_that_cannot_restore_fails_the_restore() -> None:
         RestoreMasterHook("a", SEVEN, KEPT),
         RestoreMasterHook("b", SEVEN, None),
     ]
+
+
+def test_a_claimed_snapshot_is_adopted_once_however_often_its_hooks_fail() -> None:
+    """Registered a second time, it was pushed out by itself, and its files were deleted before the tasks had read
+    them."""
+    job = Job()
+    metadata = CheckpointMetadata(JobID("old"), "", SEVEN, 0, SnapshotType.SAVEPOINT, (), (KEPT,))
+    job.tell(RestoreSavepoint(FIRST, metadata, "file:///sp", claim=True))
+    job.tell(CheckpointIdCountSet(FIRST))
+    calls = job.tell(CheckpointStored(SEVEN))
+    assert calls == [RestoreMasterHook("a", SEVEN, KEPT), RestoreMasterHook("b", SEVEN, None)]
+    job.tell(MasterHookFailed("a", None, "no such topic"))
+    (failed,) = job.tell(MasterHookRestored("b"))
+    assert isinstance(failed, RestoreFailed) and failed.retryable
+
+    assert job.tell(RestoreSavepoint(AGAIN, metadata, "file:///sp", claim=True)) == calls
+    job.tell(MasterHookRestored("a"))
+    (answer,) = job.tell(MasterHookRestored("b"))
+    assert isinstance(answer, StateRestored) and answer.request_id == AGAIN
+    assert [each.location for each in job.core.completed_store.checkpoints] == ["file:///sp"]
 
 
 def test_some_tasks_restart_whatever_hooks_the_job_has() -> None:
