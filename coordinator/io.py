@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
+from snapline.dataflow.failures import message_of
 from snapline.runtime.clock import Clock
 from snapline.runtime.logs import Logger
 from snapline.runtime.timers import ScheduledTimer, TimerScheduler
@@ -222,8 +223,9 @@ class IoExecutor:
     def _perform(self, piece: _Piece) -> None:
         try:
             event = piece.work()
-        except Exception as error:
-            self._logger.warning("slow work failed", work=piece.name, reason=f"{type(error).__name__}: {error}")
+        except BaseException as error:  # a user's hook may raise anything: the thread is needed for the next piece
+            reason = f"{type(error).__name__}: {message_of(error)}"
+            self._logger.warning("slow work failed", work=piece.name, reason=reason)
             piece.answer(piece.failed(error))
             if isinstance(error, LeadershipLost):
                 self._on_leadership_lost(error)

@@ -20,6 +20,7 @@ from snapline.coordinator.checkpoint.events import MasterHookAnswered, MasterHoo
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
 from snapline.coordinator.io import IoExecutor
 from snapline.dataflow.api.master_hooks import MasterTriggerRestoreHook
+from snapline.dataflow.failures import message_of
 from snapline.dataflow.snapshot.handles import MasterState
 from snapline.runtime.actor import Performer
 
@@ -110,4 +111,4 @@ class MasterHookRunner:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {message_of(error)}"

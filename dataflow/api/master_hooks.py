@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import cloudpickle
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.failures import message_of
 
 StateT = TypeVar("StateT")
 
@@ -116,18 +117,23 @@ def create_hooks(
     for payload in payloads:
         try:
             function = unpickle(payload)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            said = f"{type(error).__name__}: {message_of(error)}"
             raise JobDefinitionError(
-                f"a function with a master hook cannot be unpickled in the coordinator: {type(error).__name__}: {error}; every "
+                f"a function with a master hook cannot be unpickled in the coordinator: {said}; every "
                 "module that it imports must be installed there, in the same version as on the driver"
             ) from error
         name = type(function).__name__
         try:
             hook = function.create_master_trigger_restore_hook()  # type: ignore[attr-defined]
             identifier = hook.identifier
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise JobDefinitionError(
-                f"{name} cannot create its master hook: {type(error).__name__}: {error}"
+                f"{name} cannot create its master hook: {type(error).__name__}: {message_of(error)}"
             ) from error
         if not isinstance(identifier, str) or not identifier.strip():
             raise JobDefinitionError(f"the master hook of {name} needs an identifier that is not blank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +52,7 @@ class Hook(MasterTriggerRestoreHook[Any]):
 
     def trigger_checkpoint(self, checkpoint_id: int, timestamp_ms: int) -> Any:
         self.calls.append(("trigger", checkpoint_id, timestamp_ms))
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -72,6 +73,13 @@ class Function(WithMasterCheckpointHook):
 
     def create_master_trigger_restore_hook(self) -> Hook:
         return Hook(self.identifier)
+
+
+class Exiting(Function):
+    """Wants the process to end."""
+
+    def create_master_trigger_restore_hook(self) -> Hook:
+        sys.exit("no licence")
 
 
 class Desk:
@@ -130,6 +138,26 @@ def test_failures_are_answers(desks: list[Desk]) -> None:
     assert "override serialize and deserialize" in desk.answer().detail
 
 
+class Mute(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(("raised", "said"), [(SystemExit(3), "SystemExit: 3"), (Mute(), "Mute: (its message")])
+def test_whatever_a_hook_raises_is_an_answer(raised: BaseException, said: str, desks: list[Desk]) -> None:
+    """It ended the thread of the hooks: nothing was answered, and no hook of the job was called any more."""
+    hook = Hook(answer=raised)
+    desk = Desk(hook)
+    desks.append(desk)
+    desk.ask(TriggerMasterHook("h", ONE, 5))
+    answer = desk.answer()
+    assert isinstance(answer, MasterHookFailed) and answer.detail.startswith(said)
+    desk.ask(ResetMasterHook("h"))
+    assert desk.answer() == MasterHookRestored("h")
+
+
 def test_a_hook_that_hangs_is_given_up(desks: list[Desk]) -> None:
     """The checkpoint fails; so does what was asked for behind it, for as long as it hangs."""
     release = threading.Event()
@@ -175,6 +203,7 @@ def test_functions_are_found_and_hooks_made() -> None:
     [
         ((b"rubbish",), "cannot be unpickled in the coordinator"),
         ((cloudpickle.dumps("no function"),), "str cannot create its master hook"),
+        ((cloudpickle.dumps(Exiting()),), "Exiting cannot create its master hook: SystemExit: no licence"),
         ((cloudpickle.dumps(Function(" ")),), "needs an identifier that is not blank"),
         ((cloudpickle.dumps(Function()), cloudpickle.dumps(Function())), "two master hooks have the identifier 'h'"),
     ],
