@@ -88,6 +88,7 @@ def plan_restore(
     mapped: list[tuple[OperatorState, JobVertex, OperatorNode]] = []
     dropped: list[OperatorState] = []
     max_parallelism: dict[JobVertexID, int] = {}
+    keyed: dict[JobVertexID, tuple[OperatorState, OperatorNode]] = {}
     found: set[OperatorID] = set()
     for operator in operators:
         target = nodes.get(operator.operator_id)
@@ -101,9 +102,16 @@ def plan_restore(
         refusal = _check_parallelism(operator, vertex, node)
         if refusal is not None:
             return refusal
+        if any(state.managed_keyed for state in operator.subtasks.values()):
+            first, first_node = keyed.setdefault(vertex.vertex_id, (operator, node))
+            if first.max_parallelism != operator.max_parallelism:
+                return AssignmentRefused(
+                    f"operators {first_node.uid!r} and {node.uid!r} are one chain now ({vertex.name}), and their state was taken "
+                    f"with max parallelism {first.max_parallelism} and {operator.max_parallelism}: call start_new_chain() on the second"
+                )
         if operator.max_parallelism != vertex.max_parallelism:
-            # State decides; an operator without any is heard only when the vertex may choose, and nothing else has
-            # decided.
+            # State by key decides before any other; an operator without any is heard only when the vertex may choose,
+            # and nothing else has decided.
             if has_state(operator):
                 max_parallelism[vertex.vertex_id] = operator.max_parallelism
             elif not vertex.max_parallelism_explicit and operator.max_parallelism >= vertex.parallelism:
@@ -114,6 +122,9 @@ def plan_restore(
             f"the snapshot holds state of {names}, and the job has no operator with that uid: give the operator its old uid, "
             "or allow non-restored state (--allow-non-restored-state) to drop it"
         )
+    for vertex in vertices:
+        if vertex.vertex_id in max_parallelism and vertex.vertex_id in keyed:
+            max_parallelism[vertex.vertex_id] = keyed[vertex.vertex_id][0].max_parallelism
     new = tuple((vertex, node) for operator_id, (vertex, node) in nodes.items() if operator_id not in found)
     return RestorePlan(tuple(mapped), tuple(dropped), new, max_parallelism)
 

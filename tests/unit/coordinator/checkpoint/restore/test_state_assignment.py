@@ -62,6 +62,30 @@ def test_max_parallelism_follows_the_state() -> None:
     assert plan.max_parallelism == {JobVertexID("op"): 8}
 
 
+@pytest.mark.parametrize("submitted", [8, 16, 128])
+def test_max_parallelism_follows_state_by_key_before_list_state(submitted: int) -> None:
+    """Operators that were apart are one chain now: the last one decided, and the task refused the state by key of the
+    other, at each attempt to start."""
+    lists = listed(OperatorStateMode.SPLIT_DISTRIBUTE, b"ab")
+    sink = OperatorState(OperatorID("sink"), "sink", "sink", 1, 16, {0: lists})
+    chain = vertex("op", 1, submitted, "op", "sink")
+
+    plan = plan_restore([keyed_operator("op", 1, 8), sink], [chain], allow_non_restored_state=False)
+
+    assert not isinstance(plan, AssignmentRefused)
+    assert plan.max_parallelism.get(JobVertexID("op"), submitted) == 8
+
+
+def test_state_by_key_of_one_chain_with_two_max_parallelisms_is_refused() -> None:
+    """The message names both operators, both numbers and the way out."""
+    states = [keyed_operator("op", 1, 8), keyed_operator("next", 1, 16)]
+    plan = plan_restore(states, [vertex("op", 1, 8, "op", "next")], allow_non_restored_state=False)
+
+    assert isinstance(plan, AssignmentRefused)
+    assert "'op' and 'next'" in plan.detail
+    assert "8 and 16" in plan.detail
+
+
 def test_explicit_max_parallelism_that_differs_is_refused() -> None:
     """Key groups cannot be cut anew; the message names operator, both numbers and the way out."""
     plan = plan_restore(
