@@ -4,10 +4,11 @@ event.
 A bounded number of daemon threads. Work of one owner, which is a job or the coordinator itself, waits in a lane of its
 own: at most LANE_THREADS threads work for it, and at most LANE_QUEUE pieces wait. Work that has run for STUCK_MS does
 not count among the threads that all share, so that a storage that never answers holds threads of its own job and nobody
-else's. Work that hangs is given up after its limit: its answer is then the one for a failure, and what it may still
-return is dropped. Work that raises what it did not announce is answered as failed too: a core must never wait for an
-answer that does not come. Work that finds out that this coordinator does not lead any more ends its leadership: no
-retry would ever succeed. Order between pieces is not kept; a core that needs order waits for the answer.
+else's. Work that hangs is given up after its limit: its answer is then the one for a failure, what it may still return
+is dropped, and what was not begun by then never is. Work that raises what it did not announce is answered as failed
+too: a core must never wait for an answer that does not come. Work that finds out that this coordinator does not lead
+any more ends its leadership: no retry would ever succeed. Order between pieces is not kept; a core that needs order
+waits for the answer.
 """
 
 from __future__ import annotations
@@ -221,6 +222,8 @@ class IoExecutor:
             self._idle -= 1
 
     def _perform(self, piece: _Piece) -> None:
+        if piece.answered:  # given up while it waited: whoever asked goes on without it
+            return
         try:
             event = piece.work()
         except BaseException as error:  # a user's hook may raise anything: the thread is needed for the next piece

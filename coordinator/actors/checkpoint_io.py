@@ -146,8 +146,9 @@ class CheckpointIo:
         checkpoint = effect.checkpoint
         checkpoint_id = checkpoint.checkpoint_id
         pointing: list[None] = []  # not empty: the pointer may be there
+        given_up = threading.Event()
 
-        def work() -> CheckpointStored | CheckpointStoreFailed:
+        def work() -> CheckpointStored | CheckpointStoreFailed | None:
             if effect.write_metadata:
                 built = build_metadata(checkpoint.metadata, checkpoint.location)
                 data = self._signer.seal(METADATA_FILE_NAME, built)
@@ -158,6 +159,8 @@ class CheckpointIo:
                     detail = f"{checkpoint.location} is complete already: another coordinator finished checkpoint {checkpoint_id}"
                     return CheckpointStoreFailed(checkpoint_id, detail, published_by_other=True)
             if effect.register:
+                if given_up.is_set():  # its files are being deleted: a pointer would lead to nothing
+                    return None
                 pointing.append(None)
                 pointer = encode_pointer(checkpoint)
                 try:
@@ -169,6 +172,7 @@ class CheckpointIo:
             return CheckpointStored(checkpoint_id)
 
         def failed(error: BaseException) -> CheckpointStoreFailed:
+            given_up.set()
             unknown = bool(pointing) or (isinstance(error, TookTooLong) and effect.register)
             return CheckpointStoreFailed(checkpoint_id, str(error), outcome_unknown=unknown)
 

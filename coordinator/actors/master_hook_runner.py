@@ -24,6 +24,9 @@ from snapline.dataflow.failures import message_of
 from snapline.dataflow.snapshot.handles import MasterState
 from snapline.runtime.actor import Performer
 
+CLOSE_LIMIT_MS = 24 * 60 * 60 * 1000
+"""Nobody waits for it: it is called behind a hook that hangs, too."""
+
 
 class MasterHookRunner:
     """One job's. Performers are called on the job's actor; the answers come on other threads, through `tell`."""
@@ -107,7 +110,7 @@ class MasterHookRunner:
         if hook_id in self._open:
             del self._open[hook_id]
             name = f"close master hook {hook_id!r}"
-            self._io.submit(name, self._hooks[hook_id].close, self._tell, lambda _: None, self._limit_ms)
+            self._io.submit(name, self._hooks[hook_id].close, self._tell, lambda _: None, CLOSE_LIMIT_MS)
 
 
 def _text(error: BaseException) -> str:

@@ -77,6 +77,18 @@ def test_work_that_hangs_is_given_up_once(desk):
     assert desk.told.empty()
 
 
+def test_work_that_was_given_up_while_it_waited_is_never_begun(desk):
+    """Whoever asked for it has been told that it failed, and went on: a late write would undo what came after."""
+    hangs, done = threading.Event(), []
+    for _ in range(LANE_THREADS):
+        desk.submit(lambda: hangs.wait() and None)
+    desk.submit(lambda: done.append("late"), limit_ms=1)
+    assert isinstance(desk.next(), TookTooLong)
+    hangs.set()
+    desk.io.close()
+    assert done == []
+
+
 def test_no_answer_is_possible(desk):
     """Effects that nobody waits for."""
     desk.submit(lambda: None)

@@ -29,7 +29,7 @@ from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metad
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
-from snapline.coordinator.io import IoExecutor
+from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.dataflow.config import Configuration
@@ -171,6 +171,36 @@ def test_a_failure_at_the_pointer_is_not(desk, monkeypatch):
     answer = desk.told.get(timeout=20)
     assert answer == CheckpointStoreFailed(CheckpointID(3), "its pointer was not written")
     assert len(asked_for) == 3
+
+
+def test_nothing_points_to_a_checkpoint_whose_metadata_came_after_it_was_given_up(desk, monkeypatch):
+    """A storage that stood still for longer than anybody waits: the files of the checkpoint are gone by then, and the
+    next leader could read nothing behind the pointer."""
+    begun, goes_on, create = threading.Event(), threading.Event(), desk.files.create
+
+    def create_late(path, data):
+        begun.set()
+        assert goes_on.wait(20)
+        create(path, data)
+
+    failures: list[Any] = []
+
+    class Impatient:
+        def submit(self, name, work, tell, failed):
+            failures.append(failed)
+            desk.io.submit(name, work, tell, failed)
+
+    monkeypatch.setattr(desk.files, "create", create_late)
+    monkeypatch.setattr(desk.checkpoint_io, "_io", Impatient())
+    desk.performers[asked.StoreCompletedCheckpoint](asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert begun.wait(20)
+    (given_up,) = failures
+    assert given_up(TookTooLong("it took too long")).outcome_unknown
+
+    goes_on.set()
+    desk.io.close()
+    assert desk.files.get("chk-3/_metadata")
+    assert desk.stores.pointers.checkpoint_ids == []
 
 
 def test_a_pointer_that_was_surely_not_written_says_what_was_wrong(desk):
