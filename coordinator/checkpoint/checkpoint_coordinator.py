@@ -163,6 +163,8 @@ class CheckpointCoordinator:
             configuration.max_queued_periodic_requests,
         )
         self._periodic = PeriodicTrigger(job_id, configuration.effective_interval_ms)
+        self._is_periodic_wanted = False
+        """Whether the periodic trigger is on, or a stop-with-savepoint has taken over from it."""
         self._triggering: Triggering | None = None
         self._ask_decider = False
         """Something ended: ask the decider again at the end of this event."""
@@ -303,10 +305,12 @@ class CheckpointCoordinator:
         )
         if self.configuration.is_periodic:
             self._stop_scheduler(None)
+            self._is_periodic_wanted = True
             self._out.append(self._periodic.start(self._now_ms, event.initial_delay_ms))
 
     def _stop_scheduler(self, _: StopCheckpointScheduler | None) -> None:
         if self._shutdown_status is None:
+            self._is_periodic_wanted = False
             self._reports.stopped()
             self._out += self._periodic.stop()
             self._abort_queued_and_pending(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
@@ -315,10 +319,11 @@ class CheckpointCoordinator:
         self._request(event.request_id, event.snapshot_type, event.target_location, is_periodic=event.is_periodic)
 
     def _stop_with_savepoint(self, event: StopWithSavepointRequested) -> None:
-        was_periodic = self._periodic.is_started
+        was_wanted = self._is_periodic_wanted
         self._stop_scheduler(None)
+        self._is_periodic_wanted = was_wanted
         kind = SnapshotType.SAVEPOINT_TERMINATE if event.drain else SnapshotType.SAVEPOINT_SUSPEND
-        self._request(event.request_id, kind, event.target_location, resume_periodic=was_periodic)
+        self._request(event.request_id, kind, event.target_location, resume_periodic=was_wanted)
 
     def _end_of_data(self, event: EndOfDataReceived) -> None:
         # A savepoint that the job stops with is the last thing that tasks wait for; when it fails, the job starts
@@ -387,7 +392,8 @@ class CheckpointCoordinator:
         """The request ends before it has a checkpoint id."""
         self._out.append(CheckpointRequestFailed(request.request_id, reason, detail))
         self._out += self._reports.refused(request, reason, detail, self._now_ms)
-        if request.resume_periodic and not self._periodic.is_started and self._shutdown_status is None:
+        resumes = request.resume_periodic and self._is_periodic_wanted
+        if resumes and not self._periodic.is_started and self._shutdown_status is None:
             self._out.append(self._periodic.start(self._now_ms, self.configuration.effective_interval_ms))
 
     # --- triggering ---------------------------------------------------------------------------------------------------

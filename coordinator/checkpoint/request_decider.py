@@ -37,9 +37,9 @@ class CheckpointTriggerRequest:
     sequence: int
     """Rises with every request; breaks ties."""
     resume_periodic: bool = False
+    """A stop-with-savepoint took over from a running periodic trigger, which goes on if this never gets into flight."""
     repetition: int = 0
     """How often it was begun again, because a task finished that had to take part."""
-    """A stop-with-savepoint took over from a running periodic trigger, which goes on if this never gets into flight."""
 
     @property
     def priority(self) -> tuple[bool, bool, bool, int, int]:

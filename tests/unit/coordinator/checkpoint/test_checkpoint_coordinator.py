@@ -42,6 +42,7 @@ from snapline.coordinator.checkpoint.events import (
     Shutdown,
     StartCheckpointScheduler,
     StopCheckpointScheduler,
+    StopWithSavepointRequested,
     TopologyChanged,
 )
 from snapline.coordinator.checkpoint.publication import NO_LIMIT
@@ -70,7 +71,7 @@ from tests.unit.coordinator.checkpoint.small_job import (
     vertex,
 )
 
-A = CheckpointRequestID("a")
+A, B = CheckpointRequestID("a"), CheckpointRequestID("b")
 ONE, TWO, THREE = CheckpointID(1), CheckpointID(2), CheckpointID(3)
 
 
@@ -451,6 +452,22 @@ def test_refused_event_leaves_the_coordinator_as_it_was() -> None:
 
     assert isinstance(refused, CheckpointRequestFailed)
     assert (job.core.is_triggering, job.core.queued_request_count, job.core.pending_checkpoints) == (False, 0, ())
+
+
+@pytest.mark.parametrize("is_drawing", [False, True])
+def test_a_stop_that_comes_to_nothing_while_the_job_restarts_leaves_the_trigger_off(is_drawing: bool) -> None:
+    """The stop had taken over from the periodic trigger, which goes on with the job, not before."""
+    job = Coordinator(interval_ms=100)
+    job.tell(StartCheckpointScheduler(100))
+    if not is_drawing:
+        job.tell(CheckpointRequested(A, SnapshotType.SAVEPOINT, "file:///a"))  # the stop waits for its turn
+    job.tell(StopWithSavepointRequested(B, "file:///b"))
+    job.tell(running(job.sources[0], state=ExecutionState.FAILED))
+    effects = job.tell(StopCheckpointScheduler())
+    effects += job.tell(CheckpointIdDrawn(B if is_drawing else A, CheckpointID(1)))
+
+    assert B in [effect.request_id for effect in effects if isinstance(effect, CheckpointRequestFailed)]
+    assert not job.core.is_periodic_checkpointing_started
 
 
 def test_without_interval_nothing_is_periodic() -> None:
