@@ -193,6 +193,9 @@ class ClientOperations:
     ) -> None:
         missing, leave = self._rescaling.slots_missing, self._rescaling.leave
         self._rescale(self._rescaling.end())
+        if self._pending.is_stopping:  # the checkpoint was being stored when that began
+            self._out += self._pending.failed(request_id, STOPPING)
+            return
         status = self._scheduler.status
         if status is not JobStatus.RUNNING:
             self._out += self._pending.failed(request_id, f"the job is {status.value}; it was not rescaled")

@@ -11,6 +11,7 @@ from snapline.coordinator.checkpoint.effects import (
 from snapline.coordinator.checkpoint.events import (
     CheckpointRequested,
     CheckpointRequestID,
+    CheckpointStored,
     StartCheckpointScheduler,
 )
 from snapline.coordinator.jobmaster.effects import (
@@ -28,6 +29,7 @@ from snapline.coordinator.jobmaster.operations import (
     Reply,
     RequestID,
     RescaleJob,
+    StopWithSavepoint,
 )
 from snapline.coordinator.jobmaster.rescaling import RescaleTimer
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
@@ -192,6 +194,21 @@ def test_a_rescale_that_takes_its_checkpoint_is_not_overtaken() -> None:
     assert story.core.status_detail == "being rescaled: waiting for its checkpoint"
     again = story.take(OperationRequested(RequestID("again"), RescaleJob({JobVertexID("source"): 1})))
     assert "it is being rescaled" in answer(again).failure.summary
+
+
+def test_a_job_that_is_being_stopped_is_not_rescaled_any_more() -> None:
+    """The checkpoint of the rescale was being stored when the stop began: the restart would fail the savepoint, and the
+    job with it where it is not restarted."""
+    story = Story().run()
+    story.operate(RescaleJob({JobVertexID("source"): 2}))
+    story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
+    story.take(OperationRequested(RequestID("stop"), StopWithSavepoint("/sp")))
+    completed = CheckpointRequestCompleted(CheckpointRequestID("client-r"), CheckpointID(6), "chk-6")
+    story.checkpoints.answers[CheckpointStored] = [completed]
+
+    refused = answer(story.take(CheckpointStored(CheckpointID(6))))
+    assert "being stopped with a savepoint" in refused.failure.summary
+    assert story.core.status is JobStatus.RUNNING
 
 
 def test_a_job_leaves_a_task_manager_by_a_rescale() -> None:
