@@ -288,7 +288,7 @@ class JobMasterRunner:
             actor,
             master,
             checkpoints.stats.create_snapshot,
-            lambda: frozenset(c.checkpoint_id for c in checkpoints.publication.store.checkpoints),
+            lambda: checkpoints.publication.retained_ids,
             master.scheduler.graph.status_since_ms[JobStatus.CREATED],
             graph.name,
             frozenset(vertex.name for vertex in graph.vertices if vertex.is_external),

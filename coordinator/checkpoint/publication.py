@@ -93,6 +93,11 @@ class CheckpointPublication:
         """Checkpoints given up whose files are still being deleted."""
         return len(self._removing)
 
+    @property
+    def retained_ids(self) -> frozenset[CheckpointID]:
+        """Checkpoints whose files are there: while the job runs, and those that stay for its user after the end."""
+        return frozenset(checkpoint.checkpoint_id for checkpoint in (*self.store.checkpoints, *self._kept))
+
     # --- storing
 
     def begin(

@@ -48,7 +48,7 @@ from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import CheckpointID, LeaderSessionID
+from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.local.actors import LocalActor, LocalConnections
 from snapline.local.event_loop import EventLoop, LoopIo
@@ -192,7 +192,7 @@ class LocalCoordinator:
         """Return the counts, the history and the summary of the job's checkpoints."""
         if self._ended_view is not None:
             return self._ended_view[1]
-        retained = frozenset(CheckpointID(c.checkpoint_id) for c in self._checkpoints.publication.store.checkpoints)
+        retained = self._checkpoints.publication.retained_ids
         snapshot = self._checkpoints.stats.create_snapshot()
         return views.list_checkpoints(self._core, snapshot, self._loop.clock.now_ms(), retained)
 

@@ -45,6 +45,7 @@ from snapline.coordinator.checkpoint.events import (
     StopWithSavepointRequested,
     TopologyChanged,
 )
+from snapline.coordinator.checkpoint.properties import CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.publication import NO_LIMIT
 from snapline.dataflow.elements import AlignmentType, CheckpointOptions, SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
@@ -254,6 +255,27 @@ def test_job_that_ends_before_it_was_restored_cleans_up_after_former_leaders() -
     effects = successor.handle(CompletedCheckpointsRecovered((completed,)), 0)
 
     assert RemoveCompletedCheckpoint(completed, discard=True) in effects
+
+
+@pytest.mark.parametrize(
+    ("retention", "stay"),
+    [
+        (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, {ONE}),
+        (CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION, set()),
+    ],
+)
+def test_what_stays_for_the_user_is_still_said_to_be_there(
+    retention: CheckpointRetentionPolicy, stay: set[CheckpointID]
+) -> None:
+    """In the last view of a job that was cancelled it was said to be deleted."""
+    job = Coordinator(retention=retention)
+    job.trigger("a", 1)
+    job.acknowledge(1)
+    job.tell(CheckpointStored(ONE))
+    assert job.core.publication.retained_ids == {ONE}
+    job.tell(Shutdown(JobStatus.CANCELED))
+    job.tell(CompletedCheckpointRemoved(ONE))
+    assert job.core.publication.retained_ids == stay
 
 
 def test_suspension_keeps_everything() -> None:
