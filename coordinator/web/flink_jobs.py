@@ -347,8 +347,9 @@ def execution_result(details: pb.JobDetails) -> Json:
         "accumulator-results": {},
         "net-runtime": overview.end_time_ms - overview.start_time_ms,
     }
-    if overview.HasField("failure"):
-        result["failure-cause"] = throwable(overview.failure.error_type, overview.failure.traceback)
+    if overview.status == job_pb2.JOB_STATUS_FAILED and overview.HasField("failure"):  # it may tell of a restart, too
+        failure = overview.failure
+        result["failure-cause"] = throwable(failure.error_type, failure.traceback or failure.summary)
     return {"status": {"id": "COMPLETED"}, "job-execution-result": result}
 
 

@@ -1,0 +1,30 @@
+"""Jobs in Flink's JSON: what their clients look at to find out how a job has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapline.coordinator.web.flink_jobs import execution_result
+from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
+
+
+def ended(status: int, traceback: str = "") -> pb.JobDetails:
+    """A job that a TaskManager was lost under, once."""
+    overview = pb.JobOverview(job_id="a" * 32, status=status, start_time_ms=1, end_time_ms=9)  # type: ignore[arg-type]
+    overview.failure.error_type, overview.failure.summary = "TaskManagerLost", "TaskManager a is lost"
+    overview.failure.traceback = traceback
+    return pb.JobDetails(overview=overview)
+
+
+@pytest.mark.parametrize("status", [job_pb2.JOB_STATUS_FINISHED, job_pb2.JOB_STATUS_CANCELED])
+def test_a_job_that_came_through_a_failure_has_no_cause(status: int) -> None:
+    """It was restarted then; clients take a cause for the end of the job."""
+    assert "failure-cause" not in execution_result(ended(status))["job-execution-result"]
+
+
+@pytest.mark.parametrize("traceback", ["", "Traceback of it"])
+def test_the_cause_of_a_failed_job_is_never_empty(traceback: str) -> None:
+    """A failure that no code has raised has a line alone."""
+    cause = execution_result(ended(job_pb2.JOB_STATUS_FAILED, traceback))["job-execution-result"]["failure-cause"]
+    assert cause == {"class": "TaskManagerLost", "stack-trace": traceback or "TaskManager a is lost"}
