@@ -46,7 +46,6 @@ DUMP_TIMEOUT_SECONDS = 5.0
 """How long after the end of its sampling a TaskManager may take to say what it has seen."""
 HEAP_TIMEOUT_SECONDS = 15.0
 """Likewise, when it also has to look through its memory."""
-RUNNING = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
 
 
 class ClientView:
@@ -218,7 +217,7 @@ class ClientView:
     async def overview(self) -> pb.ClusterOverview:
         resources = await self.required_resources()
         statuses = [decode_job_status(job.status) for job in (await self.list_jobs()).jobs]
-        running = sum(status in RUNNING for status in statuses)
+        running = sum(not (status.is_globally_terminal or status is JobStatus.SUSPENDED) for status in statuses)
         overview = pb.ClusterOverview(
             version=self._version,
             protocol_version=PROTOCOL_VERSION,

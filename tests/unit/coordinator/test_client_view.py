@@ -1,0 +1,31 @@
+"""What the coordinator says of itself to clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from snapline.coordinator.client_view import ClientView
+from snapline.dataflow.ids import LeaderSessionID
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.statuses import encode_job_status
+from snapline.protos import client_pb2 as pb
+
+
+def test_a_job_that_a_new_leader_has_not_adopted_yet_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was counted among those that have ended; every job of the cluster was, when its leader had just changed."""
+    view = ClientView(*cast(Any, (None,) * 8), "", LeaderSessionID("s"), 0)
+
+    async def resources() -> pb.RequiredResources:
+        return pb.RequiredResources()
+
+    async def jobs() -> pb.ListJobsResponse:
+        return pb.ListJobsResponse(jobs=[pb.JobOverview(status=encode_job_status(status)) for status in JobStatus])
+
+    monkeypatch.setattr(view, "required_resources", resources)
+    monkeypatch.setattr(view, "list_jobs", jobs)
+    overview = asyncio.run(view.overview())
+    ended = sum(status.is_globally_terminal or status is JobStatus.SUSPENDED for status in JobStatus)
+    assert (overview.jobs_running, overview.jobs_ended) == (len(JobStatus) - ended, ended)
