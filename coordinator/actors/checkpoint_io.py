@@ -92,6 +92,8 @@ class CheckpointIo:
         self._tell = tell
         self._logger = logger
         self._statistics_due_ms = 0
+        self._statistics_are_late = False
+        """Something of them has changed since they were written down."""
         self._statistics_to_write: bytes | None = None
         self._statistics_are_written = False
         self._statistics_lock = threading.Lock()
@@ -252,6 +254,7 @@ class CheckpointIo:
 
     def _shut_down_id_counter(self, effect: asked.ShutdownIdCounter) -> None:
         self._is_over = effect.status.is_globally_terminal
+        self._statistics_due_ms = 0  # what is persisted now is the last
 
         def work() -> None:
             self._counter.shutdown(effect.status)
@@ -337,9 +340,15 @@ class CheckpointIo:
         self._statistics_due_ms = 0
         self._persist(statistics)
 
+    def write_late_statistics(self, statistics: CheckpointStatsTracker) -> None:
+        """Write down what was too early to be written when it changed. Called every now and then."""
+        if self._statistics_are_late:
+            self._persist(statistics)
+
     def _persist(self, statistics: CheckpointStatsTracker) -> None:
         now_ms = self._clock.now_ms()
-        if now_ms < self._statistics_due_ms:
+        self._statistics_are_late = now_ms < self._statistics_due_ms
+        if self._statistics_are_late:
             return
         self._statistics_due_ms = now_ms + STATISTICS_PAUSE_MS
         with self._statistics_lock:

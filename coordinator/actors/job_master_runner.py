@@ -253,6 +253,7 @@ class JobMasterRunner:
             outbox.flush()
             if checkpoints.stats.note_failures(master.scheduler.restarts, master.scheduler.operator_failures):
                 checkpoint_io.write_statistics(checkpoints.stats)
+            checkpoint_io.write_late_statistics(checkpoints.stats)
             log.write()
             if services.traces is not None:
                 scheduler = master.scheduler

@@ -28,6 +28,7 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metadata
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
+from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
@@ -37,7 +38,7 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.runtime.clock import SystemClock
+from snapline.runtime.clock import ManualClock, SystemClock
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
 from snapline.runtime.storage.object_storage import open_storage
@@ -383,6 +384,31 @@ def test_statistics_are_written_at_a_bounded_pace(desk):
     for _ in range(5):
         desk.tell(asked.PersistStatistics())
     assert len(written) == 1
+
+
+def test_the_last_change_of_the_statistics_is_written_down(desk, monkeypatch):
+    """Once it may be, or when the coordinator stops: a savepoint right behind a checkpoint was forgotten by the next
+    leader."""
+    written: list[bytes] = []
+    clock = ManualClock(5_000)
+    store = SimpleNamespace(write=written.append)
+    monkeypatch.setattr(desk.checkpoint_io, "_statistics_store", store)
+    monkeypatch.setattr(desk.checkpoint_io, "_clock", clock)
+    for number in (1, 2):
+        desk.statistics.report_pending(CheckpointID(number), SnapshotType.CHECKPOINT, 0, {})
+        desk.tell(asked.PersistStatistics())
+    desk.checkpoint_io.write_late_statistics(desk.statistics)
+    clock.advance(1_000)
+    for _ in range(2):
+        desk.checkpoint_io.write_late_statistics(desk.statistics)
+    desk.io.submit("after it", lambda: "done", desk.told.put, lambda error: error)
+    assert desk.told.get(timeout=20) == "done"
+    assert [decode_statistics(data, 5).counts.total for data in written] == [1, 2]
+
+    desk.statistics.report_pending(CheckpointID(3), SnapshotType.CHECKPOINT, 0, {})
+    desk.tell(asked.ShutdownIdCounter(JobStatus.SUSPENDED))
+    desk.tell(asked.PersistStatistics())
+    assert [decode_statistics(data, 5).counts.total for data in written] == [1, 2, 3]
 
 
 def test_a_savepoint_is_loaded(desk):
