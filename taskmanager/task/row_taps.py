@@ -52,7 +52,7 @@ def first_rows(batch: pa.RecordBatch, max_rows: int, max_bytes: int) -> tuple[by
         written = _written(batch.slice(0, rows))
         if len(written) <= max_bytes or rows == 0:
             return written, rows
-        rows = min(rows // 2, rows * max_bytes // len(written))
+        rows = min(rows // 2, max(1, rows * max_bytes // len(written)))
 
 
 def _written(batch: pa.RecordBatch) -> bytes:

@@ -50,3 +50,11 @@ def test_rows_have_no_more_bytes_than_were_allowed() -> None:
     large = pa.record_batch({"text": ["x" * 100_000]})
     written, rows = first_rows(large, 10, 2_000)
     assert (rows, read(written).num_rows, read(written).column_names) == (0, 0, ["text"])
+
+
+def test_a_large_row_further_on_hides_no_small_ones() -> None:
+    """The mean of the batch says that not even one row fits, but the first ones do."""
+    batch = pa.record_batch({"text": [*"abc", "x" * 1_000_000]})
+    written, rows = first_rows(batch, 10, 2_000)
+    assert 0 < rows == read(written).num_rows
+    assert len(written) <= 2_000
