@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from snapline.client import ClusterClient, RequestRefused
+from snapline.coordinator.jobmaster.taps import MOST_BYTES
 from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.statuses import JobStatus, decode_job_status
 from snapline.protos.client_pb2 import TappedRows
 from snapline.runtime.logs import harmless_json
@@ -42,7 +44,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
     """Rows of an operator, so many a second at most, until `limit` rows have come; none come while the job restarts.
-    Raises RequestRefused when the job has ended."""
+    Raises RequestRefused when the job has ended, SnaplineError when rows flow of which not even one may be shown."""
     shown = refused = 0
     while limit is None or shown < limit:
         began = clock()
@@ -59,6 +61,11 @@ def follow(
         for row in table_of(parts, wanted).to_pylist():
             shown += 1
             yield row
+        if not shown and any(part.rows_seen and not part.rows_taken for part in parts):
+            raise SnaplineError(
+                f"a row of {uid!r} has more bytes than a subtask may show: {bytes_per_second:,} for all of them, and "
+                f"{MOST_BYTES:,} at most (--bytes)"
+            )
         if limit is None or shown < limit:
             sleep(max(0.0, ROUND_SECONDS - (clock() - began)))
 

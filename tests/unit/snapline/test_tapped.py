@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.client import RequestRefused
+from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.statuses import JobStatus, encode_job_status
 from snapline.protos import client_pb2 as pb
 from snapline.tapped import follow
@@ -33,7 +34,7 @@ class Job:
         batch = pa.record_batch({"n": answer})
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        return [pb.TappedRows(rows=sink.getvalue().to_pybytes())]
+        return [pb.TappedRows(rows=sink.getvalue().to_pybytes(), rows_taken=len(answer), rows_seen=max(1, len(answer)))]
 
 
 def shown(job: Job, limit: int) -> list[int]:
@@ -61,3 +62,10 @@ def test_a_tap_of_what_will_not_run_ends(answers: list[tuple[str, JobStatus, boo
     """A job that is over, an operator that there is not, and one that has finished in a job that runs."""
     with pytest.raises(RequestRefused, match=answers[0][0]):
         shown(Job([1], *answers), 3)
+
+
+def test_rows_that_are_too_large_are_named() -> None:
+    """A tap that shows nothing, second for second, looks as if nothing flows. One that has shown rows goes on."""
+    with pytest.raises(SnaplineError, match="a row of 'out' has more bytes than a subtask may show: 99 "):
+        shown(Job([]), 1)
+    assert shown(Job([1], [], [2]), 2) == [1, 2]
