@@ -395,7 +395,8 @@ class ClusterEntrypoint:
         relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self._streams, self._logger), server)
         cluster_pb2_grpc.add_LeaderRetrievalServicer_to_server(self._leaders, server)
         rules = LoadingRules.from_configuration(self._config.configuration)
-        client_pb2_grpc.add_ClientServiceServicer_to_server(ClientService(view, self._logger, rules), server)
+        clients = ClientService(view, self._logger, rules, self._leads)
+        client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
         limit = self._config.configuration.get_option(EXTERNAL_STATE_MAX_BYTES)
         external = ExternalGateway(
             self._streams, self._registry, self._leaders, view.is_accepted, self._given, limit, self._logger
@@ -412,6 +413,13 @@ class ClusterEntrypoint:
     def _crashed(self, crash: ActorCrashed) -> None:
         self.fatal_error = f"defect in the {crash.name}, while handling {crash.event}: {crash.error!r}"
         self._on_fatal()
+
+    def _leads(self) -> bool:
+        """Ask ZooKeeper, where it decides: a leader that has slept does not know yet that another one leads."""
+        try:
+            return self._leadership is None or self._leadership.holds()
+        except SnaplineError:
+            return False
 
     def _stop_leading(self, error: LeadershipLost) -> None:
         self.leadership_lost = str(error)

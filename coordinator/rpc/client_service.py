@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -49,7 +49,7 @@ from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.logs import LEVELS, Logger
 from snapline.runtime.recent_output import MAX_CHARACTERS, MAX_LINES, last_lines
-from snapline.runtime.rpc.grpc_channels import caller
+from snapline.runtime.rpc.grpc_channels import STANDS_BY, caller
 
 MAX_PROFILE_MS = 600_000
 STACKS_MS, STACKS_INTERVAL_MS = 300, 20
@@ -59,6 +59,7 @@ HEAP_MS = 2_000
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""
 MAX_REFUSAL = 4000
+LEADS_NO_MORE = f"{STANDS_BY}, because another one may lead: ask again"
 """Characters of the line that says why a request is refused, because it repeats what a client has sent."""
 
 
@@ -164,10 +165,17 @@ class Cluster(Protocol):
 class ClientService(client_pb2_grpc.ClientServiceServicer):
     """One call after the other; each is a coroutine on the server's loop."""
 
-    def __init__(self, cluster: Cluster, logger: Logger, rules: LoadingRules = ALL_ALLOWED) -> None:
-        """`rules`: of what declared jobs may name."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        logger: Logger,
+        rules: LoadingRules = ALL_ALLOWED,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`rules`: of what declared jobs may name. `leads`: whether this coordinator leads now; it may take long."""
         self._cluster = cluster
         self._rules = rules
+        self._leads = leads
         self._audit = AuditLog(logger)
         self._savepoints = SavepointOperations()
         self._drains: Counter[str] = Counter()
@@ -227,6 +235,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return pb.GetJobGraphResponse(job_graph=encode_job_graph(job_graph))
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:  # noqa: N802
+        if not await asyncio.to_thread(self._leads):  # a cancellation writes nothing that would be refused
+            self._audit.write("cancel job", client_of(context), f"refused: {LEADS_NO_MORE}", job_id=request.job_id)
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, LEADS_NO_MORE)
         await self._operate(request.job_id, CancelJob(), context)
         return pb.CancelJobResponse()
 

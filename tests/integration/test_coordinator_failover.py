@@ -6,11 +6,12 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from snapline.client import ClusterClient
+from snapline.client import ClusterClient, CoordinatorUnreachable
 from snapline.coordinator.coordinator_process import CoordinatorProcess, CoordinatorStartError
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.wire.codec import decode_job_status
@@ -70,8 +71,8 @@ def test_standby_takes_over_and_the_tasks_go_on(tmp_path: Path, ensemble: ZooKee
 def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
     tmp_path: Path, ensemble: ZooKeeperEnsemble
 ) -> None:
-    """It still believes that it leads when it goes on: nothing of what it writes arrives, and it does not disturb the
-    tasks."""
+    """It still believes that it leads when it goes on: nothing of what it writes arrives, it does not disturb the
+    tasks, and who has asked it to cancel the job meanwhile is refused."""
     output = tmp_path / "out"
     rows, gate = 20_000, tmp_path / "gate"
     with HighAvailabilityCluster(tmp_path, ensemble, coordinators=2, slots=(1, 1)) as cluster:
@@ -83,13 +84,17 @@ def test_a_leader_that_hangs_is_replaced_and_stands_by_when_it_wakes(
             seen = newest_checkpoint(client, job_id)
         hanging = cluster.leader_process()
         before = cluster.leader_address
-        os.kill(hanging.pid, signal.SIGSTOP)
-        try:
-            wait_until(lambda: cluster.leader_address != before, "the standby to lead")
-            with cluster.client() as client:
-                wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
-        finally:
-            os.kill(hanging.pid, signal.SIGCONT)
+        with cluster.client() as late, ThreadPoolExecutor(1) as waiting:
+            os.kill(hanging.pid, signal.SIGSTOP)
+            cancelled = waiting.submit(late.cancel, job_id)
+            try:
+                wait_until(lambda: cluster.leader_address != before, "the standby to lead")
+                with cluster.client() as client:
+                    wait_until(completed_after(client, job_id, seen + 1), "checkpoints of the new leader")
+            finally:
+                os.kill(hanging.pid, signal.SIGCONT)
+            with pytest.raises(CoordinatorUnreachable):
+                cancelled.result()
         gate.touch()
         with cluster.client() as client:
             details = client.wait(job_id)

@@ -1,0 +1,67 @@
+"""Who may cancel a job: a coordinator that has slept takes itself for the leader until ZooKeeper tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from snapline.coordinator.jobmaster.operations import CancelJob
+from snapline.coordinator.rpc.client_service import ClientService
+from snapline.protos import client_pb2 as pb
+
+
+class Cluster:
+    """Takes all operations of the job that it knows."""
+
+    def __init__(self) -> None:
+        self.operations: list[Any] = []
+
+    async def knows(self, job_id: str) -> bool:
+        """Know every job."""
+        return True
+
+    async def operate(self, job_id: str, operation: Any) -> None:
+        """Note what is asked for."""
+        self.operations.append(operation)
+
+
+class Call:
+    """The context of a call, which an abort ends."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        """Return no header."""
+        return ()
+
+    def peer(self) -> str:
+        """Return where the client is."""
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        """End the call."""
+        raise RuntimeError(code, text)
+
+
+def test_a_leader_that_was_replaced_while_it_slept_cancels_nothing() -> None:
+    """It said that the job was cancelled, which went on under the next leader."""
+    cluster: Any = Cluster()
+    with capture_logs() as lines, pytest.raises(RuntimeError) as raised:
+        service = ClientService(cluster, structlog.get_logger(), leads=lambda: False)
+        asyncio.run(service.CancelJob(pb.CancelJobRequest(job_id="a"), Call()))
+
+    line = "this coordinator stands by, because another one may lead: ask again"
+    assert (grpc.StatusCode.UNAVAILABLE, line) == raised.value.args
+    assert ([f"refused: {line}"], []) == ([each["outcome"] for each in lines], cluster.operations)
+
+
+def test_a_leader_cancels_jobs() -> None:
+    """And is asked first whether it leads."""
+    cluster: Any = Cluster()
+    answers = [True]
+    service = ClientService(cluster, structlog.get_logger(), leads=answers.pop)
+    asyncio.run(service.CancelJob(pb.CancelJobRequest(job_id="a"), Call()))
+    assert ([], [CancelJob()]) == (answers, cluster.operations)
