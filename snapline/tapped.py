@@ -10,6 +10,7 @@ from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.jobmaster.taps import MOST_BYTES
 from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.wire.message_json import without_nan
 from snapline.dataflow.wire.statuses import JobStatus, decode_job_status
 from snapline.protos.client_pb2 import TappedRows
 from snapline.runtime.logs import harmless_json
@@ -72,4 +73,4 @@ def follow(
 
 def as_json(row: dict[str, Any]) -> str:
     """One row in one line, which steers no terminal."""
-    return harmless_json(row)
+    return harmless_json(without_nan(row))

@@ -44,3 +44,12 @@ def _value(value: Any, field: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.hex() if isinstance(value, bytes) else value
+
+
+def without_nan(value: Any) -> Any:
+    """Rows as JSON can have them: what is no number there is null, as JsonFormat writes it."""
+    if isinstance(value, dict):
+        return {name: without_nan(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,6 @@ Decides what is shown and in which format; what is read is `snapline.state`'s bu
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snapline.commands.printing import echo, print_table
+from snapline.dataflow.wire.message_json import without_nan
 
 if TYPE_CHECKING:  # what reads state takes long to import, and other commands need none of it
     import pyarrow as pa
@@ -105,7 +105,7 @@ def _deliver(
     rows_read = list(islice(_rows(batches), shown_at_most + 1))
     shown = rows_read[:shown_at_most]
     if output == "json":
-        echo(json.dumps(_without_nan(shown), indent=2, default=_jsonable))
+        echo(json.dumps(without_nan(shown), indent=2, default=_jsonable))
     else:
         print_table(schema.names, ([_spelled(row[name]) for name in schema.names] for row in shown))
     if limit is None and len(rows_read) > shown_at_most:
@@ -220,15 +220,6 @@ def _spelled(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return str(value)
-
-
-def _without_nan(value: Any) -> Any:
-    """The rows as JSON can have them: what is no number there is null, as JsonFormat writes it."""
-    if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _jsonable(value: Any) -> Any:

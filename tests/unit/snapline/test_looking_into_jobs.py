@@ -83,3 +83,10 @@ def test_a_row_that_is_shown_steers_no_terminal() -> None:
 
     assert as_json(row) == '{"word": "größe\\u009b31m\\u202e"}'
     assert json.loads(as_json(row)) == row
+
+
+def test_a_row_with_what_is_no_number_stays_json() -> None:
+    """Python's NaN and Infinity are no JSON, and what reads a tap refused the line."""
+    row = {"mean": float("nan"), "sizes": [("most", float("inf")), ("least", -0.5)]}
+
+    assert as_json(row) == '{"mean": null, "sizes": [["most", null], ["least", -0.5]]}'
