@@ -6,8 +6,10 @@ every failure is a SnaplineError of one line. Watching survives a coordinator th
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterClient", "CoordinatorUnreachable", "JobDetails", "JobFailed", "RequestRefused", "job_status"]
 
 T = TypeVar("T")
+WHOLE_ID = re.compile("[0-9a-f]{32}")
 CLIENT_HEADER = "snapline-client"
 """Says to the coordinator's log who asks: user and host."""
 JobDetails = pb.JobDetails
@@ -223,7 +226,12 @@ class ClusterClient:
         return self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
 
     def resolve_job(self, text: str) -> str:
-        """The id of the job with this id, unique beginning of an id, or name (the newest). Raises RequestRefused."""
+        """The id of the job with this id, unique beginning of an id, or name (the newest). Raises RequestRefused.
+
+        A whole id is asked for alone: who has a credential for one job may not list the others."""
+        if WHOLE_ID.fullmatch(text):
+            with contextlib.suppress(RequestRefused):
+                return self.get_job(text).overview.job_id
         jobs = self.list_jobs()
         called = [job.job_id for job in jobs if job.job_id == text] or [job.job_id for job in jobs if job.name == text]
         if called:

@@ -11,6 +11,7 @@ import click
 
 from snapline.commands.flame_graph import flame_graph
 from snapline.commands.printing import echo
+from snapline.commands.process_table import seen_task_managers
 from snapline.commands.target import Target, with_coordinator, with_target
 from snapline.dataflow.config import WEB_BIND_ADDRESS, WEB_PORT
 from snapline.dataflow.errors import SnaplineError
@@ -204,7 +205,7 @@ def _dump(
     neither, and when nobody answers."""
     from snapline.client import RequestRefused
 
-    managers = [each.resource_id for each in client.list_task_managers()]
+    managers = [each.resource_id for each in seen_task_managers(client)]
     try:
         job_id, resource_id = ("", what) if what in managers else (client.resolve_job(what), "")
     except RequestRefused as refusal:

@@ -8,7 +8,7 @@ import json
 import click
 
 from snapline.commands.printing import echo
-from snapline.commands.process_table import PROCESS_COLUMNS, process_row
+from snapline.commands.process_table import PROCESS_COLUMNS, process_row, seen_task_managers
 from snapline.commands.target import Target, absolute, time_text, with_target
 from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from snapline.dataflow.wire.message_json import message_as_dict
@@ -38,7 +38,7 @@ def status(target: Target, job: str) -> None:
     with target.client() as client:
         details = client.get_job(client.resolve_job(job))
         runs_on = {subtask.resource_id for vertex in details.vertices for subtask in vertex.subtasks}
-        hosts = [] if target.as_json else [each for each in client.list_task_managers() if each.resource_id in runs_on]
+        hosts = [] if target.as_json else [each for each in seen_task_managers(client) if each.resource_id in runs_on]
         found = None if target.as_json else client.explain_job(details.overview.job_id, without_stacks=True)
     if target.as_json:
         echo(json.dumps(message_as_dict(details), indent=2))

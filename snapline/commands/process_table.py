@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from snapline.protos import client_pb2 as pb
 from snapline.protos import cluster_pb2
+
+if TYPE_CHECKING:
+    from snapline.client import ClusterClient
 
 PROCESS_COLUMNS = (
     "RESOURCE ID", "HOST", "PID", "EXECUTOR", "VERSION", "SLOTS", "FREE", "MEMORY", "CPU", "THREADS", "FILES"
 )  # fmt: skip
 MIB = 1 << 20
+
+
+def seen_task_managers(client: ClusterClient) -> list[pb.TaskManagerDetails]:
+    """The registered ones; none for who has a credential for one job, and is not told who else is there."""
+    from snapline.client import RequestRefused
+
+    try:
+        return client.list_task_managers()
+    except RequestRefused:
+        return []
 
 
 def process_row(each: pb.TaskManagerDetails) -> list[str]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
+from snapline.cli import main
 from snapline.client import ClusterClient, RequestRefused
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.codec import decode_envelope, encode_envelope
@@ -255,6 +256,11 @@ def test_a_client_for_one_job_sees_no_thread_and_no_line_of_another(cluster: Loc
                     client.dump_threads(job_id=mine, **shared)
             with pytest.raises(RequestRefused, match=f"for job {mine} only"):
                 client.dump_threads(job_id=theirs)
+        for command in ("status", "why", "checkpoints", "stack"):
+            for job_id, code in ((mine, 0), (theirs, 1)):
+                with pytest.raises(SystemExit) as ended:
+                    main([command, job_id, "-m", cluster.address, "--token", token])
+                assert (command, code) == (command, ended.value.code)
     finally:
         (tmp_path / "over").touch()
     for job_id in jobs:

@@ -17,6 +17,19 @@ class Listing(ClusterClient):
     def list_jobs(self) -> list[pb.JobOverview]:
         return self._jobs
 
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        for job in self._jobs:
+            if job.job_id == job_id:
+                return pb.JobDetails(overview=job)
+        raise RequestRefused("there is no such job")
+
+
+class Scoped(Listing):
+    """A client with a credential for one job."""
+
+    def list_jobs(self) -> list[pb.JobOverview]:
+        raise RequestRefused("this credential is for one job only, and the call is about all jobs")
+
 
 def test_an_id_is_the_id_of_its_job_whatever_others_are_called() -> None:
     """A newer job whose name was the id of another one was cancelled in its place."""
@@ -33,3 +46,12 @@ def test_a_name_is_that_of_the_newest_job_and_comes_before_the_beginning_of_an_i
     assert client.resolve_job("ac") == "ac"
     with pytest.raises(RequestRefused, match="more than one job begins with 'a'"):
         Listing(("ab", "night"), ("ac", "night")).resolve_job("a")
+
+
+def test_a_whole_id_is_found_by_who_may_not_list_all_jobs() -> None:
+    """No command took a credential for one job, whatever it named. A name may look like an id."""
+    whole = "0f" * 16
+    assert Scoped((whole, "orders")).resolve_job(whole) == whole
+    assert Listing(("ab", whole)).resolve_job(whole) == "ab"
+    with pytest.raises(RequestRefused, match="for one job only"):
+        Scoped((whole, "orders")).resolve_job("orders")
