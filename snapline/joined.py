@@ -8,7 +8,7 @@ KeyedStream.intervalJoin and the temporal and lookup joins of its SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -161,6 +161,28 @@ class GivenTable:
         return self.table
 
 
+def _compared(on: object, name: str) -> dict[str, str]:
+    """The key columns of the stream, each with the table's. Raises JobDefinitionError for what names none."""
+    if isinstance(on, Mapping):
+        pairs = list(on.items())
+    else:
+        pairs = [
+            (column, column) for column in ([on] if isinstance(on, str) else on if isinstance(on, Iterable) else [])
+        ]
+    if not pairs or not all(isinstance(column, str) for pair in pairs for column in pair):
+        raise JobDefinitionError(
+            f"{name!r} needs at least one key column: on= is a name, a list of names or {{stream column: table column}}, "
+            f"got {on!r}"
+        )
+    compared = dict(pairs)
+    others = list(compared.values())
+    if twice := next((other for other in others if others.count(other) > 1), None):
+        raise JobDefinitionError(
+            f"{name!r}: on= compares the table's column {twice!r} with several of the stream: take one"
+        )
+    return compared
+
+
 def enriched(
     stream: DataStream,
     table: pa.Table | str | Callable[[], pa.Table],
@@ -171,10 +193,15 @@ def enriched(
 ) -> DataStream:
     """Look rows up in a table, as DataStream.enrich does."""
     _check_how(how, ("left", "inner"), name)
-    pairs = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, dict) else {column: column for column in on}
-    if not pairs:
-        raise JobDefinitionError(f"{name!r} needs at least one key column")
+    pairs = _compared(on, name)
     stream.check_columns(pairs, f"key of {name!r}")
+    if hasattr(table, "__arrow_c_stream__"):
+        table = pa.table(table)
+    elif not isinstance(table, str) and not callable(table):
+        raise JobDefinitionError(
+            f"{name!r} takes a table, the path of a Parquet file or directory, or a function that loads a table, "
+            f"got a {type(table).__name__}"
+        )
     schema = None
     if isinstance(table, pa.Table):
         for own, other in pairs.items():
@@ -189,6 +216,9 @@ def enriched(
                 )
         if stream.schema is not None:
             added = [field.remove_metadata() for field in table.schema if field.name not in pairs.values()]
+            names = [*stream.schema.names, *(field.name for field in added)]
+            if twice := next((column for column in names if names.count(column) > 1), None):
+                raise JobDefinitionError(f"{name!r}: two columns would be called {twice!r}: rename one before")
             schema = pa.schema([*stream.schema, *added])
     load = (
         GivenTable(table) if isinstance(table, pa.Table) else ParquetTable(table) if isinstance(table, str) else table

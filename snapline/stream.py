@@ -414,9 +414,10 @@ class DataStream(StreamResults):
         uid: str = "",
         name: str = "enrich",
     ) -> DataStream:
-        """Add the columns of a static table, which every subtask loads when it opens: a table in memory, a Parquet file
-        or directory that every executor can read, or a function that loads one. `on`: the key columns, {stream column:
-        table column} where the names differ. `how`: left (rows without a match get nulls) or inner.
+        """Add the columns of a static table, which every subtask loads when it opens: a table in memory (of pyarrow,
+        Polars or pandas), a Parquet file or directory that every executor can read, or a function that loads one. `on`:
+        the key columns, {stream column: table column} where the names differ. `how`: left (rows without a match get
+        nulls) or inner. Raises JobDefinitionError for what is no table, and for names that are not there.
 
         >>> towns = pa.table({"shop": ["a", "b"], "town": ["Aachen", "Bremen"]})
         >>> orders.enrich(towns, "shop", how="inner").schema.names

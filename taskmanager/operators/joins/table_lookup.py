@@ -28,10 +28,16 @@ class TableLookupOperator(StreamOperator):
         self._index: KeyIndex | None = None
         self._row_of: Slots = np.zeros(0, np.int32)
         self._values = pa.table({})
+        self._keys: list[pa.Field] = []
 
     def open(self) -> None:
         spec, uid = self._spec, self.context.operator_uid
-        table = spec.load()
+        loaded: object = spec.load()
+        if not hasattr(loaded, "__arrow_c_stream__"):
+            raise JobDefinitionError(
+                f"operator {uid!r}: the function that loads the table returned a {type(loaded).__name__}: return a pyarrow.Table"
+            )
+        table = pa.table(loaded)
         missing = [name for name in spec.table_columns if name not in table.column_names]
         if missing:
             raise JobDefinitionError(
@@ -39,7 +45,8 @@ class TableLookupOperator(StreamOperator):
             )
         batches = [workable(batch) for batch in table.combine_chunks().to_batches()]
         table = pa.Table.from_batches(batches, workable_schema(table.schema))
-        self._index = KeyIndex([table.schema.field(name) for name in spec.table_columns])
+        self._keys = [table.schema.field(name) for name in spec.table_columns]
+        self._index = KeyIndex(self._keys)
         keys = [_one_chunk(table.column(name)) for name in spec.table_columns]
         slots = self._index.lookup_or_insert(keys)
         if len(self._index) < table.num_rows:
@@ -63,7 +70,10 @@ class TableLookupOperator(StreamOperator):
             raise JobDefinitionError(
                 f"operator {self.context.operator_uid!r}: both the stream and the table have a column {taken[0]!r}: rename one"
             )
-        slots = index.lookup([batch.column(name) for name in spec.columns])
+        try:
+            slots = index.lookup([batch.column(name) for name in spec.columns])
+        except TypeError:
+            raise self._other_types(batch.schema) from None
         found = slots >= 0
         everything = bool(found.all())
         if spec.how == "inner" and not everything:
@@ -73,6 +83,15 @@ class TableLookupOperator(StreamOperator):
         columns = [_one_chunk(column.take(chosen)) for column in self._values.columns]
         schema = pa.schema([*batch.schema, *self._values.schema])
         self.output.emit_batch(pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema))
+
+    def _other_types(self, schema: pa.Schema) -> JobDefinitionError:
+        """The line for keys of the stream that have not the types of the table's."""
+        differences = [
+            f"column {own!r} is {schema.field(own).type} and the table's {key.name!r} is {key.type}"
+            for own, key in zip(self._spec.columns, self._keys, strict=True)
+            if schema.field(own).type != key.type
+        ]
+        return JobDefinitionError(f"operator {self.context.operator_uid!r}: {', '.join(differences)}: cast one of them")
 
     def close(self) -> None:
         self._index, self._values = None, pa.table({})

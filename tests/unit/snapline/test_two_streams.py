@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -95,6 +96,18 @@ def test_windows_that_need_no_event_time() -> None:
         (lambda a, b: a.key_by("id").window(7), "7 is no window: one of TumblingEventTimeWindows"),
         (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
         (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
+        (lambda a, b: a.enrich({"id": [1]}, "id"), "or a function that loads a table, got a dict"),
+        (lambda a, b: a.enrich(None, "id"), "or a function that loads a table, got a NoneType"),
+        (lambda a, b: a.enrich(pa.table({"id": [1]}), 3), r"'enrich' needs at least one key column: .*, got 3"),
+        (lambda a, b: a.enrich(pa.table({"id": [1]}), [3]), r"'enrich' needs at least one key column: .*, got \[3\]"),
+        (
+            lambda a, b: a.enrich(pa.table({"id": [1], "town": ["x"]}), {"id": "id", "at": "id"}),
+            "on= compares the table's column 'id' with several of the stream",
+        ),
+        (
+            lambda a, b: a.enrich(pa.table({"id": [1], "name": ["x"]}), "id"),
+            "'enrich': two columns would be called 'name'",
+        ),
         (lambda a, b: a.async_wait(None, capacity=0), "capacity must be a whole number, at least 1, got 0"),
         (
             lambda a, b: a.map_batches(lambda x: x).key_by("id").join(b.key_by("id")).unbounded(),
@@ -106,6 +119,13 @@ def test_what_cannot_be_is_refused_at_once(build: Callable[[Any, Any], Any], mes
     """One line that names the columns and the way out."""
     with pytest.raises(sl.JobDefinitionError, match=message):
         build(*streams())
+
+
+def test_a_stream_is_enriched_from_any_table_that_arrow_can_read() -> None:
+    """Those of Polars and record batches, as `from_collection` reads them."""
+    left, _ = streams()
+    for towns in (pl.DataFrame({"id": [1], "town": ["x"]}), pa.record_batch({"id": [1], "town": ["x"]})):
+        assert left.enrich(towns, "id").schema.names[-1] == "town"
 
 
 @pytest.mark.parametrize(

@@ -466,7 +466,7 @@ def test_a_column_of_another_length_is_refused() -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def lookup(table: pa.Table, how: str = "left") -> Harness:
+def lookup(table: Any, how: str = "left") -> Harness:
     return Harness(create(TableLookupSpec(lambda: table, ("k",), ("key",), how))).start()
 
 
@@ -487,9 +487,12 @@ def test_a_static_table_adds_its_columns() -> None:
         (pa.table({"key": ["a", "a"]}), "several rows for key='a': give it one row per key"),
         (pa.table({"id": ["a"]}), "has no column 'key': it has id"),
         (pa.table({"key": ["a"], "k": [1]}), "both the stream and the table have a column 'k'"),
+        (pa.table({"key": [1]}), "column 'k' is string and the table's 'key' is int64: cast one of them"),
+        (None, "the function that loads the table returned a NoneType: return a pyarrow.Table"),
+        ({"key": ["a"]}, "the function that loads the table returned a dict: return a pyarrow.Table"),
     ],
 )
-def test_unusable_tables_are_refused(table: pa.Table, message: str) -> None:
+def test_unusable_tables_are_refused(table: Any, message: str) -> None:
     """With the way out."""
     with pytest.raises(JobDefinitionError, match=message):
         lookup(table).process(pa.record_batch({"k": ["a"]}))
