@@ -85,7 +85,7 @@ def simulate(
     without faults.
 
     `build` adds the job to the environment that it is given; it must not execute. `inputs`: the rows of its sources, by
-    uid: a list of rows, a table, or a list of such lists, one for each split; sources that are bounded and come with
+    uid: a list of rows, a table, or a list of such, one for each split; sources that are bounded and come with
     Snapline are read once if nothing is given. `seeds`: how many are tried. `seed`: replay this one alone, and tell all
     of it. `parallelism`: of operators that set none.
 

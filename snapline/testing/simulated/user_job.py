@@ -255,13 +255,13 @@ def _prepare_source(node: StreamNode, inputs: Mapping[str, Input]) -> None:
 
 def _scripted(uid: str, given: Any, schema: pa.Schema | None) -> SimulatedInput:
     """A source of what the user gives: rows, batches or a table; or a list of such, one for each split."""
-    if isinstance(given, (pa.Table, pa.RecordBatch)):
+    if isinstance(given, pa.RecordBatch) or _is_table(given):
         parts: list[Any] = [given]
     elif isinstance(given, (Mapping, str, bytes)) or not isinstance(given, Iterable):
         raise SimulationError(f"inputs[{uid!r}]: give a list of rows, batches or a table, not a {type(given).__name__}")
     else:
         taken = list(itertools.islice(given, MOST_ROWS + 1))
-        is_nested = bool(taken) and all(isinstance(part, (list, tuple)) for part in taken)
+        is_nested = bool(taken) and all(isinstance(part, (list, tuple)) or _is_table(part) for part in taken)
         parts = taken if is_nested else [taken]
     tables = [_table(uid, part, schema) for part in parts]
     known = schema if schema is not None else next((table.schema for table in tables if table.num_columns), None)
@@ -275,22 +275,39 @@ def _scripted(uid: str, given: Any, schema: pa.Schema | None) -> SimulatedInput:
     return SimulatedInput([table if table.num_columns else known.empty_table() for table in tables], known)
 
 
+def _is_table(part: object) -> bool:
+    """A table that Arrow can read, of pyarrow, Polars or pandas."""
+    return hasattr(part, "__arrow_c_stream__") and not isinstance(part, pa.RecordBatch)
+
+
 def _table(uid: str, part: Any, schema: pa.Schema | None) -> pa.Table:
     try:
-        if isinstance(part, pa.Table):
-            table = part
-        elif isinstance(part, pa.RecordBatch):
-            table = pa.Table.from_batches([part])
+        if isinstance(part, pa.RecordBatch) or _is_table(part):
+            table = pa.table(part)
         elif all(isinstance(item, pa.RecordBatch) for item in part):
             table = pa.Table.from_batches(part) if part else pa.table({})
         else:
-            return pa.Table.from_pylist([dict(row) for row in part], schema=schema)
+            rows = [dict(row) for row in part]
+            _refuse_misspelled(uid, rows, () if schema is None else schema.names)
+            return pa.Table.from_pylist(rows, schema=schema)
         return table if schema is None or not table.num_columns else table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, KeyError) as error:
         columns = f" (its columns: {', '.join(schema.names)})" if schema is not None else ""
         raise SimulationError(
             f"inputs[{uid!r}] does not fit the source{columns}: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _refuse_misspelled(uid: str, rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """SimulationError for a row with a column that there is not and without one that there is. What a row leaves out is
+    null, and it may have more."""
+    for row in rows:
+        unknown, missing = [name for name in row if name not in names], [name for name in names if name not in row]
+        if unknown and missing:
+            raise SimulationError(
+                f"inputs[{uid!r}] has a row with {unknown[0]!r}, which is no column, and without {missing[0]!r}: the columns are "
+                f"{', '.join(names)}"
+            )
 
 
 def _recorded(uid: str, spec: SourceSpec) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -90,14 +91,15 @@ def test_a_failing_seed_is_an_assertion_error_that_says_how_to_replay_it():
 
 
 def test_inputs_take_the_place_of_sources():
-    """Rows, a table, or a list for each split; a source that never ends needs them."""
+    """Rows, a table, or a list of such, one for each split; a source that never ends needs them."""
 
     def build(env):
         numbers = env.from_source(sl.GeneratorSource(keys=10), uid="numbers")
         numbers.map(lambda row: {"key": row["key"] + 1}, uid="next").sink_to(DiscardingSink(), uid="out")
 
     rows = [{"key": n, "value": n} for n in range(10)]
-    for given in (rows, [rows, rows[:3]], pa.Table.from_pylist(rows)):
+    table = pa.Table.from_pylist(rows)
+    for given in (rows, [rows, rows[:3]], table, [table, table[:3]], [rows, table], pl.DataFrame(rows)):
         assert simulate(build, {"numbers": given}, seeds=1).ok
 
 
@@ -194,6 +196,7 @@ def test_what_cannot_be_simulated_is_said_in_one_line(name):
         ({"inputs": 5}, "simulate: inputs is a dictionary, got 5"),
         ({"inputs": {5: [{"n": 1}]}}, r"inputs\[5\]: the job has no source with this uid"),
         ({"inputs": {"rows": [{"n": 2**70}]}}, r"inputs\['rows'\] does not fit the source"),
+        ({"inputs": {"rows": [{"shop": "a", "m": 1}]}}, r"inputs\['rows'\] has a row with 'm', which is no column"),
         ({"outputs": 5}, "simulate: outputs is a dictionary, got 5"),
         ({"outputs": {"x": 5}}, r"simulate: outputs\['x'\] is a function that returns rows, got 5"),
         ({"outputs": {"x": lambda: None}}, r"simulate: outputs\['x'\] must return rows, and returned None"),
