@@ -7,7 +7,6 @@ ExceptionInChainedOperatorException.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from operator import length_hint
@@ -58,21 +57,11 @@ def is_of_operator(error: BaseException) -> bool:
 
 def failed_row(index: int, row: Any, cause: BaseException) -> RowFailure:
     """The failure of a function at this row."""
-    if _is_of_what_was_returned(cause):
-        cause = TypeError(f"{cause}: flat_map, process_element and on_timer return an iterable of rows, or None")
     try:
         said = repr(row)
     except Exception:
         said = ""
     return RowFailure(index, cause, blake2b(said.encode(errors="replace"), digest_size=8).hexdigest() if said else "")
-
-
-def _is_of_what_was_returned(cause: BaseException) -> bool:
-    """Whether the engine, not the function, went over something that is no iterable: what the function returned."""
-    if not isinstance(cause, TypeError) or not str(cause).endswith("object is not iterable"):
-        return False
-    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("snapline.")
 
 
 def failed_read(rows: Sequence[Any], iterator: Iterator[Any], cause: BaseException) -> RowFailure:

@@ -36,8 +36,15 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 def as_yielded(produced: Iterable[Row]) -> list[Row]:
     """What a generator yields, or anything else than a list or tuple, each row copied before it goes on: it may change
-    the row and yield it again."""
-    return [copy_of(row) for row in produced]
+    the row and yield it again. Raises TypeError for what is no iterable."""
+    try:
+        rows = iter(produced)
+    except TypeError as error:
+        raise TypeError(
+            f"{error}: flat_map, process_element, on_timer, async_invoke and the process of a window return an iterable of "
+            "rows, or None"
+        ) from None
+    return [copy_of(row) for row in rows]
 
 
 def copy_of(row: Row) -> Row:

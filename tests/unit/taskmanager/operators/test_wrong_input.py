@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from snapline.dataflow.api.state import ValueStateDescriptor
+from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import (
     CountTrigger,
@@ -207,6 +207,36 @@ def test_a_timer_whose_time_is_no_number_of_milliseconds_is_refused(time: Any, s
         harness.process(batch)
     assert re.search(f"a timer's time is whole milliseconds since the epoch, {said}", str(failure.value.cause))
     assert failure.value.row_index == 1
+
+
+def test_a_timer_that_returns_no_iterable_of_rows_is_told() -> None:
+    """As `process_element` is, for which the row is known besides."""
+
+    class Wrong(Remember):
+        def on_timer(self, timestamp_ms, context):
+            return 5
+
+    harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Wrong()))).start()
+    harness.process(row(event_timer=7))
+    with pytest.raises(
+        TypeError, match=r"'int' object is not iterable: .* on_timer, .* return an iterable of rows, or None"
+    ):
+        harness.watermark(7)
+
+
+def test_what_is_handed_to_a_state_is_not_taken_for_rows() -> None:
+    """A list state goes over what it is given, and says nothing of what functions return."""
+
+    class Wrong(Remember):
+        def open(self, context) -> None:
+            self.all = context.get_list_state(ListStateDescriptor("all", pa.int64()))
+
+        def process_element(self, row, context):
+            self.all.add_all(row["v"])
+
+    with pytest.raises(RowFailure) as failure:
+        Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Wrong()))).start().process(row())
+    assert "rows, or None" not in str(failure.value.cause)
 
 
 @pytest.mark.parametrize("times", [np.array(["2026-01-02"], "datetime64[us]"), pa.array([1.5]), np.array([True])])

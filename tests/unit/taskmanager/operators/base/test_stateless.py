@@ -90,7 +90,7 @@ def test_one_row_where_rows_are_expected_is_told() -> None:
     [
         (
             lambda row: 5,
-            "'int' object is not iterable: flat_map, process_element and on_timer return an iterable of rows",
+            "'int' object is not iterable: flat_map, process_element, on_timer, .* return an iterable of rows",
         ),
         (lambda row: list(row["k"]), "'int' object is not iterable$"),
     ],
