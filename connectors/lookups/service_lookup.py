@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from snapline.connectors.lookups.answers import Found, KeptAnswers
 from snapline.connectors.lookups.waiting_keys import WaitingKeys
+from snapline.connectors.whole_numbers import require_not_negative, require_positive
 from snapline.dataflow.api.function_contexts import Row, RuntimeContext
 from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.errors import ConnectorError
@@ -42,12 +43,10 @@ class ServiceLookup(AsyncFunction):
         if how not in ("left", "inner"):
             raise ConnectorError(f"{self.described}: how is left or inner, not {how!r}")
         absent_ms = cache_ms if cache_absent_ms is None else cache_absent_ms
-        for name, number, least in (
-            ("cache_keys", cache_keys, 0), ("cache_ms", cache_ms, 0), ("cache_absent_ms", absent_ms, 0),
-            ("connections", connections, 1), ("batch_keys", batch_keys, 1), ("query_timeout_ms", query_timeout_ms, 1),
-        ):  # fmt: skip
-            if number < least:
-                raise ConnectorError(f"{self.described}: {name} must be at least {least}, got {number}")
+        require_not_negative(self.described, cache_keys=cache_keys, cache_ms=cache_ms, cache_absent_ms=absent_ms)
+        require_positive(
+            self.described, connections=connections, batch_keys=batch_keys, query_timeout_ms=query_timeout_ms
+        )
         self.how: Literal["left", "inner"] = how
         self.cache_keys = cache_keys
         self.cache_ms = cache_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import snapline as sl
@@ -15,6 +16,7 @@ from snapline.connectors import (
     KafkaSink,
     KafkaSource,
     ParquetFormat,
+    RedisLookup,
     RedisSink,
     RollingPolicy,
 )
@@ -35,7 +37,15 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
     ),
     "HBaseSink: timeout_ms": lambda given: HBaseSink("t", host="h", row_key="k", family="f", timeout_ms=given),
     "RedisSink p:*: expire_ms": lambda given: RedisSink("k", url="redis://h", prefix="p:", expire_ms=given),
+    "RedisLookup p:*: batch_keys": lambda given: redis_lookup(batch_keys=given),
+    "RedisLookup p:*: connections": lambda given: redis_lookup(connections=given),
+    "RedisLookup p:*: query_timeout_ms": lambda given: redis_lookup(query_timeout_ms=given),
 }
+KEPT = ("cache_keys", "cache_ms", "cache_absent_ms")
+
+
+def redis_lookup(**options: Any) -> RedisLookup:
+    return RedisLookup("k", url="redis://h", prefix="p:", columns={"town": pa.string()}, **options)
 
 
 @pytest.mark.parametrize("given", ["32", "5 s", 1.5, True, [1]])
@@ -55,3 +65,16 @@ def test_nothing_is_no_size(what: str) -> None:
         NUMBERS[what](0)
 
     assert str(refused.value) == f"{what} must be at least 1, got 0"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_lookup_may_keep_nothing_and_no_part_of_a_key(name: str) -> None:
+    """Nothing is a size here; a text, a fraction and less than nothing are none."""
+    redis_lookup(**{name: 0})
+    for given, said in (
+        ("30 s", "a whole number, got '30 s'"),
+        (1.5, "a whole number, got 1.5"),
+        (-1, "at least 0, got -1"),
+    ):
+        with pytest.raises(ConnectorError, match=f"{name} must be {said}"):
+            redis_lookup(**{name: given})
