@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snapline.connectors.builtin.rate_limit import RateLimiter
+from snapline.connectors.builtin.rate_limit import RateLimiter, require_rate
 from snapline.dataflow.api.connector_api import (
     InputStatus,
     Polled,
@@ -70,9 +70,7 @@ class GeneratorSource(Source):
         which the event was due, in microseconds since the epoch. `event_time_column`: add a timestamp[us] column, event
         i at i times `event_interval_us` after the epoch; it is the same in every run. `emit_interval_ms`: least time
         between two portions of a subtask; 0: 5 ms, or 100 ms when a subtask has fewer than 2,500 rows a second."""
-        is_rate = isinstance(rows_per_second, int | float) and not isinstance(rows_per_second, bool)
-        if rows_per_second is not None and not (is_rate and rows_per_second > 0):
-            raise ConnectorError(f"GeneratorSource: rows_per_second must be a positive number, got {rows_per_second!r}")
+        require_rate("GeneratorSource", rows_per_second)
         for name, number, least, most in (
             ("keys", keys, 1, KEYS_MAX),
             ("rows", 0 if rows is None else rows, 0, None),

@@ -10,6 +10,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from snapline.dataflow.errors import ConnectorError
+
+
+def require_rate(described: str, rows_per_second: float | None) -> None:
+    """Raise ConnectorError for a rate that is no positive number; None is none.
+
+    >>> require_rate("ParquetSource", "fast")
+    Traceback (most recent call last):
+    snapline.dataflow.errors.ConnectorError: ParquetSource: rows_per_second must be a positive number, got 'fast'
+    """
+    if rows_per_second is None:
+        return
+    is_number = isinstance(rows_per_second, int | float) and not isinstance(rows_per_second, bool)
+    if not is_number or not 0 < rows_per_second < math.inf:
+        raise ConnectorError(f"{described}: rows_per_second must be a positive number, got {rows_per_second!r}")
+
 
 @dataclass(slots=True)
 class RateLimiter:

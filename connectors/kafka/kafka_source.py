@@ -102,7 +102,7 @@ class KafkaSource(Source):
             )
         if on_error not in ON_ERROR_OF_KAFKA:
             raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(ON_ERROR_OF_KAFKA)}, not {on_error!r}")
-        require_positive("KafkaSource", batch_rows=batch_rows)
+        require_positive("KafkaSource", batch_rows=batch_rows, give_up_after_ms=give_up_after_ms)
         if partition_discovery_ms is not None:
             require_positive("KafkaSource", partition_discovery_ms=partition_discovery_ms)
         if partition_discovery_ms is not None and stop is not None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from snapline.connectors.builtin.rate_limit import RateLimiter
+from snapline.connectors.builtin.rate_limit import RateLimiter, require_rate
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
@@ -69,8 +69,7 @@ class ParquetSource(Source):
         if not given:
             raise ConnectorError("ParquetSource: no path given")
         require_positive("ParquetSource", batch_rows=batch_rows)
-        if rows_per_second is not None and rows_per_second <= 0:
-            raise ConnectorError(f"ParquetSource: rows_per_second must be positive, got {rows_per_second}")
+        require_rate("ParquetSource", rows_per_second)
         if columns is not None and len(set(columns)) != len(columns):
             raise ConnectorError(f"ParquetSource: a column is asked for twice in {list(columns)}")
         self.paths: tuple[str, ...] = tuple(absolute(path) for path in given)

@@ -32,6 +32,7 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
     "ParquetFormat: row_group_rows": lambda given: ParquetFormat(row_group_rows=given),
     "ParquetSource: batch_rows": lambda given: sl.ParquetSource("in", batch_rows=given),
     "KafkaSource: batch_rows": lambda given: KafkaSource("t", bootstrap_servers="b", batch_rows=given),
+    "KafkaSource: give_up_after_ms": lambda given: KafkaSource("t", bootstrap_servers="b", give_up_after_ms=given),
     "KafkaSink: transaction_timeout_ms": lambda given: KafkaSink(
         "t", bootstrap_servers="b", transaction_timeout_ms=given
     ),
@@ -78,3 +79,18 @@ def test_a_lookup_may_keep_nothing_and_no_part_of_a_key(name: str) -> None:
     ):
         with pytest.raises(ConnectorError, match=f"{name} must be {said}"):
             redis_lookup(**{name: given})
+
+
+@pytest.mark.parametrize("given", ["5000", True, [1], 0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("source", ["ParquetSource", "GeneratorSource"])
+def test_what_is_no_rate_is_refused_by_name(source: str, given: Any) -> None:
+    """A fraction is one; what no clock can count is none."""
+    make = {
+        "ParquetSource": lambda rate: sl.ParquetSource("in", rows_per_second=rate),
+        "GeneratorSource": lambda rate: sl.GeneratorSource(rows_per_second=rate),
+    }[source]
+    make(0.5)
+    with pytest.raises(ConnectorError) as refused:
+        make(given)
+
+    assert str(refused.value) == f"{source}: rows_per_second must be a positive number, got {given!r}"
