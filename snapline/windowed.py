@@ -74,11 +74,15 @@ class WindowedStream:
         return replace(self, allowed_lateness_ms=lateness_ms)
 
     def side_output_late_data(self, tag: str) -> WindowedStream:
-        """Send rows that come too late to the side output `tag` instead of dropping them.
+        """Send rows that come too late to the side output `tag` instead of dropping them. Raises JobDefinitionError for
+        what is no name.
 
         >>> minutes = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).side_output_late_data("late")
         >>> late = minutes.aggregate(uid="minutes", n=sl.count()).get_side_output("late")
         """
+        given: object = tag
+        if not isinstance(given, str) or not given:
+            raise JobDefinitionError(f"side_output_late_data: the tag of a side output is a name, not {tag!r}")
         return replace(self, late_tag=tag)
 
     def trigger(self, trigger: EarlyTrigger) -> WindowedStream:

@@ -94,6 +94,14 @@ def test_windows_that_need_no_event_time() -> None:
         (lambda a, b: a.connect(b).process(Nothing()), r"needs a CoProcessFunction, got a Nothing; key_by\(...\)"),
         (lambda a, b: a.connect(b).key_by("id", "text"), "'id' is int64 and 'text' is string"),
         (lambda a, b: a.key_by("id").window(7), "7 is no window: one of TumblingEventTimeWindows"),
+        (
+            lambda a, b: a.key_by("id").window(sl.TumblingEventTimeWindows(5)).side_output_late_data(""),
+            "side_output_late_data: the tag of a side output is a name, not ''",
+        ),
+        (
+            lambda a, b: a.key_by("id").window(sl.TumblingEventTimeWindows(5)).side_output_late_data(5),
+            "side_output_late_data: the tag of a side output is a name, not 5",
+        ),
         (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
         (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
         (lambda a, b: a.enrich({"id": [1]}, "id"), "or a function that loads a table, got a dict"),
