@@ -53,6 +53,8 @@ class KafkaReader(SourceReader):
             raise ConnectorError(f"KafkaSource: {error.args[0].str()}") from error
         self._splits: dict[Place, SourceSplit] = {}
         self._offsets: dict[Place, int] = {}
+        self._topics = 0
+        """How many the splits are of; a snapshot may hold those of topics that the source names no more."""
         self._finished: set[Place] = set()
         self._ended: list[Place] = []
         """Finished, and not said yet."""
@@ -86,6 +88,7 @@ class KafkaReader(SourceReader):
                 self._topic_ids.setdefault(place[0], str(topic_id))  # a partition that is found later has no say
                 self._is_restored = self._is_restored or bool(split.position)
             assigned.append(partition(*place, offset))
+        self._topics = len({topic for topic, _ in self._splits})
         self._published.update({self._splits[place].split_id: self._offsets[place] for place in added})
         if assigned:
             self._consumer.incremental_assign(assigned)
@@ -181,7 +184,7 @@ class KafkaReader(SourceReader):
                 self._is_restored = False
                 self._require_same_topics(self._ask_for_ids())
             self._bytes_read.inc(sum(map(len, messages)))
-            grouped = by_partition(messages, len(self._source.topics))
+            grouped = by_partition(messages, self._topics)
             ends = {place: group[-1].offset() + 1 for place, group in grouped.items()}
             wanted = {place: kept for place, group in grouped.items() if (kept := self._wanted(place, group))}
             if wanted:

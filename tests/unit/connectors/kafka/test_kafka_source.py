@@ -101,6 +101,24 @@ def test_a_restored_reader_goes_on_where_the_snapshot_stood(kafka):
     assert [] == read_all(source, [*finished(source, splits)])
 
 
+def test_a_topic_that_is_named_no_more_keeps_its_positions_apart(kafka):
+    """A snapshot holds its splits, and a poll brings messages of several topics."""
+    kept, left = kafka.topic(), kafka.topic()
+    send_numbers(kafka, kept, 10)
+    both = source_of(kafka, [kept, left], format=NUMBERS)
+    splits = both.enumerate_splits()
+    send_numbers(kafka, left, 100, 103)
+    reader = open_reader(source_of(kafka, kept, format=NUMBERS), splits)
+
+    found = rows_of(polls(reader, until=at_least(13)))
+
+    assert [*range(10), 100, 101, 102] == numbers(found)
+    assert {f"{kept}#0": 10, f"{left}#0": 3} == {
+        split.split_id: split.position["offset"] for split in reader.snapshot_splits(1)
+    }
+    reader.close()
+
+
 def finished(source, splits):
     """The splits as a reader leaves them that has read all."""
     reader = open_reader(source, splits)
