@@ -135,6 +135,8 @@ class FileEnumerator(SplitEnumerator):
 
     def discover(self, state: dict[str, Any]) -> Discovery:
         source = self._source
+        if source.follow:  # the snapshot may be of a source that ended
+            state = {name: value for name, value in state.items() if name != "until"}
         seen = SeenFiles(state.get("seen", {}), source.remember)
         interval_ms = source.discovery_interval_ms
         if not self._listed:

@@ -84,6 +84,8 @@ class TableEnumerator(SplitEnumerator):
             state = {"files": 0, "done": False, **versions.start()}
             if not self._follow:
                 state["until"] = versions.newest()
+        elif self._follow:  # the snapshot may be of a source that ended
+            state = {name: value for name, value in state.items() if name != "until"}
         at, files, done = state["at"], int(state["files"]), bool(state["done"])
         whole = bool(state.get("whole"))
         splits: list[SourceSplit] = []

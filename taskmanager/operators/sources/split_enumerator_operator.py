@@ -113,7 +113,8 @@ class SplitEnumeratorOperator(WatermarkedSource):
         known = self._state.list_state(ENUMERATOR_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         waiting = self._state.list_state(WAITING_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         if known:
-            self._found, self._finished = known[0]["found"], known[0]["finished"]
+            # A source that has no end may have had one when the snapshot was taken.
+            self._found, self._finished = known[0]["found"], known[0]["finished"] and self._spec.source.bounded
             self._after_all_read, self._at_once = known[0]["after_all_read"], known[0].get("at_once")
             self._add(decode_split(element) for element in waiting)
         else:

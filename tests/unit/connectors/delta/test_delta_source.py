@@ -129,6 +129,14 @@ def test_a_job_goes_on_where_it_was(table, monkeypatch):
     assert [0, 1, 10, 11, 20, 21, *range(100, 106)] == sorted(row["n"] for row in rows)
 
 
+def test_a_source_that_ended_follows_when_its_job_goes_on_so(table):
+    """The snapshot of a job that read what was there is no bound for one that follows."""
+    ended = Job(DeltaSource(table))
+    assert ended.numbers() == [0, 1, 10, 11, 20, 21]
+    add(table, 30)
+    assert Job(DeltaSource(table, follow=True), ended.state).numbers() == [30]
+
+
 def test_commits_that_change_rows(table):
     """They end the job with the way out, or are left out; rows that only move into other files do not come again."""
     job = Job(DeltaSource(table, follow=True))

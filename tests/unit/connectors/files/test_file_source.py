@@ -228,6 +228,15 @@ def test_a_follower_finds_each_file_once_also_those_that_appear_late(tmp_path: P
     assert (["a"], ["late", "b"], [], ["a"]) == (names(first), names(second), names(third), names(fourth))
 
 
+def test_a_source_that_ended_follows_when_its_job_goes_on_so(tmp_path: Path) -> None:
+    """The snapshot of a job that read what was there is no bound for one that follows."""
+    touch(tmp_path, "a", 100)
+    first, state = found_by(lines_of(tmp_path))
+    touch(tmp_path, "b", 200)
+    second, state = found_by(lines_of(tmp_path, follow=True), state)
+    assert (["a"], ["b"]) == (names(first), names(second))
+
+
 def test_memory_is_bounded_and_files_may_be_late_by_what_is_remembered() -> None:
     """Ten thousand files leave no more behind than the last ones; the earliest late file that is found is said."""
     seen, sizes = SeenFiles({}, 100), []

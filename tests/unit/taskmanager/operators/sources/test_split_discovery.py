@@ -84,6 +84,14 @@ class Numbered(sl.Source):
         return Reader()
 
 
+class Endless(Numbered):
+    """The same of a program that follows what appears."""
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+
 class CallAtOnce:
     """A call that has ended when it begins."""
 
@@ -221,6 +229,16 @@ def test_a_restored_enumerator_goes_on_with_what_waited_and_looks_behind_it() ->
     second = Enumerating(Numbered([None] * 4), [9], restored_state([written]))
     second.run()
     assert ["split-1", "split-2", "split-3"] == second.splits()
+
+
+def test_a_source_without_an_end_looks_on_from_a_snapshot_of_one_that_had_ended() -> None:
+    """The program may have been changed between two runs, to follow what it has read once."""
+    ended = Enumerating(Numbered([None]), [1])
+    ended.run()
+    written = Written(ended.operator.snapshot_state(CheckpointID(1), 0))
+    follows = Enumerating(Endless([None] * 3), [9], restored_state([written]))
+    follows.run()
+    assert ["split-1", "split-2"] == follows.splits()
 
 
 def test_a_drained_enumerator_hands_out_nothing_more() -> None:
