@@ -16,6 +16,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyarrow import fs
 
 from snapline.connectors.delta.delta_sink import file_options, partition_text
 from snapline.connectors.delta.delta_table import columns_of, failures, library, open_table, unusable
@@ -116,16 +117,27 @@ class DeltaVersions:
     def __init__(self, source: DeltaSource) -> None:
         self._source = source
         self._schema = source.known_schema
-        table = open_table(source.path, source.storage_options)
-        if table is None:
-            raise ConnectorError(f"{source.described}: there is no Delta table; create it first")
-        self.table: Any = table
-        self._newest = int(table.version())
-        configuration = table.metadata().configuration
+        self.table: Any = self._opened()
+        self._newest = int(self.table.version())
+        configuration = self.table.metadata().configuration
         if configuration.get("delta.columnMapping.mode", "none") != "none":
             raise ConnectorError(
                 f"{source.described}: the table maps its columns to other names, which DeltaSource cannot read"
             )
+
+    def _opened(self) -> Any:
+        source = self._source
+        table = open_table(source.path, source.storage_options)
+        if table is None:
+            raise ConnectorError(f"{source.described}: there is no Delta table; create it first")
+        return table
+
+    def _is_logged(self, version: int) -> bool:
+        location = self._source.location_of(f"_delta_log/{version:020d}.json")
+        try:
+            return bool(location.filesystem.get_file_info(location.path).type == fs.FileType.File)
+        except OSError as error:
+            raise unusable(self._source.path, error) from error
 
     def refresh(self) -> None:
         deltalake = library()
@@ -134,7 +146,11 @@ class DeltaVersions:
         except deltalake.exceptions.TableNotFoundError as error:
             raise ConnectorError(f"{self._source.described}: the table is gone; put it back") from error
         except failures() as error:
-            raise unusable(self._source.path, error) from error
+            if self._is_logged(self._newest):
+                raise unusable(self._source.path, error) from error
+        # The library looks for later versions only, or fails, where the table was created again with fewer.
+        if int(self.table.version()) == self._newest and not self._is_logged(self._newest):
+            self.table = self._opened()
         self._newest = int(self.table.version())
 
     def newest(self) -> int:
@@ -157,10 +173,12 @@ class DeltaVersions:
         return {"at": version, "whole": False, "done": False}
 
     def after(self, version: int | None) -> int | None:
+        self._require_there(version)
         following = 0 if version is None else version + 1
         return following if following <= self._newest else None
 
     def files(self, version: int, *, whole: bool) -> Sequence[dict[str, Any]]:
+        self._require_there(version)
         if whole:
             return self._all_files(version)
         try:
@@ -170,6 +188,14 @@ class DeltaVersions:
                 f"{self._source.described}: what the table's log says of version {version} makes no sense ({type(error).__name__}: "
                 f"{first_line(error)}); put the file back as it was, or start behind it with starting_version={version + 1}"
             ) from error
+
+    def _require_there(self, version: int | None) -> None:
+        """Raise ConnectorError when the job has come to a version that the table has not yet: it is another table."""
+        if version is not None and version > self._newest:
+            raise ConnectorError(
+                f"{self._source.described}: this job has come to version {version}, and the table's newest version is {self._newest}: the "
+                "table was deleted and created again. Start a new job without the old state"
+            )
 
     def _all_files(self, version: int) -> list[dict[str, Any]]:
         deltalake, source = library(), self._source

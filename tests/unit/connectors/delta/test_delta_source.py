@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,23 @@ def test_what_is_gone(table):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
     with pytest.raises(ConnectorError, match=r"version 1 is gone from the table's log"):
         Job(DeltaSource(table, follow=True, starting_version="latest"), {"at": 0, "files": 0, "done": True}).look()
+
+
+@pytest.mark.parametrize("versions", [1, 2])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_table_that_is_created_again_with_fewer_versions(table, is_read, versions):
+    """Its first versions would never be read, while the job waits for later ones than it has come to."""
+    job = Job(DeltaSource(table, follow=True))
+    assert job.numbers() == [0, 1, 10, 11, 20, 21]
+    shutil.rmtree(table)
+    for version in range(versions):
+        add(table, 100 + version)
+    if not is_read:
+        job = Job(DeltaSource(table, follow=True), job.state)
+    with pytest.raises(
+        ConnectorError, match=rf"come to version 2, and .* is {versions - 1}: the table was deleted and created again"
+    ):
+        job.look()
 
 
 def rewritten(table: Path, change: Callable[[dict[str, Any]], Any]) -> str:
