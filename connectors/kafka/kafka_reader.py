@@ -79,6 +79,7 @@ class KafkaReader(SourceReader):
         for split in splits:
             place = (str(split.description["topic"]), int(split.description["partition"]))
             offset = int(split.position.get("offset", split.description["start"]))
+            self._require_same_end(split)
             self._splits[place], self._offsets[place] = split, offset
             added.append(place)
             if split.finished:
@@ -94,6 +95,16 @@ class KafkaReader(SourceReader):
             self._consumer.incremental_assign(assigned)
         for place in added:
             self._maybe_finish(place, self._offsets[place])
+
+    def _require_same_end(self, split: SourceSplit) -> None:
+        """Raise ConnectorError where the source has an end and the split of a snapshot none, or the other way round."""
+        stop = split.description["stop"]
+        if (stop is None) is self._source.bounded:
+            was, now = ("has no end", "has stop=") if stop is None else (f"ends at offset {stop}", "has no stop=")
+            raise ConnectorError(
+                f"KafkaSource: {split.split_id} {was} in the snapshot, and the source {now}; a job that goes on keeps the end that it "
+                "had. Give stop= as it was, or start a new job without the old state, with start='group' where offsets were published"
+            )
 
     def pause_splits(self, split_ids: Sequence[str]) -> None:
         asked = frozenset(place for place, split in self._splits.items() if split.split_id in set(split_ids))

@@ -119,6 +119,19 @@ def test_a_topic_that_is_named_no_more_keeps_its_positions_apart(kafka):
     reader.close()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [(None, "latest", "has no end in the snapshot, and the source has stop="), ("latest", None, "ends at offset 5 in")],
+)
+def test_a_snapshot_of_a_source_with_another_kind_of_end_is_refused(kafka, before, after, says):
+    """The job would never end, or end without the rows that came since, and say nothing."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    splits = source_of(kafka, topic, format=NUMBERS, stop=before).enumerate_splits()
+    with pytest.raises(ConnectorError, match=f"{topic}#0 {says}.* Give stop= as it was"):
+        open_reader(source_of(kafka, topic, format=NUMBERS, stop=after), splits)
+
+
 def finished(source, splits):
     """The splits as a reader leaves them that has read all."""
     reader = open_reader(source, splits)
