@@ -94,6 +94,8 @@ class SplitEnumeratorOperator(WatermarkedSource):
         self._call: Call | None = None
         self._found: dict[str, Any] = {}
         """What the last look returned, and the next one is told."""
+        self._submitted = tuple(spec.splits)
+        """What the first submission found, which the first look goes on from."""
         self._finished = False
         self._after_all_read = False
         self._at_once: int | None = None
@@ -116,12 +118,14 @@ class SplitEnumeratorOperator(WatermarkedSource):
             # A source that has no end may have had one when the snapshot was taken.
             self._found, self._finished = known[0]["found"], known[0]["finished"] and self._spec.source.bounded
             self._after_all_read, self._at_once = known[0]["after_all_read"], known[0].get("at_once")
+            if (submitted := known[0].get("submitted")) is not None:
+                self._submitted = tuple(decode_split(element) for element in submitted)
             self._add(decode_split(element) for element in waiting)
         else:
             self._add(self._spec.splits)
 
     def open(self) -> None:
-        self._enumerator = check(self._spec.source.create_enumerator(self._spec.splits), "the source has an enumerator")
+        self._enumerator = check(self._spec.source.create_enumerator(self._submitted), "the source has an enumerator")
         self.context.metrics.gauge("waiting_splits", lambda: len(self._waiting))
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
@@ -129,6 +133,8 @@ class SplitEnumeratorOperator(WatermarkedSource):
             "found": self._found, "finished": self._finished, "after_all_read": self._after_all_read,
             "at_once": self._at_once,
         }  # fmt: skip
+        if not self._found and not self._has_looked:
+            known["submitted"] = [encode_split(split) for split in self._submitted]
         self._state.list_state(ENUMERATOR_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).update([known])
         waiting = self._state.list_state(WAITING_STATE, OperatorStateMode.SPLIT_DISTRIBUTE)
         waiting.update([encode_split(split) for split in self._waiting])

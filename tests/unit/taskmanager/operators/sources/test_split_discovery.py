@@ -92,6 +92,31 @@ class Endless(Numbered):
         return False
 
 
+class Submitted(Numbered):
+    """A source whose first splits are found at submission, and the rest by looks."""
+
+    def __init__(self, there: int) -> None:
+        super().__init__([None] * 3)
+        self.there = there
+
+    def enumerate_splits(self) -> Sequence[sl.SourceSplit]:
+        return [sl.SourceSplit(f"split-{n}", {"t": 0}) for n in range(self.there)]
+
+    def create_enumerator(self, splits: Sequence[sl.SourceSplit]) -> sl.SplitEnumerator:
+        return AddedEnumerator(self.times, len(splits))
+
+
+class AddedEnumerator(CountingEnumerator):
+    """Begins behind what the submission found."""
+
+    def __init__(self, times: Sequence[int | None], there: int) -> None:
+        super().__init__(times)
+        self._there = there
+
+    def discover(self, state: dict[str, Any]) -> sl.Discovery:
+        return super().discover(state or {"next": self._there})
+
+
 class CallAtOnce:
     """A call that has ended when it begins."""
 
@@ -239,6 +264,17 @@ def test_a_source_without_an_end_looks_on_from_a_snapshot_of_one_that_had_ended(
     follows = Enumerating(Endless([None] * 3), [9], restored_state([written]))
     follows.run()
     assert ["split-1", "split-2"] == follows.splits()
+
+
+def test_a_first_look_behind_a_restore_goes_on_from_the_splits_of_the_first_submission() -> None:
+    """A later submission finds more, and who took these for known would never hand them out."""
+    first = Enumerating(Submitted(1), [None])
+    written = Written(first.operator.snapshot_state(CheckpointID(1), 0))
+    second = Enumerating(Submitted(3), [None], restored_state([written]))
+    written = Written(second.operator.snapshot_state(CheckpointID(2), 0))
+    third = Enumerating(Submitted(3), [9], restored_state([written]))
+    third.run()
+    assert ["split-0", "split-1", "split-2"] == third.splits()
 
 
 def test_a_drained_enumerator_hands_out_nothing_more() -> None:
