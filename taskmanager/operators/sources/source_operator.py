@@ -30,6 +30,8 @@ from snapline.taskmanager.operators.sources.watermarked_source import Watermarke
 
 SPLITS_STATE = "source-splits"
 KNOWN_STATE = "source-known-splits"
+READERS_STATE = "source-readers"
+"""Which subtasks had not finished."""
 DIGEST_BYTES = 8
 
 
@@ -46,6 +48,7 @@ class SourceOperator(WatermarkedSource):
         self._reader: SourceReader | None = None
         self._splits: list[SourceSplit] = []
         self._known: set[str] = set()
+        self._has_ended = False
         self.set_strategy(spec.watermark_strategy)
         if self._generator is not None:
             self._generator.waits_for_unread = spec.source.bounded
@@ -75,16 +78,24 @@ class SourceOperator(WatermarkedSource):
             ]
             self._known = known
         self._known.update(split_digest(split_id) for split_id in all_ids)
+        takers = self._takers()
         mine = [
             split
             for index, split in enumerate(self._spec.splits)
-            if index % self.context.parallelism == self.context.subtask_index
+            if takers[index % len(takers)] == self.context.subtask_index
         ]
         new_ids = {split.split_id for split in new}
         order = {split_id: place for place, split_id in enumerate(all_ids)}
         splits = own + [split for split in mine if split.split_id in new_ids]
         # In the order of the source also after a rescale has shuffled them; it may be that of their event time.
         self._splits = sorted(splits, key=lambda split: order.get(split.split_id, len(order)))
+
+    def _takers(self) -> Sequence[int]:
+        """The subtasks among which splits are shared out: those that the snapshot does not restore as finished, which a
+        split that is new would never be read by. With another parallelism none is."""
+        written = self._state.list_state(READERS_STATE, OperatorStateMode.UNION).get()
+        same = (reader["subtask"] for reader in written if reader["parallelism"] == self.context.parallelism)
+        return sorted(same) or range(self.context.parallelism)
 
     def _from_element(self, element: dict[str, Any]) -> SourceSplit:
         split_id = element["split_id"]
@@ -114,6 +125,9 @@ class SourceOperator(WatermarkedSource):
             [self._element(split) for split in splits]
         )
         self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).update([" ".join(sorted(self._known))])
+        reader_here = {"subtask": self.context.subtask_index, "parallelism": self.context.parallelism}
+        readers = self._state.list_state(READERS_STATE, OperatorStateMode.UNION)
+        readers.update([] if self._has_ended else [reader_here])
         return OperatorSnapshot(operator_lists=self._state.snapshot())
 
     def _element(self, split: SourceSplit) -> dict[str, Any]:
@@ -139,6 +153,7 @@ class SourceOperator(WatermarkedSource):
             return InputStatus.NOTHING_AVAILABLE
         polled = self._poll_reader(reader, now_ms)
         if polled.status is InputStatus.END_OF_INPUT:
+            self._has_ended = True
             self._emit_last_watermark()
             if self._aligner is not None:
                 self._aligner.end()

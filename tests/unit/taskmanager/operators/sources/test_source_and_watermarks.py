@@ -80,6 +80,22 @@ def test_splits_that_the_snapshot_does_not_know_are_read_from_their_start() -> N
     assert [values(read(one)) for one in subtasks] == [[2], [1]]
 
 
+def test_splits_that_are_new_are_not_given_to_a_subtask_that_had_finished() -> None:
+    """It is restored as finished where the parallelism is the same, and nobody read them."""
+    one = source([[times(0)]])
+    written = Harness(SourceOperator(one), subtask=0, parallelism=2).start().snapshot()
+    ended = Harness(SourceOperator(one), subtask=1, parallelism=2).start()
+    assert read(ended) == []
+    restored = restored_state([written, ended.snapshot()])
+    grown = source([[times(0)], [times(1)], [times(2)]])
+
+    same = Harness(SourceOperator(grown), subtask=0, parallelism=2).start(restored)
+    other = [Harness(SourceOperator(grown), subtask=i, parallelism=3).start(restored) for i in range(3)]
+
+    assert values(read(same)) == [0, 1, 2]
+    assert [set(values(read(one))) - {0} for one in other] == [set(), {1}, {2}]
+
+
 def test_a_source_whose_reader_had_finished_reads_nothing_again() -> None:
     """Its subtask left nothing in the snapshot but that the operator was there."""
     spec = source([[times(0)], [times(1)]])
