@@ -315,6 +315,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     ) -> pb.SavepointResponse:
         if not await self._cluster.knows(JobID(request.job_id)):
             await _no_such_job(context, request.job_id)
+        if "\0" in request.target_directory:
+            text = f"{request.target_directory[:80]!r} is no directory: it has a character NUL in it, which no file system takes"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
 
         who = client_of(context)  # the call may be over before the savepoint is, and gRPC lets nobody ask it then
 

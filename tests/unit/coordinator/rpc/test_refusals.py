@@ -1,4 +1,5 @@
-"""Who may cancel a job: a coordinator that has slept takes itself for the leader until ZooKeeper tells it."""
+"""What is refused before a job hears of it: a coordinator that has slept takes itself for the leader until ZooKeeper tells
+it, and a directory may be none."""
 
 from __future__ import annotations
 
@@ -65,3 +66,16 @@ def test_a_leader_cancels_jobs() -> None:
     service = ClientService(cluster, structlog.get_logger(), leads=answers.pop)
     asyncio.run(service.CancelJob(pb.CancelJobRequest(job_id="a"), Call()))
     assert ([], [CancelJob()]) == (answers, cluster.operations)
+
+
+def test_a_directory_that_no_file_system_takes_costs_no_checkpoint() -> None:
+    """The checkpoint was taken, and could not be stored: "embedded null byte"."""
+    cluster: Any = Cluster()
+    service = ClientService(cluster, structlog.get_logger())
+    requests = pb.TriggerSavepointRequest(job_id="a", target_directory="a\0b")
+    with pytest.raises(RuntimeError) as raised:
+        asyncio.run(service.TriggerSavepoint(requests, Call()))
+
+    assert raised.value.args[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert "'a\\x00b' is no directory" in raised.value.args[1]
+    assert not cluster.operations
