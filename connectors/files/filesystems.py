@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -28,6 +28,8 @@ S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOIN
 REFUSALS = ("ACCESS_DENIED", "SIGNATURE_DOES_NOT", "INVALID_ACCESS_KEY", "redentials")
 FORBIDDEN = re.compile(r"(status|code)\W{1,3}403\b", re.IGNORECASE)
 """A refusal by its number, which names of files have in them, too."""
+SCHEME = re.compile(r"\s*([a-z][a-z0-9+.-]*):(.*)", re.IGNORECASE | re.DOTALL)
+HOST = re.compile(r"//[^/]*")
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 60
 
@@ -62,35 +64,38 @@ def absolute(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text.strip():
         raise ConnectorError("an empty path; give a file, a directory, a glob or a URL")
-    parts = urlsplit(text)
-    if parts.scheme == "file":
-        text = unquote(parts.path)
+    scheme, rest = _scheme_and_rest(text)
+    if scheme == "file":
+        text = unquote(HOST.sub("", rest, count=1) if rest.startswith("//") else rest)
     if "\0" in text or "\0" in os.fspath(path):
         raise ConnectorError(f"{text!r} is no path: it has a character NUL in it, which no file system takes")
-    if parts.scheme != "file" and len(parts.scheme) > 1:
+    if scheme != "file" and len(scheme) > 1:
         return text
     return os.path.normpath(path_of_user(text))
 
 
 def locate(url: str, options: Mapping[str, str]) -> Location:
     """The file system and path of what `absolute` returned. Raises ConnectorError for a scheme that nobody knows."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConnectorError(f"cannot use {url}: {first_line(error)}") from error
-    scheme = parts.scheme.lower()
+    scheme, rest = _scheme_and_rest(url)
     if len(scheme) < 2:
         return Location(fs.LocalFileSystem(), url, "")
-    path = (parts.netloc + parts.path).rstrip("/")
     try:
         if scheme in S3_SCHEMES:
-            if not parts.netloc:
+            path = rest.removeprefix("//").rstrip("/")
+            if not rest.startswith("//") or not path or path.startswith("/"):
                 raise ConnectorError(f"{url!r} names no bucket; write {scheme}://bucket/directory")
             return Location(_s3(options), path, f"{scheme}://")
         filesystem, path = fs.FileSystem.from_uri(url)
     except (ValueError, OSError, NotImplementedError) as error:
         raise ConnectorError(f"cannot use {url}: {first_line(error)}") from error
     return Location(filesystem, path.rstrip("/"), url[: len(url.rstrip("/")) - len(path.rstrip("/"))])
+
+
+def _scheme_and_rest(text: str) -> tuple[str, str]:
+    """The scheme of a URL, and what is behind its colon; no scheme: a path. `?` and `#` are characters of a path like
+    others: a glob has the one, and names of files have both."""
+    match = SCHEME.match(text)
+    return ("", text) if match is None else (match[1].lower(), match[2])
 
 
 def _s3(options: Mapping[str, str]) -> Any:

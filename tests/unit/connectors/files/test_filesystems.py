@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.connectors.files.filesystems import absolute, advice
+from snapline.connectors.files.filesystems import absolute, advice, locate
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -30,3 +30,35 @@ def test_a_path_with_a_nul_is_refused_where_it_is_given(path: str) -> None:
     """It was an "embedded null byte" of Python, or of Arrow, without a path."""
     with pytest.raises(ConnectorError, match=r"x\\x00y' is no path: it has a character NUL in it"):
         absolute(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:///tmp/x/part-?.csv", "/tmp/x/part-?.csv"),
+        ("file:///tmp/x/a%23b.csv", "/tmp/x/a#b.csv"),
+        ("file:///tmp/day#1/a.csv", "/tmp/day#1/a.csv"),
+        ("file://localhost/tmp/x", "/tmp/x"),
+        ("FILE:/tmp/x", "/tmp/x"),
+        ("//[a/b", "//[a/b"),
+        ("s3://bucket/part-?.csv", "s3://bucket/part-?.csv"),
+    ],
+)
+def test_a_url_is_a_path_to_its_last_character(url: str, path: str) -> None:
+    """A glob ended before its `?`, and a name before its `#`."""
+    assert absolute(url) == path
+
+
+@pytest.mark.parametrize("path", ["bucket/part-?.csv", "bucket/day#1/a?b.csv", "bucket/[ab]*.csv", "bucket"])
+def test_a_path_in_a_bucket_goes_to_its_last_character(path: str) -> None:
+    """A sink of `s3://bucket/day#1` wrote into another directory."""
+    options = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key": "any", "s3.secret-key": "any"}
+    location = locate(f"s3a://{path}/", options)
+    assert (location.path, location.url) == (path, f"s3a://{path}")
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///directory", "s3:bucket/directory"])
+def test_a_url_without_a_bucket_is_refused(url: str) -> None:
+    """It says what to write instead."""
+    with pytest.raises(ConnectorError, match=r"names no bucket; write s3://bucket/directory"):
+        locate(url, {})
