@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -214,7 +215,7 @@ class CollectSink(Sink):
 
 
 class CollectWriter(SinkWriter):
-    """Buffers; a committable holds the rows as an Arrow IPC stream."""
+    """Buffers; a committable holds rows of the same columns, one after the other, as an Arrow IPC stream."""
 
     def __init__(self, identity: str) -> None:
         self._identity = identity
@@ -225,16 +226,18 @@ class CollectWriter(SinkWriter):
         self._buffered.append(batch)
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
-        if not self._buffered:
-            return ()
+        buffered, self._buffered = self._buffered, []
+        streams = groupby(buffered, lambda batch: batch.schema)
+        return [self._committable(checkpoint_id, schema, batches) for schema, batches in streams]
+
+    def _committable(self, checkpoint_id: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Committable:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._buffered[0].schema) as writer:
-            for batch in self._buffered:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
                 writer.write_batch(batch)
-        self._buffered = []
         self._sequence += 1
         encoded = base64.b64encode(sink.getvalue()).decode("ascii")
-        return [Committable({"id": f"{self._identity}/{checkpoint_id}/{self._sequence}", "rows": encoded})]
+        return Committable({"id": f"{self._identity}/{checkpoint_id}/{self._sequence}", "rows": encoded})
 
 
 class CollectCommitter(Committer):

@@ -83,12 +83,24 @@ def test_collected_rows_appear_with_the_commit_and_once() -> None:
     first = writer.prepare_commit(1)
     writer.write(pa.record_batch({"a": [3]}))
     second = writer.prepare_commit(2)
-    assert CollectSink.rows("here") == [] and writer.prepare_commit(3) == ()
+    assert CollectSink.rows("here") == [] and not writer.prepare_commit(3)
 
     committer.commit(first)
     committer.commit([*first, *second])
 
     assert CollectSink.rows("here") == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_rows_whose_columns_change_are_collected_in_their_order() -> None:
+    """A column that is null at first gets its type later; it was an error of Arrow's, which named no column."""
+    sink = CollectSink("here")
+    writer = sink.create_writer(Place(), ())
+    for values in ([None], [1], [2], [None]):
+        writer.write(pa.record_batch({"a": values}))
+
+    sink.create_committer(Place()).commit(writer.prepare_commit(1))
+
+    assert CollectSink.rows("here") == [{"a": None}, {"a": 1}, {"a": 2}, {"a": None}]
 
 
 def test_a_column_that_only_later_rows_have_is_refused() -> None:
