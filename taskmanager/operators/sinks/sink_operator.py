@@ -46,9 +46,11 @@ class SinkOperator(StreamOperator):
         self._writer: SinkWriter | None = None
         self._committer: Committer | None = None
         self._pending: dict[CheckpointID, list[Committable]] = {}
+        self._last_checkpoint_id = CheckpointID(0)
 
     def initialize_state(self, restored: RestoredState) -> None:
         self._restored = restored
+        self._last_checkpoint_id = restored.checkpoint_id
         self._state = OperatorStateBackend(restored.operator_lists)
         for element in self._state.list_state(COMMITTABLES_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get():
             checkpoint_id = CheckpointID(element["checkpoint_id"])
@@ -83,6 +85,7 @@ class SinkOperator(StreamOperator):
         """Do nothing, because watermark statuses end at a sink."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:
+        self._last_checkpoint_id = max(self._last_checkpoint_id, checkpoint_id)
         self._prepare_commit(checkpoint_id)
 
     def _prepare_commit(self, checkpoint_id: CheckpointID) -> None:
@@ -120,8 +123,7 @@ class SinkOperator(StreamOperator):
     def finish(self) -> None:
         """Without a final checkpoint nobody will notify: what was written becomes visible now."""
         if not waits_for_final_checkpoint(self.context.configuration):
-            last = max(self._pending, default=self._restored.checkpoint_id)
-            self._prepare_commit(CheckpointID(last + 1))
+            self._prepare_commit(CheckpointID(self._last_checkpoint_id + 1))
             committables = self._take_pending(None)
             if committables and self._committer is not None:
                 self._committer.commit(committables)

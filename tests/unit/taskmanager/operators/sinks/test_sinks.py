@@ -92,6 +92,18 @@ def test_without_final_checkpoint_finish_commits() -> None:
     assert visible() == [1, 2]
 
 
+@pytest.mark.parametrize("completed", [True, False])
+def test_what_is_written_after_the_last_checkpoint_is_of_a_later_one(completed: bool) -> None:
+    """It had the id 1 when all before was committed, and a RedisSink took it for committed, too: the rows were lost."""
+    harness = Harness(SinkOperator(SinkSpec(StagingSink("out")))).start()
+    harness.process(rows(1)).snapshot(4)
+    if completed:
+        harness.operator.notify_checkpoint_complete(4)
+    harness.process(rows(2)).operator.finish()
+
+    assert Outside.commits == ["out/attempt-0/4/0", "out/attempt-0/5/1"]
+
+
 class Bank(TwoPhaseCommitSinkFunction):
     """Transactions in an outside system."""
 
