@@ -290,10 +290,10 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
         return self._said_idle
 
     def _emit(self, element: Pushed) -> None:
+        if self._said_idle and not isinstance(element, WatermarkStatus):
+            self._said_idle = False
+            self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
         if isinstance(element, pa.RecordBatch):
-            if self._said_idle:
-                self._said_idle = False
-                self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
             if self._generator is None or self._cadence is None:
                 self.output.emit_batch(workable(element))
                 return

@@ -164,16 +164,19 @@ class Watermarks(Counter):
         context.mark_as_temporarily_idle()
         context.mark_as_temporarily_idle()
         context.collect({"k": 4})
+        context.mark_as_temporarily_idle()
+        context.emit_watermark(4)
 
 
 def test_watermarks_and_idleness_keep_their_place() -> None:
-    """Idle until the next row."""
+    """Idle until the next row or watermark: nobody listens to the watermark of who is idle."""
     harness = Harness(PushSourceOperator(SourceFunctionSpec(Watermarks(0)), TurnTakingPushSource("source"))).start()
     drain(harness)
     harness.operator.close()
     found = [item["k"].to_pylist() if isinstance(item, pa.RecordBatch) else item for item in harness.emitted]
 
-    assert found == [[1, 2], Watermark(2), [3], WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, [4]]
+    idle, active = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+    assert found == [[1, 2], Watermark(2), [3], idle, active, [4], idle, active, Watermark(4)]
 
 
 def test_a_strategy_makes_watermarks_of_rows() -> None:
