@@ -305,6 +305,8 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self.output.emit_watermark(element)
         elif not self._said_idle:
             self._said_idle = True
+            if self._cadence is not None:
+                self._cadence.before_idle(self.output)
             self.output.emit_watermark_status(element)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: CheckpointID) -> None:

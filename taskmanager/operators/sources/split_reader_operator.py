@@ -217,4 +217,6 @@ class SplitReaderOperator(SourceOperator):
             self._wake_at_ms = min(times, default=None)
         if not self._something_waits and not self._said_idle:
             self._said_idle = True
+            if cadence is not None:
+                cadence.before_idle(self.output)
             self.output.emit_watermark_status(WatermarkStatus.IDLE)

@@ -91,15 +91,7 @@ class WatermarkCadence:
             self._split_idle_ms, self._dirty = None, True  # the watermark may rise without rows
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
         if is_due and (self._dirty or self._generator.is_periodic):
-            self._dirty = False
-            self._rows = 0
-            self._left_alone = not with_rows
-            self._next_ms = now_ms + self._interval_ms
-            self._generator.on_periodic()
-            watermark_ms = self._generator.next_watermark_ms(activity_ms)
-            if watermark_ms is not None:
-                output.emit_watermark(Watermark(watermark_ms))
-            self._split_idle_ms = self._generator.next_idle_ms(activity_ms)
+            self._say(output, with_rows=with_rows)
         if self._idle_timeout_ms:
             if self._active_ms is None:
                 self._active_ms = activity_ms
@@ -109,10 +101,28 @@ class WatermarkCadence:
                 self.keep_active()
             elif looked or self._is_certain(activity_ms):
                 self._idle = True
+                self.before_idle(output)
                 output.emit_watermark_status(WatermarkStatus.IDLE)
             else:
                 self._quiet_since = self._quiet_since or (activity_ms, self._time.empty_polls)
                 self._active_ms = activity_ms - self._idle_timeout_ms + max(1, self._interval_ms)  # look again then
+
+    def before_idle(self, output: Output) -> None:
+        """Emit what is not due yet: nobody listens to who is idle, and there may be no rows any more."""
+        if self._dirty:
+            self._say(output, with_rows=False)
+
+    def _say(self, output: Output, *, with_rows: bool) -> None:
+        self._dirty = False
+        self._rows = 0
+        self._left_alone = not with_rows
+        self._next_ms = self._time.now_ms() + self._interval_ms
+        activity_ms = self._time.activity_ms()
+        self._generator.on_periodic()
+        watermark_ms = self._generator.next_watermark_ms(activity_ms)
+        if watermark_ms is not None:
+            output.emit_watermark(Watermark(watermark_ms))
+        self._split_idle_ms = self._generator.next_idle_ms(activity_ms)
 
     def _is_certain(self, activity_ms: int) -> bool:
         """Since the doubt began the task has once found nothing to take in, or has taken in for as long again what
@@ -199,6 +209,8 @@ class WatermarkOperator(StreamOperator):
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """Not passed on: this operator decides itself who is idle, unless it has no timeout."""
         if not self._strategy.idle_timeout_ms:
+            if status is WatermarkStatus.IDLE and not self._is_over:
+                self._cadence.before_idle(self.output)
             self.output.emit_watermark_status(status)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:

@@ -189,6 +189,26 @@ def test_a_strategy_makes_watermarks_of_rows() -> None:
     assert Watermark(1) in harness.emitted
 
 
+class FallsSilent(Counter):
+    """Collects two batches, and leaves the watermark to others."""
+
+    def run(self, context: SourceContext) -> None:
+        context.collect_batch(pa.record_batch({"k": [1]}))
+        context.collect_batch(pa.record_batch({"k": [2]}))
+        context.mark_as_temporarily_idle()
+
+
+def test_the_watermark_of_the_last_rows_goes_before_the_source_is_idle() -> None:
+    """It was not due yet, and nobody listens to who is idle."""
+    spec = SourceFunctionSpec(FallsSilent(0), WatermarkStrategy.for_monotonous_timestamps("k"))
+    operator = PushSourceOperator(spec, TurnTakingPushSource("source"))
+    harness = Harness(operator, configuration={"pipeline.auto-watermark-interval": "200 ms"}).start()
+    drain(harness)
+    harness.operator.close()
+
+    assert harness.emitted[-2:] == [Watermark(1), WatermarkStatus.IDLE]
+
+
 class Again(Counter):
     """Collects one row again and again, with another number each time."""
 

@@ -219,6 +219,28 @@ def test_a_watermark_that_waited_for_its_interval_comes_with_the_clock() -> None
     assert harness.take() == [WatermarkStatus.IDLE]
 
 
+def test_a_watermark_that_is_not_due_goes_before_the_stream_becomes_idle() -> None:
+    """Nobody listens to who is idle: windows of the last rows stayed open until more rows came."""
+    spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t"))
+    harness = Harness(WatermarkOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    harness.process(times(1)).process(times(7)).take()
+    harness.operator.process_watermark_status(WatermarkStatus.IDLE)
+    assert harness.take() == [Watermark(6), WatermarkStatus.IDLE]
+    harness.advance(1_000)
+    assert harness.take() == []
+
+
+def test_a_watermark_that_is_not_due_goes_before_the_source_becomes_idle() -> None:
+    """The idle timeout may be shorter than the interval of watermarks."""
+    spec = source(
+        [[times(1), times(7), times(9)]], WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50), s0=2
+    )
+    harness = Harness(SourceOperator(spec), configuration={"pipeline.auto-watermark-interval": "100 ms"}).start()
+    assert read(harness) == [[1], Watermark(0), [7]]
+    harness.time.advance(50)
+    assert read(harness) == [Watermark(6), WatermarkStatus.IDLE]
+
+
 def test_rows_that_came_while_the_task_was_busy_are_no_sign_of_idleness() -> None:
     """The timer is long over when the task can look at last: an interval after it has found nothing it is certain."""
     spec = WatermarkSpec(WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(500))

@@ -288,10 +288,12 @@ def test_a_drained_enumerator_hands_out_nothing_more() -> None:
 class Reading:
     """One reader, whose enumerator is played by the test."""
 
-    def __init__(self, source: sl.Source, restored: Any = None, idle_timeout_ms: int = 0) -> None:
+    def __init__(
+        self, source: sl.Source, restored: Any = None, idle_timeout_ms: int = 0, interval: str = "0 ms"
+    ) -> None:
         strategy = sl.WatermarkStrategy("t", idle_timeout_ms=idle_timeout_ms)
         self.operator = SplitReaderOperator(SourceSpec(source, (), strategy, is_fed=True))
-        self.harness = Harness(self.operator)
+        self.harness = Harness(self.operator, configuration={"pipeline.auto-watermark-interval": interval})
         self.asked: list[int] = []
         self.operator.setup(replace(self.harness.context, request_splits=self.asked.append), self.harness)
         self.harness.start(restored)
@@ -345,6 +347,18 @@ def test_the_watermark_stays_below_what_waits_at_the_enumerator() -> None:
     assert [Watermark(99), WatermarkStatus.IDLE] == reading.harness.emitted[-2:]
     reading.operator.process_watermark(Watermark(MAX_WATERMARK_MS))
     assert [WatermarkStatus.ACTIVE, Watermark(MAX_WATERMARK_MS)] == reading.harness.emitted[-2:]
+
+
+def test_a_reader_without_splits_says_what_it_has_reached_before_it_is_idle() -> None:
+    """The watermark of the last rows was not due yet, and nobody listens to who is idle: their windows stayed open."""
+    reading = Reading(Numbered([], at_once=2), interval="200 ms")
+    reading.operator.process_watermark_status(WatermarkStatus.IDLE)
+    for at_ms in (100, 200, 300):
+        reading.give(f"split-{at_ms}", at_ms)
+        reading.operator.emit_next()
+    reading.operator.emit_next()
+    said = [item for item in reading.harness.emitted if not isinstance(item, pa.RecordBatch)]
+    assert said[-2:] == [Watermark(299), WatermarkStatus.IDLE]
 
 
 def test_what_waits_at_the_enumerator_is_never_idle() -> None:
