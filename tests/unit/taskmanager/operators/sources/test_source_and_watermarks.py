@@ -335,6 +335,22 @@ def test_the_watermark_rises_when_a_split_becomes_idle() -> None:
     assert read(harness) == [WatermarkStatus.IDLE]
 
 
+def test_a_split_that_never_had_rows_holds_nothing_back_when_all_are_idle() -> None:
+    """Rows that came at one time, all from one partition, had no watermark, however long nothing else came."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    operator = SourceOperator(source([[times(1)], [times(100), times(200)]], strategy, s0=0, s1=1))
+    operator._generator.waits_for_unread = False  # as in a source without an end
+    harness = Harness(operator).start()
+    assert read(harness) == [[100]]
+    harness.time.advance(49)
+    assert read(harness) == []
+
+    harness.time.advance(50)
+    assert read(harness) == [Watermark(99), WatermarkStatus.IDLE]
+    harness.time.advance(500)
+    assert read(harness) == []
+
+
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 ALIGNED = WatermarkStrategy.for_monotonous_timestamps("t").with_watermark_alignment("g", 50, update_interval_ms=100)
