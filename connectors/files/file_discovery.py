@@ -97,7 +97,7 @@ class FoundFile:
     __slots__ = ("key", "modified_ns", "size", "url")
 
     def __init__(self, location: Location, info: Any, *, by_time: bool) -> None:
-        self.url = location.prefix + info.path
+        self.url = location.at(info.path).url
         self.size = int(info.size)
         self.modified_ns = int(info.mtime_ns or 0)
         self.key: Key = (self.modified_ns if by_time else 0, self.url)

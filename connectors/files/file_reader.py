@@ -101,10 +101,8 @@ class FileReader(SourceReader):
 
     def _location(self, url: str) -> Location:
         """Where a file is; the connection to the store is kept."""
-        known = self._store
-        if known is not None and (url.startswith(known.prefix) if known.prefix else url.startswith("/")):
-            return known.at(url[len(known.prefix) :])
-        self._store = locate(url, self._source.storage_options)
+        known = None if self._store is None else self._store.of_url(url)
+        self._store = known or locate(url, self._source.storage_options)
         return self._store
 
     def _open(self, split: SourceSplit, location: Location) -> bool:

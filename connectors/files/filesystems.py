@@ -11,9 +11,9 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -30,6 +30,7 @@ FORBIDDEN = re.compile(r"(status|code)\W{1,3}403\b", re.IGNORECASE)
 """A refusal by its number, which names of files have in them, too."""
 SCHEME = re.compile(r"\s*([a-z][a-z0-9+.-]*):(.*)", re.IGNORECASE | re.DOTALL)
 HOST = re.compile(r"//[^/]*")
+NOT_ENCODED = "/:=+,@!$&'()*;~"
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 60
 
@@ -41,7 +42,11 @@ class Location:
     filesystem: Any
     path: str
     prefix: str
-    """What to put before a path of this file system to get a URL; empty for local ones."""
+    """What is before a path of this file system, or before what follows its root, in a URL; empty for local ones."""
+    root: str = ""
+    """What all paths here begin with and a URL says in other words, as Azure's `container@account`."""
+    query: str | None = None
+    """What a URL has behind the path, which is percent-encoded then; None: the path is as it is."""
 
     @property
     def is_local(self) -> bool:
@@ -51,11 +56,23 @@ class Location:
     @property
     def url(self) -> str:
         """As a user writes it."""
-        return self.prefix + self.path
+        if self.query is None:
+            return self.prefix + self.path
+        rest = f"{self.path}/".removeprefix(self.root).rstrip("/")
+        return self.prefix + quote(rest, safe=NOT_ENCODED) + self.query
 
     def at(self, path: str) -> Location:
         """Another path on the same file system."""
-        return Location(self.filesystem, path, self.prefix)
+        return replace(self, path=path)
+
+    def of_url(self, url: str) -> Location | None:
+        """What has this URL; None where that is on another file system."""
+        if self.is_local:
+            return self.at(url) if url.startswith("/") else None
+        if not (url.startswith(self.prefix) and url.endswith(self.query or "")):
+            return None
+        rest = url[len(self.prefix) : len(url) - len(self.query or "")]
+        return self.at(rest if self.query is None else self.root + unquote(rest))
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -85,10 +102,23 @@ def locate(url: str, options: Mapping[str, str]) -> Location:
             if not rest.startswith("//") or not path or path.startswith("/"):
                 raise ConnectorError(f"{url!r} names no bucket; write {scheme}://bucket/directory")
             return Location(_s3(options), path, f"{scheme}://")
+        url = url.replace("#", "%23")
         filesystem, path = fs.FileSystem.from_uri(url)
     except (ValueError, OSError, NotImplementedError) as error:
         raise ConnectorError(f"cannot use {url}: {first_line(error)}") from error
-    return Location(filesystem, path.rstrip("/"), url[: len(url.rstrip("/")) - len(path.rstrip("/"))])
+    before, sign, query = url.partition("?")
+    return _named(Location(filesystem, path.rstrip("/"), "", query=sign + query), before.rstrip("/"))
+
+
+def _named(location: Location, url: str) -> Location:
+    """With what the URL has before the directories that are in the path, too."""
+    said, names = url.split("/"), location.path.split("/")
+    common = 0
+    while common < min(len(said), len(names)) and unquote(said[-common - 1]) == names[-common - 1]:
+        common += 1
+    kept = names[: len(names) - common]
+    prefix = "/".join([*said[: len(said) - common], ""])
+    return replace(location, prefix=prefix, root="/".join([*kept, ""]) if kept else "")
 
 
 def _scheme_and_rest(text: str) -> tuple[str, str]:

@@ -62,3 +62,29 @@ def test_a_url_without_a_bucket_is_refused(url: str) -> None:
     """It says what to write instead."""
     with pytest.raises(ConnectorError, match=r"names no bucket; write s3://bucket/directory"):
         locate(url, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "directory"),
+    [
+        ("abfs://box@its.dfs.core.windows.net/a/b", "box/a/b"),
+        ("abfss://box@its.dfs.core.windows.net/a%20b/", "box/a b"),
+        ("abfs://box@its.dfs.core.windows.net", "box"),
+        ("gs://anonymous@box/a?endpoint_override=localhost:1&scheme=http", "box/a"),
+        ("gs://anonymous@box/day#1", "box/day#1"),
+        ("gs://anonymous@box", "box"),
+    ],
+)
+def test_a_file_that_is_found_has_a_url_that_means_it(url: str, directory: str) -> None:
+    """A source looked for what it had found in another account, `core.windows.nec`, since a piece of as many letters
+    as the path has was cut off the URL."""
+    location = locate(absolute(url), {})
+    assert location.path == directory
+    found = location.at(f"{directory}/day=1/no #1?.csv")
+
+    again = locate(found.url, {})
+
+    assert (again.path, again.url) == (found.path, found.url)
+    assert again.filesystem == location.filesystem
+    assert location.of_url(found.url) == found
+    assert location.of_url("s3://box/a.csv") is None
