@@ -16,7 +16,7 @@ from snapline.protos import client_pb2 as pb
 
 def test_a_job_that_a_new_leader_has_not_adopted_yet_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was counted among those that have ended; every job of the cluster was, when its leader had just changed."""
-    view = ClientView(*cast(Any, (None,) * 8), "", LeaderSessionID("s"), 0)
+    view = ClientView(*cast(Any, (*(None,) * 8, "", LeaderSessionID("s"), 0)))
 
     async def resources() -> pb.RequiredResources:
         return pb.RequiredResources()
