@@ -367,6 +367,8 @@ class JobMaster:
             case TellExecutions(changes):
                 self._checkpoint(ExecutionsChanged(changes))
             case TellTopology(job_graph):
+                subtasks = self.scheduler.graph.vertices
+                self.metrics = {subtask: last for subtask, last in self.metrics.items() if subtask in subtasks}
                 self._checkpoint(TopologyChanged(job_graph.vertices, job_graph.edges))
             case RestoreTasks():
                 self._restore(effect)

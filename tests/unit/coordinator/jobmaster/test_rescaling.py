@@ -43,9 +43,11 @@ from snapline.dataflow.wire.messages import (
     Disconnect,
     ExecutionState,
     FreeSlot,
+    HeartbeatResponse,
     JobStatus,
     OfferSlots,
     SubmitTasks,
+    TaskMetrics,
 )
 from snapline.runtime.cores.connections import (
     ConnectionID,
@@ -81,6 +83,26 @@ def test_a_rescale_waits_for_its_checkpoint_and_answers_when_the_job_runs() -> N
     story.enters("a", attempt(1), ExecutionState.RUNNING)
     effects = story.enters("a", attempt(1, subtask=1), ExecutionState.RUNNING)
     assert statuses(effects) == [JobStatus.RUNNING] and answer(effects) == Acknowledged()
+
+
+def test_a_subtask_that_is_no_more_leaves_no_figures() -> None:
+    """They stood still, but for the lag of its watermark, which grew as long as the job ran."""
+    story = Story().run()
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    story.operate(RescaleJob({JobVertexID("source"): 2}))
+    story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
+    story.enters("a", attempt(), ExecutionState.CANCELED)
+    tasks = attempt(1), attempt(1, subtask=1)
+    for task in tasks:
+        story.enters("a", task, ExecutionState.RUNNING)
+    story.hears("a", HeartbeatResponse(metrics=tuple(map(TaskMetrics, tasks)), executions=tasks))
+    assert [subtask.subtask_index for subtask in story.core.metrics] == [0, 1]
+
+    story.operate(RescaleJob({JobVertexID("source"): 1}))
+    for task in tasks:
+        story.enters("a", task, ExecutionState.CANCELED)
+    assert [subtask.subtask_index for subtask in story.core.metrics] == [0]
 
 
 def rescaling() -> tuple[Story, list[Any]]:
