@@ -644,7 +644,9 @@ class CheckpointCoordinator:
         self._check_storing(event.checkpoint_id)
         pending, effects = self._in_flight.stored(self._now_ms)
         self._out += effects
-        if pending is None:
+        if pending is None and self._shutdown_status is not None:  # its hooks are closed
+            self._out += self._restoration.adoption_failed("the checkpoint coordinator was shut down")
+        elif pending is None:
             self._out += self._restoration.adopted(self.executions, self._now_ms)
         elif not pending.properties.is_savepoint:
             self._restoration.force_full_snapshot = False

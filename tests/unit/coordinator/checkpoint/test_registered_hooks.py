@@ -142,6 +142,19 @@ def test_a_claimed_snapshot_is_adopted_once_however_often_its_hooks_fail() -> No
     assert [each.location for each in job.core.completed_store.checkpoints] == ["file:///sp"]
 
 
+def test_hooks_are_not_restored_after_they_were_closed() -> None:
+    """The job was cancelled while the snapshot that it starts from was being registered."""
+    job = Job()
+    metadata = CheckpointMetadata(JobID("old"), "", SEVEN, 0, SnapshotType.SAVEPOINT, (), (KEPT,))
+    job.tell(RestoreSavepoint(FIRST, metadata, "file:///sp", claim=True))
+    job.tell(CheckpointIdCountSet(FIRST))
+    assert job.tell(Shutdown(JobStatus.CANCELED))[-2:] == [CloseMasterHook("a"), CloseMasterHook("b")]
+
+    effects = job.tell(CheckpointStored(SEVEN))
+    assert not any(isinstance(effect, RestoreMasterHook | StateRestored) for effect in effects)
+    assert FIRST in [effect.request_id for effect in effects if isinstance(effect, RestoreFailed)]
+
+
 def test_some_tasks_restart_whatever_hooks_the_job_has() -> None:
     """State of a hook that is gone was judged when the job started; a failing task does not end the job for it."""
     job = Job()
