@@ -8,7 +8,7 @@ checkpoints: an alert on a job that has FAILED needs something to fire on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -66,6 +66,9 @@ PROCESS_FIGURES = {
     "threads": "processThreads",
     "open_files": "processOpenFiles",
 }
+
+
+DOWN = (JobStatus.RESTARTING, JobStatus.FAILING)
 
 
 class CoordinatorMetrics:
@@ -161,7 +164,7 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
         "totalNumberOfCheckpoints": counts.total,
         "numRestarts": job.master.scheduler.restarts,
         "uptime": running_ms if status is JobStatus.RUNNING else 0,
-        "downtime": 0 if status is JobStatus.RUNNING else restarting_ms,
+        "downtime": now_ms - down_since_ms(status, since, now_ms),
         "restartingTime": restarting_ms if status is JobStatus.RESTARTING else 0,
     }
     if last is not None or Configuration(graph.job_graph.configuration).get_option(CHECKPOINTING_INTERVAL):
@@ -181,6 +184,14 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     for uid in graph.job_graph.operator_uids:
         failures = job.master.scheduler.operator_failures[uid]
         yield sample("jobmanager_job", "numOperatorFailures", failures, {**labels, "operator_uid": uid})
+
+
+def down_since_ms(status: JobStatus, since_ms: Mapping[JobStatus, int], now_ms: int) -> int:
+    """When a failure has stopped the job, which has not run since; now for a job that is not down."""
+    if status not in DOWN:
+        return now_ms
+    ran_ms = since_ms.get(JobStatus.RUNNING, 0)
+    return min(at_ms for each, at_ms in since_ms.items() if each in DOWN and at_ms >= ran_ms)
 
 
 def _statuses(now: JobStatus, labels: dict[str, str]) -> Iterator[Sample]:

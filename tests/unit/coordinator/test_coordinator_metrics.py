@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pykka
+import pytest
 
-from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
+from snapline.coordinator.coordinator_metrics import CoordinatorMetrics, down_since_ms
 from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
 from snapline.dataflow.ids import JobID
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 from snapline.runtime.clock import ManualClock
@@ -37,3 +39,20 @@ def test_a_job_that_ends_while_its_actor_is_asked_is_shown_as_ended() -> None:
     found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
 
     assert 1.0 in [each.value for each in found if "failedState" in each.name]
+
+
+@pytest.mark.parametrize(
+    ("status", "down_since"),
+    [
+        (JobStatus.RUNNING, 9_000),
+        (JobStatus.CANCELLING, 9_000),
+        (JobStatus.RESTARTING, 7_000),
+        (JobStatus.FAILING, 7_000),
+    ],
+)
+def test_a_job_is_down_since_the_failure_that_stopped_it(status: JobStatus, down_since: int) -> None:
+    """One that was cancelled had been down since its last restart, however long it had run since."""
+    since = {JobStatus.CREATED: 0, JobStatus.RESTARTING: 7_000, JobStatus.RUNNING: 5_000, JobStatus.FAILING: 8_000}
+    if status in (JobStatus.RUNNING, JobStatus.CANCELLING):
+        since = {JobStatus.CREATED: 0, JobStatus.RESTARTING: 3_000, JobStatus.RUNNING: 5_000, status: 8_000}
+    assert down_since_ms(status, since, 9_000) == down_since
