@@ -473,6 +473,7 @@ class ClusterEntrypoint:
 
     def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
         job_id = effect.job_id
+        self._forget_runner(job_id)  # one that broke too often has not said that the job has ended
 
         def remove() -> None:
             self._high_availability.job_graphs.remove(job_id)
@@ -509,9 +510,12 @@ class ClusterEntrypoint:
         """Tell the Dispatcher what a JobMaster says, and forget the JobMaster when its job has ended."""
         self._tell_dispatcher(event)
         if isinstance(event, JobMasterEnded) and event.status in ENDED:
-            self._runners.pop(event.job_id, None)
-            if not self._runners:
-                self._no_runners.set()
+            self._forget_runner(event.job_id)
+
+    def _forget_runner(self, job_id: JobID) -> None:
+        self._runners.pop(job_id, None)
+        if not self._runners:
+            self._no_runners.set()
 
     def _forward(self, effect: dispatching.ForwardToJobMaster) -> None:
         runner = self._runners.get(effect.job_id)

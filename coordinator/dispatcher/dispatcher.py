@@ -333,7 +333,8 @@ class Dispatcher:
                 return [StartJobMaster(job.graph, recovered=True)]
             why = "" if failure is None else f": {failure.summary}"
             summary = f"its JobMaster broke {job.broken} times{why}"
-            status, failure = JobStatus.FAILED, SerializedFailure(summary, Blame.INTERNAL, retryable=False)
+            blame = Blame.INTERNAL if failure is None else failure.blame
+            status, failure = JobStatus.FAILED, SerializedFailure(summary, blame, retryable=False)
         job.status, job.failure = status, failure
         self._move_to_history(job, now_ms)
         return [RemoveJobGraph(event.job_id)]

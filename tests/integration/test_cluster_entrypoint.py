@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.security import Security
 from tests.services.cluster import wait_until
@@ -155,6 +157,18 @@ def test_a_job_that_waits_can_be_cancelled(cluster):
     assert decode_job_status(details.overview.status) is JobStatus.CANCELED
     assert [job.job_id for job in cluster.client.list_jobs()] == [job_id]
     assert cluster.client.overview().jobs_ended == 1
+
+
+def test_a_job_whose_job_master_cannot_be_built_leaves_nothing_behind(cluster):
+    """The coordinator kept its JobMaster, and waited five seconds for it when it stopped; and what the user has to mend
+    was called a defect."""
+    job_id = cluster.client.submit(replace(waiting_job(), master_hooks=(b"no pickle",)))
+    failed = list(cluster.client.watch_job(job_id))[-1].overview
+    assert decode_job_status(failed.status) is JobStatus.FAILED
+    assert "cannot be unpickled in the coordinator" in failed.failure.summary
+    assert failed.failure.blame == job_pb2.BLAME_USER
+    wait_until(lambda: not cluster.entrypoint._runners, "the JobMaster is forgotten")
+    assert cluster.entrypoint._no_runners.is_set()
 
 
 def test_what_cannot_be_accepted_is_refused_in_one_line(cluster):
