@@ -121,8 +121,10 @@ def read_metadata(storage: Storage, path: str, directory: str, signer: Signer = 
     except StorageNotFound:
         raise
     except StorageError:
-        data = storage.get(path)  # shorter than it should be, which parsing says; or unreadable, which this says
-        return parse_metadata(data, directory)
+        data = storage.get(path)
+        if len(data) < HEADER_SIZE or len(data) < declared_size(data[:HEADER_SIZE], directory):
+            return parse_metadata(data, directory)  # which says how much is missing
+        raise
     if signer.keys:
         _check_seal(storage, path, data, directory, signer)
     return parse_metadata(data, directory)

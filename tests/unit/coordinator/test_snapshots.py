@@ -100,6 +100,21 @@ def test_only_what_this_cluster_has_signed_is_decoded(tmp_path: Path) -> None:
             read_metadata(storage, "_metadata", "sp", OURS)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_read_that_fails_once_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
+    """What nobody had signed was believed then, and what was signed was said to be damaged."""
+    data = build_metadata(METADATA, "sp")
+    (tmp_path / "_metadata").write_bytes(OURS.seal("_metadata", data) if sealed else data)
+    storage = LocalStorage(str(tmp_path))
+
+    def fail(*_range: object) -> bytes:
+        raise StorageError("it is away")
+
+    monkeypatch.setattr(storage, "get_range", fail)
+    with pytest.raises(StorageError, match="it is away"):
+        read_metadata(storage, "_metadata", "sp", OURS)
+
+
 def test_a_snapshot_is_adopted_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By who has the secret of the storage; after that it is restored like the cluster's own."""
     (tmp_path / "_metadata").write_bytes(build_metadata(METADATA, str(tmp_path)))
