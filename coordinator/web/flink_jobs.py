@@ -383,11 +383,12 @@ def _duration(start_ms: int, end_ms: int, now_ms: int) -> int:
 
 def _state_durations(subtask: pb.SubtaskDetails, now_ms: int) -> Json:
     """How long the attempt has been in each state, as far as it came; -1: it was not."""
-    entered = sorted((since, state) for state, since in subtask.state_timestamps_ms.items() if since)
-    left = [since for since, _ in entered[1:]] + [now_ms]
+    times = subtask.state_timestamps_ms
+    entered = sorted((times[state], n, state) for n, state in enumerate(TASK_STATES) if times.get(state, 0))
+    left = [since for since, _, _ in entered[1:]] + [now_ms]
     lasted = {
         state: 0 if state in ENDED_STATES else max(until - since, 0)
-        for (since, state), until in zip(entered, left, strict=False)  # one that came nowhere has left nothing
+        for (since, _, state), until in zip(entered, left, strict=False)  # one that came nowhere has left nothing
     }
     return {state: lasted.get(state, -1) for state in ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")}
 

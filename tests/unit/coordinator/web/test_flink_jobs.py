@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.coordinator.web.flink_jobs import execution_result
+from snapline.coordinator.web.flink_jobs import execution_result, subtask_details
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 
@@ -28,3 +28,11 @@ def test_the_cause_of_a_failed_job_is_never_empty(traceback: str) -> None:
     """A failure that no code has raised has a line alone."""
     cause = execution_result(ended(job_pb2.JOB_STATUS_FAILED, traceback))["job-execution-result"]["failure-cause"]
     assert cause == {"class": "TaskManagerLost", "stack-trace": traceback or "TaskManager a is lost"}
+
+
+def test_states_that_are_entered_at_the_same_time_last_in_their_order() -> None:
+    """A task is scheduled and deployed in one millisecond, and had been SCHEDULED as long as it was deployed."""
+    entered = {"CREATED": 5, "SCHEDULED": 100, "DEPLOYING": 100, "INITIALIZING": 150, "RUNNING": 150}
+    subtask = pb.SubtaskDetails(state=job_pb2.EXECUTION_STATE_RUNNING, state_timestamps_ms=entered)
+    lasted = subtask_details(subtask, now_ms=450)["status-duration"]
+    assert lasted == {"CREATED": 95, "SCHEDULED": 0, "DEPLOYING": 50, "INITIALIZING": 0, "RUNNING": 300}
