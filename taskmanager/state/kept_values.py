@@ -234,7 +234,7 @@ def _maps(make: type[Any], ways: _Ways) -> dict[str, Any]:
 
 
 def _lists(make: type[Any], ways: _Ways) -> dict[str, Any]:
-    add_one, put_all, copied = make.add, make.update, ways.copied
+    add_one, put_values, copied = make.add, make.update, ways.copied
 
     def add(self: Any, value: Any) -> None:
         add_one(self, copied(value))
@@ -243,7 +243,7 @@ def _lists(make: type[Any], ways: _Ways) -> dict[str, Any]:
         if self.descriptor.ttl is None:
             self.replace(values, copied)
         else:
-            put_all(self, [copied(value) for value in values])
+            put_values(self, [copied(value) for value in values])
 
     return {"add": add, "update": update}
 

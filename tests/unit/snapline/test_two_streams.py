@@ -133,7 +133,7 @@ def test_a_stream_is_enriched_from_any_table_that_arrow_can_read() -> None:
     """Those of Polars and record batches, as `from_collection` reads them."""
     left, _ = streams()
     for towns in (pl.DataFrame({"id": [1], "town": ["x"]}), pa.record_batch({"id": [1], "town": ["x"]})):
-        assert left.enrich(towns, "id").schema.names[-1] == "town"
+        assert left.enrich(towns, "id").schema.names[-1] == "town"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

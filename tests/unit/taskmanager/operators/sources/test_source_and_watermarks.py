@@ -339,7 +339,7 @@ def test_a_split_that_never_had_rows_holds_nothing_back_when_all_are_idle() -> N
     """Rows that came at one time, all from one partition, had no watermark, however long nothing else came."""
     strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
     operator = SourceOperator(source([[times(1)], [times(100), times(200)]], strategy, s0=0, s1=1))
-    operator._generator.waits_for_unread = False  # as in a source without an end
+    operator._generator.waits_for_unread = False  # type: ignore[union-attr]  # as in a source without an end
     harness = Harness(operator).start()
     assert read(harness) == [[100]]
     harness.time.advance(49)
