@@ -1,5 +1,5 @@
-"""What is refused before a job hears of it: a coordinator that has slept takes itself for the leader until ZooKeeper tells
-it, and a directory may be none."""
+"""What is refused before a job hears of it: a coordinator that has slept takes itself for the leader until ZooKeeper
+tells it, and a directory may be none."""
 
 from __future__ import annotations
 
