@@ -218,6 +218,8 @@ def with_computed(keyed: KeyedStream, aggregates: Mapping[str, object]) -> tuple
             for number, one in enumerate(aggregate.inputs):
                 column = one if isinstance(one, str) else COMPUTED.format(f"{name}_{number}" if number else name)
                 if isinstance(one, Expr):
+                    while column in computed:
+                        column += "_"
                     computed[column] = one
                 columns.append(column)
             plain[name] = aggregate.build(*columns)
