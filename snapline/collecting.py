@@ -122,7 +122,8 @@ def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool
 
 
 def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
-    """The stream in an environment of its own, without what it does not need."""
+    """The stream in an environment of its own, without what it does not need. It starts from the same snapshot, which
+    stays, and leaves the state of what it does not need behind."""
     nodes = stream.environment.graph.nodes
     needed: set[int] = set()
     waiting = [edge.source for edge in stream.edges]
@@ -145,6 +146,10 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     )
     environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
     environment.graph, environment.python_modules = graph, stream.environment.python_modules
+    restore = stream.environment.savepoint_restore
+    environment.savepoint_restore = replace(
+        restore, claim=False, allow_non_restored_state=restore.allow_non_restored_state or len(needed) < len(nodes)
+    )
     environment.job_files = stream.environment.job_files
     sources = [node.spec.source for node in graph.nodes if isinstance(node.spec, SourceSpec)]
     environment.streamed_frames = [each for each in stream.environment.streamed_frames if each.source in sources]

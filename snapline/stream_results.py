@@ -95,7 +95,8 @@ class StreamResults:
         threads: int | None = None,
     ) -> CollectedRows:
         """Run what this stream is made of, and nothing else of its environment, and hand out its rows: an iterator of
-        dictionaries, or `batches()`, `to_arrow()`, `to_polars()`, `to_pandas()`, `to_spark()`.
+        dictionaries, or `batches()`, `to_arrow()`, `to_polars()`, `to_pandas()`, `to_spark()`. It starts from the
+        snapshot that `env.restore_from` named, which stays as it is.
 
         `limit`: so many rows at most, after which the job is cancelled; a stream that never ends needs one. `local`,
         `threads`: as of `execute`. Raises JobDefinitionError, and JobFailed while rows are taken.

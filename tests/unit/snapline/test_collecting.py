@@ -17,6 +17,8 @@ import snapline as sl
 from snapline.collecting import alone
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.dataflow.errors import SnaplineError
+from snapline.state import SavepointWriter, open_state
 
 ROWS = [{"k": i % 3, "v": i} for i in range(30)]
 
@@ -183,3 +185,29 @@ def test_rows_with_two_columns_of_one_name_are_refused():
 
     with pytest.raises(ValueError, match="a row cannot have two columns of one name: a, a"):
         list(doubled.execute_and_collect(local=True))
+
+
+def collected_from_snapshot(tmp_path, snapshot, *, beside):
+    """Sums that go on from a snapshot; `beside`: whether the environment has another operator that is not collected."""
+    env = environment(tmp_path).restore_from(str(snapshot), claim=True)
+    rows = env.from_collection([{"k": "a", "v": 1}, {"k": "a", "v": 2}])
+    sums = rows.key_by("k").reduce(lambda a, b: {"k": b["k"], "v": a["v"] + b["v"]}, uid="sums")
+    if beside:
+        rows.key_by("k").running_aggregate(n=sl.count(), uid="others").sink_to(DiscardingSink(), uid="nowhere")
+    return [row["v"] for row in sums.execute_and_collect(local=True)]
+
+
+def test_a_stream_alone_starts_from_the_snapshot_of_its_environment(tmp_path):
+    """Its state goes on, what belongs to operators that are left out stays behind, and the snapshot is not its own."""
+    known = pa.table({"k": ["a"], "reduced": [{"k": "a", "v": 100}]})
+    writer = SavepointWriter.new_savepoint().with_operator("sums", known, key="k")
+    sums = writer.write(tmp_path / "sums")
+    both = writer.with_operator("others", pa.table({"k": ["a"], "n": [1]}), key="k").write(tmp_path / "both")
+
+    assert collected_from_snapshot(tmp_path, sums, beside=False) == [101, 103]
+    assert collected_from_snapshot(tmp_path, both, beside=True) == [101, 103]
+    with pytest.raises(SnaplineError, match="allow-non-restored-state"):
+        collected_from_snapshot(tmp_path, both, beside=False)
+    with pytest.raises(SnaplineError, match="nowhere"):
+        collected_from_snapshot(tmp_path, tmp_path / "nowhere", beside=False)
+    assert [row["v"] for row in open_state(sums).read("sums")["reduced"].to_pylist()] == [100]
