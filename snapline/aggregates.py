@@ -6,20 +6,29 @@ What is aggregated is a column or an expression: `sl.sum(sl.col("price") * sl.co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from snapline.dataflow.api.batch_aggregates import AnyAggregate, BatchAggregateFunction, HeldAggregate, OwnAggregate
+from snapline.dataflow.api.batch_aggregates import (
+    AnyAggregate,
+    BatchAggregateFunction,
+    HeldAggregate,
+    OwnAggregate,
+    columns_of,
+)
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.errors import InvalidArgument
 from snapline.expressions.expression import Expr
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from snapline.keyed import KeyedStream
 
 COMPUTED = "__of_{}"
 """Column of an aggregate over an expression, by the name of the result."""
+_BEGIN_OF_COMPUTED = COMPUTED.format("")
 
 
 @dataclass(frozen=True)
@@ -225,4 +234,26 @@ def with_computed(keyed: KeyedStream, aggregates: Mapping[str, object]) -> tuple
             plain[name] = aggregate.build(*columns)
         else:
             plain[name] = aggregate
-    return (replace(keyed, stream=keyed.stream.with_columns(**computed)) if computed else keyed), plain
+    return (replace(keyed, stream=keyed.stream.with_computed_columns(computed)) if computed else keyed), plain
+
+
+@dataclass(frozen=True)
+class WithoutComputed:
+    """Takes the columns that were computed for aggregates off rows that were not aggregated; a function for
+    `map_batches`."""
+
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, aggregates: Iterable[AnyAggregate]) -> WithoutComputed:
+        """The columns among what these aggregates read."""
+        read = (column for one in aggregates for column in columns_of(one))
+        return cls(tuple(dict.fromkeys(column for column in read if column.startswith(_BEGIN_OF_COMPUTED))))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as they came to the aggregates' stream."""
+        return batch.select(self.left_of(batch.schema.names))
+
+    def left_of(self, names: Iterable[str]) -> list[str]:
+        """Names of columns without those that were computed."""
+        return [name for name in names if name not in self.columns]

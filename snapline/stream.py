@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapline.aggregates import WithoutComputed
 from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
@@ -243,13 +244,33 @@ class DataStream(StreamResults):
         """
         return self._projected(Projection(as_columns(columns, named, "with_columns"), keep=True), "with_columns")
 
-    def _projected(self, projection: Projection, name: str) -> DataStream:
+    def _projected(self, projection: Projection, name: str, *, in_order: bool = False) -> DataStream:
         if not projection.expressions:
             raise JobDefinitionError(f"{name} needs at least one column")
         for expression in projection.expressions:
             self.check_columns(expression.columns(), f"{name} {expression!r}")
         schema = None if self.schema is None else projection.schema_over(self.schema)
+        if in_order:
+            return self._in_order(name, projection, schema)
         return self.add_operator(name, MapBatchesSpec(projection, schema), "", schema=schema)
+
+    def with_computed_columns(self, columns: Mapping[str, object]) -> DataStream:
+        """Add columns that keys or aggregates read, without a change of the order in which rows come."""
+        return self._projected(
+            Projection(as_columns((), columns, "with_columns"), keep=True), "with_columns", in_order=True
+        )
+
+    def _in_order(self, name: str, function: BatchFunction, schema: pa.Schema | None) -> DataStream:
+        """Call a function behind each stream of a union on its own, at its parallelism, so that rows keep their
+        order."""
+        edges: list[StreamEdge] = []
+        for edge in self.edges:
+            source = self.environment.graph.nodes[edge.source]
+            added = replace(self, edges=(edge,)).add_operator(name, MapBatchesSpec(function, schema), "", schema=schema)
+            added.node.parallelism, added.node.max_parallelism = source.parallelism, source.max_parallelism
+            added.node.slot_sharing_group = source.slot_sharing_group
+            edges += added.edges
+        return replace(self, edges=tuple(edges), schema=schema)
 
     def map(
         self,
@@ -516,8 +537,9 @@ class DataStream(StreamResults):
             if why := why_no_side_output(node.spec, tag):
                 call = "bad_rows" if tag == BAD_ROWS_TAG else "get_side_output"
                 raise JobDefinitionError(f"{call} of {node.uid or node.name!r}: {why}")
-        time = self.event_time_column
+        time, unseen = self.event_time_column, WithoutComputed(())
         if len(self.edges) == 1 and getattr(self.node.spec, "late_output_tag", "") == tag:
+            unseen = WithoutComputed.of(getattr(self.node.spec, "aggregates", ()))
             schema = getattr(self.node.spec, "input_schema", None) if schema is None else schema
             time = getattr(self.node.spec, "event_time_column", time)
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
@@ -525,7 +547,10 @@ class DataStream(StreamResults):
         if stream.schema is not None:
             for node in (self.environment.graph.nodes[edge.source] for edge in edges):
                 node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
-        return stream
+        if not unseen.columns:
+            return stream
+        rest = stream.schema and pa.schema([stream.schema.field(name) for name in unseen.left_of(stream.schema.names)])
+        return stream.map_batches(unseen, name="late", schema=rest)
 
     def bad_rows(self) -> DataStream:
         """The rows that this source could not read, or for which this function raised, where it was given
@@ -564,8 +589,8 @@ class DataStream(StreamResults):
             raise JobDefinitionError("key_by needs at least one column, or a function of a batch")
         if any(isinstance(column, Expr) for column in columns):
             expressions = as_columns(columns, {}, "key_by")
-            computed = tuple(one for one in expressions if one.operation != "col")
-            keyed = self if not computed else self.with_columns(*computed)
+            computed = {one.name: one for one in expressions if one.operation != "col"}
+            keyed = self if not computed else self.with_computed_columns(computed)
             return keyed.key_by(*(one.name for one in expressions))
         names = tuple(column for column in columns if isinstance(column, str))
         if len(names) == len(columns):
@@ -578,19 +603,11 @@ class DataStream(StreamResults):
         return self._key_by_function(check_key_function(columns[0], schema, self.schema))
 
     def _key_by_function(self, keys: WithKeys) -> KeyedStream:
-        """Key each stream of a union on its own, at its parallelism, so that rows keep their order."""
         from snapline.keyed import KeyedStream
 
         known = self.schema
         result = None if known is None or keys.schema is None else pa.schema([*known, *keys.schema])
-        edges: list[StreamEdge] = []
-        for edge in self.edges:
-            source = self.environment.graph.nodes[edge.source]
-            added = replace(self, edges=(edge,)).add_operator("key_by", MapBatchesSpec(keys, result), "", schema=result)
-            added.node.parallelism, added.node.max_parallelism = source.parallelism, source.max_parallelism
-            added.node.slot_sharing_group = source.slot_sharing_group
-            edges += added.edges
-        return KeyedStream(replace(self, edges=tuple(edges), schema=result), keys.names)
+        return KeyedStream(self._in_order("key_by", keys, result), keys.names)
 
     def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
         """Send every row to every subtask of a keyed stream's function, which keeps the broadcast states of these

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import snapline as sl
+from snapline.testing import AwaitCheckpoint, ScriptedSource
 
 ROWS = [{"k": "a", "x": x, "t": x} for x in range(6)]
 
@@ -16,3 +19,39 @@ def test_names_of_aggregates_that_look_like_parts_of_each_other_do_not_meet():
         .running_aggregate(a=sl.first("x", by=-sl.col("t")), a_1=sl.sum(sl.col("x") * 2), uid="both")
     )
     assert list(totals.execute_and_collect(local=True))[-1] == {"k": "a", "a": 5, "a_1": 30}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_late_rows_have_no_columns_that_only_aggregates_read(tmp_path, known):
+    """A row that comes too late leaves as it came, whatever was computed for the aggregates."""
+    settings = {"pipeline.auto-watermark-interval": "1 ms", "execution.checkpointing.dir": str(tmp_path)}
+    env = sl.StreamExecutionEnvironment.get_execution_environment(settings).enable_checkpointing(10)
+    source = ScriptedSource([{"k": "a", "t": 0}, {"k": "a", "t": 100_000}, AwaitCheckpoint(), {"k": "a", "t": 1}])
+    rows = env.from_source(source, sl.WatermarkStrategy.for_monotonous_timestamps("t"), uid="rows")
+    if not known:
+        rows = rows.map_batches(lambda batch: batch)
+    windows = rows.key_by("k").window(sl.TumblingEventTimeWindows(1_000)).side_output_late_data("late")
+    late = windows.aggregate(n=sl.sum(sl.col("t") * 2), uid="sums").get_side_output("late")
+    assert late.schema is None or late.schema.names == ["k", "t"]
+    assert late.event_time_column == "t"
+    assert list(late.execute_and_collect(local=True)) == [{"k": "a", "t": 1}]
+
+
+def place_of_rows(stream):
+    """Through which parallelism rows come to the last operator before the keys, and whether they are spread there."""
+    nodes = stream.environment.graph.nodes
+    keyed = [nodes[edge.source] for edge in nodes[stream.edges[0].source].inputs]
+    return [(node.name, node.parallelism, nodes[node.inputs[0].source].parallelism) for node in keyed]
+
+
+def test_what_is_computed_for_keys_and_aggregates_leaves_rows_in_order():
+    """Rows of one subtask go through one subtask more, each stream of a union for itself, and so keep their order."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment().set_parallelism(4)
+    one = env.from_collection(ROWS, uid="one").set_parallelism(1)
+    other = env.from_collection(ROWS, uid="other").set_parallelism(2)
+    upper = one.union(other).key_by(sl.col("k").str.to_uppercase())
+    totals = upper.running_aggregate(n=sl.count(), uid="counts")
+    assert place_of_rows(totals) == [("with_columns", 1, 1), ("with_columns", 2, 2)]
+    last = one.key_by("k").running_aggregate(x=sl.last(sl.col("x") + 0), uid="last")
+    assert place_of_rows(last) == [("with_columns", 1, 1)]
+    assert [row["x"] for row in last.execute_and_collect(local=True)] == [0, 1, 2, 3, 4, 5]
