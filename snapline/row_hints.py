@@ -36,12 +36,21 @@ def schema_by_hints(function: object) -> pa.Schema | None:
         called = function.process_element
     elif not isinstance(function, (types.FunctionType, types.MethodType)):
         called = getattr(type(function), "__call__", None)  # noqa: B004 - its hints are wanted
-    hint = _hints_of(called).get("return")
-    while hint is not None and not typing.is_typeddict(hint):
-        inner = [one for one in typing.get_args(hint) if one is not type(None)]
-        hint = inner[0] if inner and typing.get_origin(hint) not in (dict, typing.Annotated) else None
-    struct = None if hint is None else _arrow_type(hint)
+    row = _row_type(_hints_of(called).get("return"))
+    struct = None if row is None else _arrow_type(row)
     return None if struct is None else pa.schema(list(struct))
+
+
+def _row_type(hint: Any) -> Any:
+    """The TypedDict of the rows in a return type; None where there are several or none."""
+    if typing.is_typeddict(hint):
+        return hint
+    origin = typing.get_origin(hint)
+    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    if not inner or origin in (dict, typing.Annotated):
+        return None
+    rows = [_row_type(one) for one in (inner if origin in (typing.Union, types.UnionType) else inner[:1])]
+    return rows[0] if all(row is rows[0] for row in rows) else None
 
 
 def _hints_of(called: Callable[..., Any] | type | None) -> dict[str, Any]:
@@ -53,7 +62,7 @@ def _hints_of(called: Callable[..., Any] | type | None) -> dict[str, Any]:
 
 def _arrow_type(hint: Any) -> pa.DataType | None:
     """The one Arrow type of a hint; None where there are several or none."""
-    if hint in _TYPES:
+    if isinstance(hint, type) and hint in _TYPES:
         return _TYPES[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -64,7 +73,7 @@ def _arrow_type(hint: Any) -> pa.DataType | None:
         return _arrow_type(kinds[0]) if len(kinds) == 1 else None
     if origin in (typing.Required, typing.NotRequired):
         return _arrow_type(arguments[0])
-    if origin is list:
+    if origin is list and arguments:
         item = _arrow_type(arguments[0])
         return None if item is None else pa.list_(item)
     if typing.is_typeddict(hint):
