@@ -326,6 +326,8 @@ def _truncate(value: Value, every: str) -> Value:
 
 
 def _epoch(value: Value, unit: str) -> Value:
+    if not pa.types.is_timestamp(value.type) and not pa.types.is_date(value.type):
+        raise TypeError(f"only dates and timestamps have a time since 1970, not {value.type}")
     value = value.cast(pa.timestamp("ms" if pa.types.is_date(value.type) else value.type.unit))
     if unit in _UNITS:  # a cast to a coarser unit would go towards zero
         value = _truncate(value, f"1{unit}")
@@ -339,7 +341,7 @@ def _cast(value: Value, target: pa.DataType) -> Value:
 
 
 def _round(value: Value, decimals: int) -> Value:
-    if pa.types.is_integer(value.type):
+    if pa.types.is_integer(value.type) and decimals >= 0:
         return value
 
     def rounded(values: Value) -> Value:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.errors import JobDefinitionError
 
@@ -29,6 +30,9 @@ _DIRECTIVE = re.compile(r"%[-_:#0^]?\.?\d?[EO]?(.?)", re.DOTALL)
 _READ = re.compile(r"%([-_0]?[deHIjmMSy]|[aAbBcDFhklnprRstTxXYzZ%])")
 _WRITTEN = re.compile(r"%([EO]?[aAbBcCdDeFgGhHIjmMnprRSTtuUVwWxXyYzZ]|\.?[369]f|[fs%])")
 """What of a form of strptime, and of strftime, means the same wherever a job runs."""
+MOST_DECIMALS = 1_000
+"""Far more than any number has: Arrow multiplies by ten so often."""
+MOST_CHARACTERS = 2**62
 _INFIX = frozenset("+ - * / // % ** == != < <= > >= & | ^".split())
 _LITERALS = (
     bool,
@@ -116,6 +120,9 @@ class Expr:
     def __pow__(self, other: Any) -> Expr:
         return _infix("**", self, other)
 
+    def __rpow__(self, other: Any) -> Expr:
+        return _infix("**", other, self)
+
     def __neg__(self) -> Expr:
         return Expr("negate", (self,))
 
@@ -153,6 +160,9 @@ class Expr:
 
     def __xor__(self, other: Any) -> Expr:
         return _infix("^", self, other)
+
+    def __rxor__(self, other: Any) -> Expr:
+        return _infix("^", other, self)
 
     def __invert__(self) -> Expr:
         return Expr("not", (self,))
@@ -221,7 +231,9 @@ class Expr:
         return Expr("abs", (self,))
 
     def round(self, decimals: int = 0) -> Expr:
-        """Rounded to so many digits behind the point; halves go away from zero."""
+        """Rounded to so many digits behind the point, or less than 0: to tens, hundreds, ...; halves go away from
+        zero."""
+        check_whole("round: decimals", decimals, -MOST_DECIMALS, MOST_DECIMALS)
         return Expr("round", (self,), (decimals,))
 
     def floor(self) -> Expr:
@@ -408,6 +420,9 @@ class TextExpr:
 
     def slice(self, offset: int, length: int | None = None) -> Expr:
         """`length` characters from `offset` on (all that follow without it); a negative offset counts from the end."""
+        check_whole("slice: offset", offset, -MOST_CHARACTERS, MOST_CHARACTERS)
+        if length is not None:
+            check_whole("slice: length", length, 0, MOST_CHARACTERS)
         return Expr("str.slice", (self._of,), (offset, length))
 
     def strip_chars(self, characters: str | None = None) -> Expr:
