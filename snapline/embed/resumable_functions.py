@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, Configuration, ConfigurationError
 from snapline.embed.partition_log import PartitionLog, PartitionProgress, ResumableError, read_progress
 from snapline.embed.partition_run import PartitionRun, RunSettings, outputs_of
@@ -177,6 +178,7 @@ def resumable(
         if interval_ms is None
         else interval_ms
     )
+    check_milliseconds(f"resumable({uid!r}): interval_ms", chosen, least=0)
     expected = rows_per_partition
     settings = {key: value for key, value in configuration.items() if key.startswith("s3.")}
     return Resumable(

@@ -300,3 +300,10 @@ def test_a_class_and_a_uid_that_is_no_text_are_refused() -> None:
         sl.resumable(RunningSum, uid="sums")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="give a name without slashes"):
         sl.resumable(RunningSum(), uid=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("interval", ["10 s", -1, 0.5])
+def test_an_interval_that_is_no_whole_milliseconds_is_refused(tmp_path: Path, interval: Any) -> None:
+    """Text ended in an error of Python's, which named no argument."""
+    with pytest.raises(sl.JobDefinitionError, match=re.escape("resumable('sums'): interval_ms ")):
+        sl.resumable(lambda rows: rows, uid="sums", directory=str(tmp_path), interval_ms=interval)
