@@ -167,7 +167,7 @@ class StreamExecutionEnvironment:
         return self.configure(CHECKPOINTS_DIRECTORY.key, directory)
 
     def restore_from(
-        self, path: str, *, allow_non_restored_state: bool = False, claim: bool = False
+        self, path: str | Path, *, allow_non_restored_state: bool = False, claim: bool = False
     ) -> StreamExecutionEnvironment:
         """Start from this savepoint or retained checkpoint. A relative path is one of this process's directory.
         `allow_non_restored_state`: state of operators that the job has not any more is left behind, not refused.
@@ -176,7 +176,9 @@ class StreamExecutionEnvironment:
         >>> env.restore_from("s3://bucket/savepoints/one", claim=True).savepoint_restore.path
         's3://bucket/savepoints/one'
         """
-        self.savepoint_restore = SavepointRestoreSettings(absolute_path(path), allow_non_restored_state, claim)
+        self.savepoint_restore = SavepointRestoreSettings(
+            absolute_path(os.fspath(path)), allow_non_restored_state, claim
+        )
         return self
 
     def add_python_module(self, module: ModuleType) -> StreamExecutionEnvironment:
@@ -280,6 +282,10 @@ class StreamExecutionEnvironment:
         >>> env.add_source(Ticks(), uid="ticks", schema=pa.schema([("tick", pa.int64())])).schema.names
         ['tick']
         """
+        given: object = function
+        if not isinstance(given, SourceFunction):
+            way_out = f": hand over {given.__name__}(...)" if isinstance(given, type) else ", which has run and cancel"
+            raise JobDefinitionError(f"add_source({function!r}): that is no SourceFunction{way_out}")
         label = name or type(function).__name__
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)

@@ -8,6 +8,7 @@ KeyedStream.intervalJoin and the temporal and lookup joins of its SQL.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -28,6 +29,7 @@ from snapline.dataflow.graph.operator_specs import (
     WindowJoinSpec,
 )
 from snapline.keyed import KeyedStream
+from snapline.runtime.absolute_paths import path_of_user
 from snapline.stream import DataStream
 
 SUFFIX = "_right"
@@ -183,9 +185,15 @@ def _compared(on: object, name: str) -> dict[str, str]:
     return compared
 
 
+def table_path(path: str | os.PathLike[str]) -> str:
+    """One that means the same in every task; a URL stays as it is."""
+    text = os.fspath(path)
+    return text if "://" in text else str(path_of_user(text))
+
+
 def enriched(
     stream: DataStream,
-    table: pa.Table | str | Callable[[], pa.Table],
+    table: pa.Table | str | os.PathLike[str] | Callable[[], pa.Table],
     on: str | dict[str, str] | Sequence[str],
     how: str,
     uid: str,
@@ -197,11 +205,6 @@ def enriched(
     stream.check_columns(pairs, f"key of {name!r}")
     if hasattr(table, "__arrow_c_stream__"):
         table = pa.table(table)
-    elif not isinstance(table, str) and not callable(table):
-        raise JobDefinitionError(
-            f"{name!r} takes a table, the path of a Parquet file or directory, or a function that loads a table, "
-            f"got a {type(table).__name__}"
-        )
     schema = None
     if isinstance(table, pa.Table):
         for own, other in pairs.items():
@@ -216,13 +219,24 @@ def enriched(
                 )
         if stream.schema is not None:
             added = [field.remove_metadata() for field in table.schema if field.name not in pairs.values()]
-            names = [*stream.schema.names, *(field.name for field in added)]
-            if twice := next((column for column in names if names.count(column) > 1), None):
-                raise JobDefinitionError(f"{name!r}: two columns would be called {twice!r}: rename one before")
+            for field in added:
+                if field.name in stream.schema.names:
+                    raise JobDefinitionError(
+                        f"{name!r}: both the stream and the table have a column {field.name!r}: rename one"
+                    )
             schema = pa.schema([*stream.schema, *added])
-    load = (
-        GivenTable(table) if isinstance(table, pa.Table) else ParquetTable(table) if isinstance(table, str) else table
-    )
+    load: Callable[[], pa.Table]
+    if isinstance(table, pa.Table):
+        load = GivenTable(table)
+    elif isinstance(table, (str, os.PathLike)):
+        load = ParquetTable(table_path(table))
+    elif callable(table) and not isinstance(table, type):
+        load = table
+    else:
+        raise JobDefinitionError(
+            f"{name!r}: a {type(table).__name__} is no table: give one of pyarrow, Polars or pandas, the path of a Parquet file or "
+            "directory, or a function that loads one"
+        )
     spec = TableLookupSpec(load, tuple(pairs), tuple(pairs.values()), how)
     result = stream.add_operator(name, spec, uid, schema=schema)
     return replace(result, event_time_column=stream.event_time_column)

@@ -23,7 +23,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
-from snapline.stream import DataStream
+from snapline.stream import DataStream, check_called
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -85,8 +85,8 @@ class KeyedStream:
         **aggregates: AggregateToDo,
     ) -> DataStream:
         """For every row its key's aggregates so far, that row included. The result has the key columns, those of
-        `passthrough`, and one for each keyword. Raises JobDefinitionError for a column that is not there or that cannot
-        be aggregated so.
+        `passthrough`, each once, and one for each keyword. Raises JobDefinitionError for a column that is not there or
+        that cannot be aggregated so.
 
         >>> _ = orders.key_by("shop").running_aggregate(uid="sums", passthrough=["at"], n=sl.count(), cents=sl.sum("cents"))
         >>> orders.key_by("shop").running_aggregate(total=sl.sum("customer"))
@@ -96,10 +96,12 @@ class KeyedStream:
         keyed, plain = with_computed(self, aggregates)
         if keyed is not self:
             return keyed.running_aggregate(uid=uid, name=name, passthrough=passthrough, **plain)
+        named = (passthrough,) if isinstance(passthrough, str) else passthrough
+        passthrough = tuple(dict.fromkeys(column for column in named if column not in self.key_columns))
         chosen = self.named_aggregates(plain, name, passthrough)
         self.stream.check_columns(passthrough, f"passthrough of {name!r}")
         known = self.stream.schema
-        spec = RunningAggregateSpec(self.key_columns, chosen, tuple(passthrough), known)
+        spec = RunningAggregateSpec(self.key_columns, chosen, passthrough, known)
         schema = None
         if known is not None:
             passed = [known.field(column).remove_metadata() for column in passthrough]
@@ -124,8 +126,7 @@ class KeyedStream:
             raise JobDefinitionError(
                 f"{name!r}: the columns of the stream are not known, and reduced rows are kept in them: give the operator before it schema="
             )
-        if not callable(function):
-            raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+        check_called(function, name)
         schema = kept_schema(known)
         spec = KeyedProcessSpec(
             self.key_columns, RunningReduce(function, schema), schema, self.stream.event_time_column

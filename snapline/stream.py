@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -69,6 +70,7 @@ CALLING_SPECS = (MapBatchesSpec, FilterSpec, MapRowsSpec, FlatMapRowsSpec, Filte
 """Operators whose function is called as it is."""
 PROCESS_METHODS: dict[type, str] = {
     KeyedProcessSpec: "process_element", KeyedBatchProcessSpec: "process_batch", AsyncSpec: "async_invoke",
+    SinkFunctionSpec: "invoke",
 }  # fmt: skip
 """What the functions of others have to have."""
 
@@ -428,7 +430,7 @@ class DataStream(StreamResults):
 
     def enrich(
         self,
-        table: pa.Table | str | Callable[[], pa.Table],
+        table: pa.Table | str | PathLike[str] | Callable[[], pa.Table],
         on: str | dict[str, str] | Sequence[str],
         *,
         how: str = "left",
@@ -597,6 +599,8 @@ class DataStream(StreamResults):
             if schema is not None:
                 raise JobDefinitionError("key_by: schema= is for keys that a function computes; columns have a type")
             self.check_columns(names, "key_by")
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise JobDefinitionError(f"key_by: column {twice[0]!r} is named twice: name it once")
             return KeyedStream(self, names)
         if len(columns) > 1 or not callable(columns[0]):
             raise JobDefinitionError(f"key_by takes names of columns or one function of a batch, got {columns!r}")
@@ -737,13 +741,7 @@ class DataStream(StreamResults):
             name = describe_windows(assigner)
         function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
         if isinstance(spec, CALLING_SPECS):
-            if not callable(function):
-                raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
-            if is_async(function):
-                raise JobDefinitionError(
-                    f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
-                    "async_wait takes an AsyncFunction"
-                )
+            check_called(function, name)
         elif isinstance(function, type):
             raise JobDefinitionError(
                 f"operator {name!r}: {function.__name__} is a class: hand over {function.__name__}(...)"
@@ -762,6 +760,17 @@ class DataStream(StreamResults):
         if schema is not None and time and time not in schema.names:
             time = ""
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
+
+
+def check_called(function: object, name: str) -> None:
+    """Raise JobDefinitionError for what an operator of this name cannot call as it is."""
+    if not callable(function):
+        raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+    if is_async(function):
+        raise JobDefinitionError(
+            f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
+            "async_wait takes an AsyncFunction"
+        )
 
 
 def _checked_on_error(on_error: OnError, name: str) -> OnError:

@@ -32,7 +32,7 @@ from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.keyed import KeyedStream, key_fields_of
-from snapline.stream import DataStream
+from snapline.stream import DataStream, check_called
 
 
 def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
@@ -251,6 +251,10 @@ class WindowedStream:
         declares: bool = True,
     ) -> DataStream:
         """`declares`: the schema is what the user says that the function gives."""
+        if form == "rows" and not isinstance(function, type) and not hasattr(function, "process"):
+            raise JobDefinitionError(f"operator {name!r}: {type(function).__name__} has no method 'process'")
+        if form in ("batches", "reduce"):
+            check_called(function, name)
         stream = self.keyed.stream
         spec = WindowProcessSpec(
             self.keyed.key_columns,

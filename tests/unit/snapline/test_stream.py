@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ def stream() -> sl.DataStream:
     environment = sl.StreamExecutionEnvironment.get_execution_environment()
     rows = environment.from_collection([{"k": 1, "v": 2, "t": 3}])
     return rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("t"))
+
+
+async def nobody_awaits(one: sl.Row, other: sl.Row) -> sl.Row:
+    return one
 
 
 def buckets(stream: sl.DataStream) -> sl.WindowedStream:
@@ -97,6 +102,20 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         ),
         (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
         (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
+        (lambda s: s.key_by("k", "k"), "key_by: column 'k' is named twice: name it once"),
+        (
+            lambda s: s.add_sink(print),
+            "operator 'builtin_function_or_method': builtin_function_or_method has no method 'invoke'",
+        ),
+        (
+            lambda s: s.key_by("k").count_window(2).process(print, name="w"),
+            "operator 'w': builtin_function_or_method has no",
+        ),
+        (lambda s: s.key_by("k").count_window(2).process_batches(5, name="w"), "operator 'w': 5 is no function"),
+        (lambda s: s.key_by("k").count_window(2).reduce(nobody_awaits, name="w"), "is async, and nothing awaits it"),
+        (lambda s: s.key_by("k").reduce(nobody_awaits, name="r"), "is async, and nothing awaits it"),
+        (lambda s: s.environment.add_source(sl.SourceFunction), "is no SourceFunction: hand over SourceFunction(...)"),
+        (lambda s: s.environment.add_source(print), "that is no SourceFunction, which has run and cancel"),
         (
             lambda s: s.key_by("k").running_aggregate(passthrough=["v"], v=sl.sum("v")),
             "the result has a column 'v' already",
@@ -131,3 +150,19 @@ def test_a_stream_without_keys_says_what_it_lacks(name: str) -> None:
     line = f"has no attribute '{name}'" if "nothing" in name else f"say stream.key_by(...).{name}(...)"
     with pytest.raises(AttributeError, match=re.escape(line)):
         getattr(stream, name)
+
+
+def test_a_snapshot_is_named_by_a_path_of_either_kind(stream: sl.DataStream, tmp_path: Path) -> None:
+    """A Path was an error of Python's, which named no argument."""
+    assert stream.environment.restore_from(tmp_path).savepoint_restore.path == str(tmp_path)
+
+
+def test_columns_that_are_passed_through_are_there_once(stream: sl.DataStream) -> None:
+    """One name alone is no list of its letters; a key is in the result anyway."""
+    for given in ("v", ["v", "v"], ["k", "v"]):
+        counts = stream.key_by("k").running_aggregate(passthrough=given, n=sl.count(), uid="counts")
+        assert list(counts.execute_and_collect(local=True)) == [{"k": 1, "v": 2, "n": 1}]
+        assert counts.schema is not None
+        assert counts.schema.names == ["k", "v", "n"]
+    with pytest.raises(sl.JobDefinitionError, match="there is no column 'vt'"):
+        stream.key_by("k").running_aggregate(passthrough="vt", n=sl.count())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -104,8 +105,8 @@ def test_windows_that_need_no_event_time() -> None:
         ),
         (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
         (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
-        (lambda a, b: a.enrich({"id": [1]}, "id"), "or a function that loads a table, got a dict"),
-        (lambda a, b: a.enrich(None, "id"), "or a function that loads a table, got a NoneType"),
+        (lambda a, b: a.enrich({"id": [1]}, "id"), "a dict is no table: give one of pyarrow"),
+        (lambda a, b: a.enrich(None, "id"), "a NoneType is no table: give one of pyarrow"),
         (lambda a, b: a.enrich(pa.table({"id": [1]}), 3), r"'enrich' needs at least one key column: .*, got 3"),
         (lambda a, b: a.enrich(pa.table({"id": [1]}), [3]), r"'enrich' needs at least one key column: .*, got \[3\]"),
         (
@@ -114,7 +115,7 @@ def test_windows_that_need_no_event_time() -> None:
         ),
         (
             lambda a, b: a.enrich(pa.table({"id": [1], "name": ["x"]}), "id"),
-            "'enrich': two columns would be called 'name'",
+            "both the stream and the table have a column 'name'",
         ),
         (lambda a, b: a.async_wait(None, capacity=0), "capacity must be a whole number, at least 1, got 0"),
         (
@@ -144,3 +145,11 @@ def test_event_time_windows_need_event_time(assigner: Any) -> None:
     left, _ = streams(timed=False)
     with pytest.raises(sl.JobDefinitionError, match="windows need event time: call assign_timestamps_and_watermarks"):
         left.key_by("id").window(assigner)
+
+
+def test_a_table_is_found_from_wherever_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is one of the program's directory, as those of sources are, and may be a Path; URLs stay."""
+    monkeypatch.chdir(tmp_path)
+    left, _ = streams()
+    specs: list[Any] = [left.enrich(path, "id").node.spec for path in (Path("t.parquet"), "t.parquet", "s3://b/t")]
+    assert [spec.load.path for spec in specs] == [str(tmp_path / "t.parquet")] * 2 + ["s3://b/t"]

@@ -1,4 +1,4 @@
-"""What expressions are given beside columns: numbers that are out of range, and types that an operation does not take."""
+"""What expressions are given beside columns: numbers out of range, and types that an operation does not take."""
 
 from __future__ import annotations
 
