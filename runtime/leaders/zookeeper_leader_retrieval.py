@@ -70,10 +70,10 @@ class ZooKeeperLeaderRetrieval:
 
     def _follow(self, session: ZooKeeperSession) -> None:
         """Follow the table of leaders until the session ends."""
-        session.on_over(_setter(self._changed))
+        session.on_over(self._look_again)
         while not self._stopping.is_set() and not session.is_over:
             self._changed.clear()
-            data = _read(session, _setter(self._changed))
+            data = _read(session, self._look_again)
             if data is not None:
                 table = self._open(data)
                 if table is not None and table != self._last:
@@ -83,6 +83,11 @@ class ZooKeeperLeaderRetrieval:
                 return
             self._changed.wait(LOOK_SECONDS)
 
+    def _look_again(self, _: Any) -> None:
+        """Read the table once more. The client keeps watches by equality: one method, however often it is handed
+        over."""
+        self._changed.set()
+
     def _open(self, data: bytes) -> LeaderTable | None:
         """Decode the table; None when it was not written by a coordinator of this cluster."""
         try:
@@ -90,10 +95,6 @@ class ZooKeeperLeaderRetrieval:
         except (NotSigned, DecodeError) as error:
             self._logger.warning("leaders in ZooKeeper are not followed", reason=str(error))
             return None
-
-
-def _setter(event: threading.Event) -> Callable[[Any], None]:
-    return lambda _: event.set()
 
 
 def _read(session: ZooKeeperSession, watch: Callable[[Any], None]) -> bytes | None:
