@@ -153,10 +153,13 @@ class LocalStorage:
     def delete_prefix(self, prefix: str) -> None:
         directory = self._resolve(prefix, empty=True)
         with self._failures("delete", directory):
-            try:
-                shutil.rmtree(directory)
-            except (FileNotFoundError, NotADirectoryError):
-                return
+            while directory.is_dir():
+                try:
+                    shutil.rmtree(directory)
+                except FileNotFoundError:  # somebody else has deleted one of the files; the others are still there
+                    continue
+                except NotADirectoryError:
+                    return
 
     def rename(self, source: str, target: str) -> None:
         old, new = self._resolve(source), self._resolve(target)

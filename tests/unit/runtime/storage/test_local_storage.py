@@ -168,3 +168,27 @@ def test_what_is_no_file_of_ours_is_not_listed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "jobs" / "pipe")
     (tmp_path / "jobs" / os.fsdecode(b"\xff")).write_bytes(b"x")
     assert [("jobs/a", 1)] == storage.list("jobs")
+
+
+def test_a_directory_goes_although_somebody_else_deletes_files_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is faster at one file leaves the others to this one."""
+    storage = LocalStorage(str(tmp_path))
+    for number in range(5):
+        storage.put(f"chk-1/state-{number}", b"x")
+    unlink = os.unlink
+    raced: list[str] = []
+
+    def lost_race(path: str, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        if not raced:
+            raced.append(path)
+            raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "unlink", lost_race)
+    storage.delete_prefix("chk-1")
+    assert raced
+    assert storage.list("") == []
+    assert not (tmp_path / "chk-1").exists()
+    storage.delete_prefix("chk-1")
