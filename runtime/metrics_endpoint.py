@@ -72,7 +72,15 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         if not served:
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._forget(host)
+            raise
+
+    def _forget(self, host: str) -> None:
+        with self._hosts_lock:
+            self._hosts -= Counter([host])
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection to its end."""
@@ -90,8 +98,7 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
             self._waiting.pop(thread, None)
             if watched is not None:
                 watched.close()
-            with self._hosts_lock:
-                self._hosts -= Counter([str(client_address[0])])
+            self._forget(str(client_address[0]))
 
     def request_has_come(self) -> None:
         """Give the calling thread, whose request is there, what is left of the time of its connection."""

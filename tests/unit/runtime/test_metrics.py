@@ -226,6 +226,23 @@ def test_connections_that_found_no_file_left_are_not_counted_for_ever(monkeypatc
     server.stop()
 
 
+def test_connections_that_found_no_thread_left_are_not_counted_for_ever(monkeypatch):
+    """Whoever asks when the process can start threads again is answered."""
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    port = server.start("127.0.0.1", 0)
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", no_thread)
+        for _ in range(metrics_endpoint.MAX_OF_HOST):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                assert connection.recv(1) == b""
+    assert "snapline_jobmanager_one 1.0" in scrape(port)
+    server.stop()
+
+
 def test_metrics_ask_for_what_the_cluster_asks_for():
     """The token, or a client's credential; neither none nor a TaskManager's."""
     server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger(), security=Security("secret"))
