@@ -94,9 +94,12 @@ class JobHandle:
         """Everything about the job: vertices, subtasks, failures; as it is now, or was at its end."""
         if not self._ended.is_set():
             try:
-                self._latest = self._client.get_job(self.job_id)
+                latest = self._client.get_job(self.job_id)
             except CoordinatorUnreachable:  # it is being stopped, or another one takes over
-                pass
+                return self._latest
+            with self._lock:
+                if not self._ended.is_set():  # else this answer is from before its end
+                    self._latest = latest
         return self._latest
 
     def metrics(self) -> JobMetrics:
@@ -229,14 +232,15 @@ class JobHandle:
 
     def _watch(self) -> None:
         broke: BaseException | None = None
+        last: pb.JobDetails | None = None
         try:
-            for details in self._client.watch_job(self.job_id):
-                self._latest = details
-                self._rows.note(details)
+            for last in self._client.watch_job(self.job_id):
+                self._latest = last
+                self._rows.note(last)
             self._checkpoints = self._client.list_checkpoints(self.job_id)
         except BaseException as error:  # whoever waits is told
             broke = error
-        self._end(broke)
+        self._end(broke, last)
 
     def _look_after(self, check: Callable[[], None]) -> None:
         while not self._ended.wait(CHECK_SECONDS):
@@ -245,12 +249,13 @@ class JobHandle:
             except BaseException as error:  # whoever waits is told
                 self._end(error)
 
-    def _end(self, broke: BaseException | None) -> None:
-        """Who comes first says how it was."""
+    def _end(self, broke: BaseException | None, last: pb.JobDetails | None = None) -> None:
+        """Who comes first says how it was. `last`: what was said of the job when it had ended."""
         with self._lock:
             if self._ended.is_set():
                 return
             self._broke = broke
+            self._latest = self._latest if last is None else last
             self._ended.set()
         try:
             self._close()

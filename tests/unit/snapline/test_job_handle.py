@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from snapline.dataflow.errors import InvalidArgument, SnaplineError
+from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.job_handle import JobHandle
 from snapline.protos import client_pb2 as pb
 
@@ -104,3 +106,34 @@ def test_what_is_asked_for_wrongly_does_not_reach_the_job(ask: Callable[[JobHand
 
     assert str(raised.value) == message
     client.closed.set()
+
+
+class LateClient(DeafClient):
+    """Says of a job that it runs, when it has just finished."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self._is_first = True
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        """Answer at once the first time, and then only when everything is over."""
+        if not self._is_first:
+            self.asked.set()
+            self.closed.wait()
+        self._is_first = False
+        return pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(JobStatus.RUNNING)))
+
+    def watch_job(self, job_id: str) -> Iterator[pb.JobDetails]:
+        """Say the end while somebody waits for an answer from before it."""
+        self.asked.wait()
+        yield pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(JobStatus.FINISHED)))
+
+
+@pytest.mark.timeout(60)
+def test_an_answer_from_before_the_end_is_not_how_it_ended() -> None:
+    """Whoever looked at a job while it finished made its end that of one that runs, and `wait` said it failed."""
+    client: Any = LateClient()
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
+    assert job.status == "FINISHED"
+    assert job.wait().status == "FINISHED"
