@@ -87,7 +87,7 @@ class RpcServer:
                 f"nobody can connect to {host}: give the address under which this {self._listener.what} is reached, "
                 f"and {self._listener.bind_host_setting}={host} to listen on all of them"
             )
-        bind_host = bind_host or host
+        bind_host = before_a_port(bind_host or host)
         try_to_listen(bind_host, port, self._listener)
         self._thread.start()
         try:
@@ -187,6 +187,17 @@ def parse_address(address: str) -> tuple[str, int]:
     if not separator or not host or not port.isdigit() or int(port) > 65_535:
         raise CannotListen(f"not an address: {address!r}; give host:port, for example 127.0.0.1:6123 (port 0: any)")
     return host, int(port)
+
+
+def before_a_port(host: str) -> str:
+    """The host to listen on as it stands before a port.
+
+    >>> before_a_port("::"), before_a_port("*"), before_a_port("10.0.0.7")
+    ('[::]', '0.0.0.0', '10.0.0.7')
+    """
+    if host == "*":
+        return "0.0.0.0"  # noqa: S104 - which is what it means
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def try_to_listen(host: str, port: int, listener: Listener = COORDINATOR) -> None:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.rpc import rpc_server
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, open_channel
-from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.rpc_server import RpcServer, parse_address
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.rpc.sender_limits import ConnectionLimits
 
@@ -268,3 +268,17 @@ def test_a_refused_call_is_gone_with_its_end() -> None:
         server.stop()
 
     assert [] == left
+
+
+@pytest.mark.parametrize("bind_host", ["*", "::", "[::]", "0.0.0.0"])
+def test_every_address_is_listened_on_however_that_is_written(bind_host: str) -> None:
+    """What says that nobody can connect to `*` names it as the host to listen on, which failed."""
+    if ":" in bind_host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = RpcServer(Security(), silent_logger())
+    try:
+        _, port = parse_address(server.start("localhost:0", lambda _: [], bind_host))
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            pass
+    finally:
+        server.stop()
