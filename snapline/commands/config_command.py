@@ -8,7 +8,7 @@ import os
 import click
 
 from snapline.commands.printing import echo, print_table
-from snapline.dataflow.config import OPTIONS, is_secret
+from snapline.dataflow.config import OPTIONS, canonical_key, is_secret
 from snapline.runtime.settings import default_layers, resolve
 
 
@@ -18,6 +18,7 @@ def config(output: str) -> None:
     """All settings: value, where it is from, what it does."""
     layers = default_layers(os.environ)
     resolve(layers)
+    layers = {canonical_key(key): setting for key, setting in layers.items()}
     rows = []
     for key, option in sorted(OPTIONS.items()):
         setting = layers.get(key)
