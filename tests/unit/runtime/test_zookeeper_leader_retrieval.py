@@ -37,7 +37,7 @@ class QuietSession:
 
 
 def test_a_table_that_does_not_change_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch is kept until it fires, so that another one with each look would stay for as long as the process lives."""
+    """A watch is kept until it fires, so that another one with each look would stay as long as the process lives."""
     security = Security()
     table = LeaderTable(LeaderAddress("127.0.0.1:6123"))
     session: Any = QuietSession(20, seal_leader_table(table, security.signer))
