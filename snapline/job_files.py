@@ -31,7 +31,9 @@ ARCHIVE_ENDS = (".tar.gz", ".tgz", ".tar", ".zip", ".jar")
 _HERE: dict[str, Path] = {}
 """Files that were added in this process, by name: a local run has them where they lie."""
 _ARCHIVES_HERE: dict[str, Path] = {}
-"""Archives that were added in this process, by name; the directory, once it is unpacked."""
+"""Archives that were added in this process, by name."""
+_UNPACKED: dict[Path, Path] = {}
+"""Directories with what was in archives of this process, by archive."""
 
 
 @dataclass
@@ -86,6 +88,13 @@ class JobFiles:
                 "already: start them with `spark-submit --files` or --archives, or run the job in a Spark application of its own"
             )
 
+    def take_here(self) -> None:
+        """Let `job_file` find them in this process, in the place of what another job has under their names."""
+        for name in self.archives:
+            _HERE.pop(name, None)
+        _HERE.update(self.files)
+        _ARCHIVES_HERE.update(self.archives)
+
     def hand_to_spark(self, host: Any) -> tuple[str, ...]:
         """Give everything to a session (a SparkHost); returns the names of archives with Python packages."""
         for file in self.files.values():
@@ -107,9 +116,12 @@ def job_file(name: str) -> Path:
     root = os.environ.get(ROOT_VARIABLE)
     if root is not None and (Path(root) / name).exists():
         return Path(root) / name
-    if name in _ARCHIVES_HERE and _ARCHIVES_HERE[name].is_file():
-        _ARCHIVES_HERE[name] = _unpacked(_ARCHIVES_HERE[name])
-    found = _HERE.get(name) or _ARCHIVES_HERE.get(name)
+    archive = _ARCHIVES_HERE.get(name)
+    found = _HERE.get(name)
+    if found is None and archive is not None:
+        if archive not in _UNPACKED:
+            _UNPACKED[archive] = _unpacked(archive)
+        found = _UNPACKED[archive]
     if found is None:
         raise JobDefinitionError(
             f"job_file({name!r}): nothing of that name came with the job; env.add_file or add_archive before it is executed"

@@ -78,6 +78,7 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
         from snapline.engine_state import check_engine_state
 
         check_engine_state(translation.job_graph)
+    environment.job_files.take_here()
     logger = ConsoleLogger()
     for warning in translation.warnings:
         logger.warning(warning)

@@ -57,6 +57,30 @@ def test_a_local_run_has_all_of_them(env, tmp_path, monkeypatch):
     assert sorted(row["n"] for row in rows) == [117, 127]
 
 
+def test_files_of_two_jobs_may_have_one_name(tmp_path):
+    """Each job that runs here has its own, whichever was added last, and an archive is unpacked once."""
+    jobs = []
+    for number in ("1", "2"):
+        directory = tmp_path / number
+        directory.mkdir()
+        (directory / "factor.txt").write_text(number)
+        with zipfile.ZipFile(directory / "model.zip", "w") as archive:
+            archive.writestr("weight.txt", f"{number}0")
+        env = sl.StreamExecutionEnvironment.get_execution_environment()
+        env.add_file(directory / "factor.txt").add_archive(directory / "model.zip", "model")
+        jobs.append(env)
+    places = []
+    for env, expected in zip([*jobs, jobs[0]], [11, 22, 11], strict=True):
+        rows = env.from_collection([{"n": 0}], uid="rows").map(
+            lambda row: {
+                "n": int(sl.job_file("factor.txt").read_text()) + int((sl.job_file("model") / "weight.txt").read_text())
+            }
+        )
+        assert [row["n"] for row in rows.execute_and_collect(local=True)] == [expected]
+        places.append(sl.job_file("model"))
+    assert places[0] == places[2] != places[1]
+
+
 def test_what_cannot_travel_is_said_at_once(env, tmp_path):
     """A file that is not there, a name that is taken, what Spark does not unpack, what pip does not find."""
     for name in ("a", "b"):
