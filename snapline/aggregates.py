@@ -7,7 +7,7 @@ What is aggregated is a column or an expression: `sl.sum(sl.col("price") * sl.co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snapline.dataflow.api.batch_aggregates import (
@@ -24,7 +24,6 @@ from snapline.expressions.expression import Expr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from snapline.keyed import KeyedStream
 
 COMPUTED = "__of_{}"
 """Column of an aggregate over an expression, by the name of the result."""
@@ -216,9 +215,8 @@ def _over(build: Callable[..., AnyAggregate], inputs: tuple[str | Expr, ...]) ->
     return AggregateOfExpression(build, named) if any(isinstance(one, Expr) for one in named) else build(*named)
 
 
-def with_computed(keyed: KeyedStream, aggregates: Mapping[str, object]) -> tuple[KeyedStream, dict[str, Any]]:
-    """A stream with a column for each expression that is aggregated (itself where there is none), and all aggregates
-    over columns."""
+def with_computed(aggregates: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Any]]:
+    """A column for each expression that is aggregated, and all aggregates over columns."""
     computed: dict[str, object] = {}
     plain: dict[str, Any] = {}
     for name, aggregate in aggregates.items():
@@ -234,7 +232,7 @@ def with_computed(keyed: KeyedStream, aggregates: Mapping[str, object]) -> tuple
             plain[name] = aggregate.build(*columns)
         else:
             plain[name] = aggregate
-    return (replace(keyed, stream=keyed.stream.with_computed_columns(computed)) if computed else keyed), plain
+    return computed, plain
 
 
 @dataclass(frozen=True)

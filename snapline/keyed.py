@@ -23,7 +23,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
-from snapline.stream import DataStream, check_called
+from snapline.stream import DataStream, check_called, with_computed_columns
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -93,8 +93,9 @@ class KeyedStream:
         Traceback (most recent call last):
         snapline.dataflow.errors.JobDefinitionError: aggregate of 'running_aggregate': sum() as 'total': column 'customer' is string, which cannot be added up here; cast it to an integer or a float before
         """
-        keyed, plain = with_computed(self, aggregates)
-        if keyed is not self:
+        computed, plain = with_computed(aggregates)
+        if computed:
+            keyed = replace(self, stream=with_computed_columns(self.stream, computed))
             return keyed.running_aggregate(uid=uid, name=name, passthrough=passthrough, **plain)
         named = (passthrough,) if isinstance(passthrough, str) else passthrough
         passthrough = tuple(dict.fromkeys(column for column in named if column not in self.key_columns))

@@ -256,12 +256,6 @@ class DataStream(StreamResults):
             return self._in_order(name, projection, schema)
         return self.add_operator(name, MapBatchesSpec(projection, schema), "", schema=schema)
 
-    def with_computed_columns(self, columns: Mapping[str, object]) -> DataStream:
-        """Add columns that keys or aggregates read, without a change of the order in which rows come."""
-        return self._projected(
-            Projection(as_columns((), columns, "with_columns"), keep=True), "with_columns", in_order=True
-        )
-
     def _in_order(self, name: str, function: BatchFunction, schema: pa.Schema | None) -> DataStream:
         """Call a function behind each stream of a union on its own, at its parallelism, so that rows keep their
         order."""
@@ -592,7 +586,7 @@ class DataStream(StreamResults):
         if any(isinstance(column, Expr) for column in columns):
             expressions = as_columns(columns, {}, "key_by")
             computed = {one.name: one for one in expressions if one.operation != "col"}
-            keyed = self if not computed else self.with_computed_columns(computed)
+            keyed = self if not computed else with_computed_columns(self, computed)
             return keyed.key_by(*(one.name for one in expressions))
         names = tuple(column for column in columns if isinstance(column, str))
         if len(names) == len(columns):
@@ -760,6 +754,12 @@ class DataStream(StreamResults):
         if schema is not None and time and time not in schema.names:
             time = ""
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
+
+
+def with_computed_columns(stream: DataStream, columns: Mapping[str, object]) -> DataStream:
+    """Add columns that keys or aggregates read, without a change of the order in which rows come."""
+    projection = Projection(as_columns((), columns, "with_columns"), keep=True)
+    return stream._projected(projection, "with_columns", in_order=True)  # noqa: SLF001 - of this module
 
 
 def check_called(function: object, name: str) -> None:

@@ -32,7 +32,7 @@ from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.keyed import KeyedStream, key_fields_of
-from snapline.stream import DataStream, check_called
+from snapline.stream import DataStream, check_called, with_computed_columns
 
 
 def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
@@ -117,8 +117,9 @@ class WindowedStream:
         >>> _ = minutes.aggregate(uid="minutes", orders=sl.count(), cents=sl.sum("cents"), dearest=sl.max("cents"))
         """
         beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
-        keyed, plain = with_computed(self.keyed, aggregates)
-        if keyed is not self.keyed:
+        computed, plain = with_computed(aggregates)
+        if computed:
+            keyed = replace(self.keyed, stream=with_computed_columns(self.keyed.stream, computed))
             return replace(self, keyed=keyed).aggregate(uid=uid, name=name, **plain)
         chosen = self.keyed.named_aggregates(plain, name, beside)
         stream = self.keyed.stream
