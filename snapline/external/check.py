@@ -415,6 +415,10 @@ class _WithRows:
         self._coordinator.end_job()
 
 
+PATIENCE_WITH_TERM_SECONDS = 5
+"""A program that has not ended so long after SIGTERM is ended by SIGKILL."""
+
+
 def _words_of(command: str) -> list[str]:
     """Raises CheckImpossible for a command that cannot be run."""
     try:
@@ -483,7 +487,11 @@ def check(
         stopping.wait()
         if program is not None:
             program.terminate()
-            program.wait()
+            try:
+                program.wait(PATIENCE_WITH_TERM_SECONDS)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

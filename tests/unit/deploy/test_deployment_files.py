@@ -95,6 +95,14 @@ def test_there_are_commands_of_every_kind():
     }
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_never_gives_up(unit):
+    """It does so after five starts within ten seconds, as where ZooKeeper comes up later than a coordinator."""
+    before, _, service = unit.read_text().partition("[Service]")
+    assert "\nRestart=always\n" in service
+    assert "\nStartLimitIntervalSec=0\n" in before
+
+
 @pytest.mark.parametrize("where", COMMANDS)
 def test_every_command_is_one_of_ours_with_options_that_it_has(where):
     """Against the help of the command itself."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
 
 import pytest
 
 from examples.external_rows import Files, Numbers, Totals
 from snapline.external import ExternalTask, ParticipationRefused, participate, participation
+from snapline.external import check as check_module
 from snapline.external.check import check, main
 from snapline.external.conversation import Conversation
 from snapline.protos import external_pb2 as pb
@@ -197,3 +200,19 @@ def test_a_program_that_is_wrong_does_not_pass(monkeypatch, wrong, rule, why):
     assert not holds
     assert last.startswith(f"FAILED  {rule}"), last
     assert why in last
+
+
+def test_a_program_that_does_not_end_is_ended(monkeypatch):
+    """The suite waited for ever for one that ignores SIGTERM."""
+    monkeypatch.setattr(check_module, "PATIENCE_WITH_TERM_SECONDS", 0.1)
+    started = []
+
+    class Started(subprocess.Popen):
+        def __init__(self, *arguments, **keywords):
+            super().__init__(*arguments, stdout=subprocess.PIPE, **keywords)  # type: ignore[call-overload]
+            self.stdout.readline()  # type: ignore[union-attr]  # it ignores the signal from here on
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    assert not check("127.0.0.1:0", 0.1, "sh -c \"trap '' TERM; echo; exec sleep 600\"", lambda _: None)
+    assert started[0].returncode == -signal.SIGKILL
