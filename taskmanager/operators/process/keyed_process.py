@@ -206,12 +206,17 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._timers = backend.get_timers()
         self._service = KeyedTimerService(self, backend, self._timers)
         self._context = KeyedProcessContext(backend, self._service)
+        if not self._opened:
+            self.call_open(self.runtime_context(backend))
+        if backend.asked_for:
+            self.refuse_foreign(backend.asked_for, backend.restored_states)
+
+    def call_open(self, context: FunctionRuntimeContext) -> None:
+        """Call the function's `open`, if it has one."""
         self._opened = True
         opener = getattr(self.function, "open", None)
         if callable(opener):
-            opener(self.runtime_context(backend))
-        if backend.asked_for:
-            self.refuse_foreign(backend.asked_for, backend.restored_states)
+            opener(context)
 
     def runtime_context(self, backend: KeyedStateBackend) -> KeyedRuntimeContext:
         """What the function's `open` gets."""

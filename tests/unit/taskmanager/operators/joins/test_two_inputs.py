@@ -384,6 +384,47 @@ def test_rules_reach_all_subtasks_and_survive_a_rescale(story: list) -> None:
         assert sorted(out, key=str) == sorted(expected, key=str)
 
 
+class Counted(Filter):
+    """Keeps its state in a list, and counts the rules in what `open` has made."""
+
+    def open(self, context: Any) -> None:
+        super().open(context)
+        self.rules, self.others = [0], [context.get_list_state(ListStateDescriptor("times", pa.int64()))]
+
+    def process_element(self, row: Row, context: Any) -> list[Row]:
+        self.passed.update((self.passed.value() or 0) + 1)
+        self.others[0].add(row["a"])
+        return [{"rules": self.rules[0], "passed": self.passed.value(), "times": list(self.others[0].get())}]
+
+    def process_broadcast_element(self, row: Row, context: Any) -> None:
+        self.rules[0] += 1
+        if row["b"] == 1:
+            self.passed.value()
+
+
+def test_a_rule_before_the_first_row_finds_the_function_opened() -> None:
+    """Its `open` has run once, and the states that it asked for are those of the rows that come then, also after a
+    restore of a subtask that has had no row."""
+    spec = CoProcessSpec((("k",), ()), ("", ""), Counted(), None, (LIMITS,))
+    rule = pa.RecordBatch.from_pylist([{"key": "a", "at": None, "b": 0}] * 2, schema=RIGHT)
+    row = pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "a": 7}], schema=LEFT)
+    harness = Harness(create(spec)).start()
+    harness.operator.process_batch(rule, 1)
+    harness = Harness(create(spec)).start(restored_state([harness.snapshot()]))
+    harness.operator.process_batch(rule, 1)
+    assert [{"rules": 2, "passed": 1, "times": [7]}] == harness.process(row).rows()
+    again = Harness(create(spec)).start(restored_state([harness.snapshot()]))
+    assert [{"rules": 0, "passed": 2, "times": [7, 7]}] == again.process(row).rows()
+
+
+def test_a_rule_cannot_read_the_state_of_keys() -> None:
+    """There is no current key, whether or not a row has come before."""
+    spec = CoProcessSpec((("k",), ()), ("", ""), Counted(), None, (LIMITS,))
+    rule = pa.RecordBatch.from_pylist([{"key": "a", "at": None, "b": 1}], schema=RIGHT)
+    with pytest.raises(Exception, match="state 'passed' was used without a current key"):
+        Harness(create(spec)).start().operator.process_batch(rule, 1)
+
+
 def test_rows_cannot_change_rules() -> None:
     """Only what all subtasks see may."""
 
