@@ -71,10 +71,12 @@ class IncrementalKeyedOperator(KeyedOperator):
         return chain.snapshot(checkpoint_id, full=self._snapshot_type is SnapshotType.FULL_CHECKPOINT)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        super().notify_checkpoint_complete(checkpoint_id)
         if self._chain is not None:
             self._chain.completed(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        super().notify_checkpoint_aborted(checkpoint_id)
         if self._chain is not None:
             self._chain.aborted(checkpoint_id)
 

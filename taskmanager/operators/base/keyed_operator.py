@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
@@ -23,7 +24,11 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_evolution import key_columns_problem
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader, read_header, refusing_unfit
-from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
+from snapline.taskmanager.operators.base.function_operator import (
+    FunctionRuntimeContext,
+    InitializationContext,
+    SnapshotContext,
+)
 from snapline.taskmanager.operators.base.operator_contract import (
     KeyedSnapshotPart,
     OperatorSnapshot,
@@ -58,6 +63,11 @@ class KeyedOperator(StreamOperator):
         """A user's function with `open` and `close`, if the operator calls one."""
         self._function_opened = False
 
+    @property
+    def hooked_function(self) -> Any:
+        """The user's function that may be a CheckpointedFunction or a CheckpointListener."""
+        return self.user_function
+
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
     def backend_created(
@@ -89,6 +99,10 @@ class KeyedOperator(StreamOperator):
             self.backend_restored(backend)
             if not self.asks_later:
                 self.refuse_foreign(backend.asked_for, backend.restored_states)
+        if isinstance(self.hooked_function, CheckpointedFunction):
+            self.hooked_function.initialize_state(
+                InitializationContext(restored.is_restored, restored.checkpoint_id, self.operator_state)
+            )
 
     def refuse_foreign(self, own: Collection[str], found: AbstractSet[str]) -> None:
         """Raise StateError where the snapshot has states for this operator, `found`, of which none is its `own`: it was
@@ -158,6 +172,8 @@ class KeyedOperator(StreamOperator):
             raise TypeError(f"{refusal} (this input calls it {', '.join(map(repr, key_columns))})") from None
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        if isinstance(self.hooked_function, CheckpointedFunction):
+            self.hooked_function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
         self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).update(
             [{"ms": self.watermark_ms, "at_work": self.has_pending_work}]
         )
@@ -166,6 +182,14 @@ class KeyedOperator(StreamOperator):
     def snapshot_keyed(self, checkpoint_id: CheckpointID) -> tuple[KeyedSnapshotPart, ...]:
         """The synchronous part of the keyed state."""
         return self.backend.snapshot_parts() if self.backend is not None else ()
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        if isinstance(self.hooked_function, CheckpointListener):
+            self.hooked_function.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
+        if isinstance(self.hooked_function, CheckpointListener):
+            self.hooked_function.notify_checkpoint_aborted(checkpoint_id)
 
     def current_watermark(self) -> int:
         """Event time of the operator, in milliseconds since the epoch."""

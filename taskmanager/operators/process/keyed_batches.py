@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import CheckpointedFunction
 from snapline.dataflow.api.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -25,18 +24,12 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.errors import StateError
-from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.declared_states import declared_names, declared_states
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import event_times_ms
-from snapline.taskmanager.operators.base.function_operator import (
-    FunctionRuntimeContext,
-    InitializationContext,
-    SnapshotContext,
-)
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
-from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.state.batch_scope import number_slots
 from snapline.taskmanager.state.index.slots import Slots, grown
@@ -151,12 +144,9 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def initialize_state(self, restored: RestoredState) -> None:
-        super().initialize_state(restored)
-        if isinstance(self._function, CheckpointedFunction):
-            self._function.initialize_state(
-                InitializationContext(restored.is_restored, restored.checkpoint_id, self.operator_state)
-            )
+    @property
+    def hooked_function(self) -> Any:
+        return self._function
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -182,11 +172,6 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         backend = self.backend
         if self.restored_at_work and backend is not None and backend.get_timers().event.has_due(self.watermark_ms):
             self._due = Watermark(self.watermark_ms)
-
-    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        if isinstance(self._function, CheckpointedFunction):
-            self._function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
-        return super().snapshot_state(checkpoint_id, timestamp_ms)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 

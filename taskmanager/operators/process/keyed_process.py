@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction
+from snapline.dataflow.api.functions import KeyedProcessFunction
 from snapline.dataflow.api.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -31,19 +31,13 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
-from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
-from snapline.taskmanager.operators.base.function_operator import (
-    FunctionRuntimeContext,
-    InitializationContext,
-    SnapshotContext,
-)
+from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
-from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
@@ -182,12 +176,9 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def initialize_state(self, restored: RestoredState) -> None:
-        super().initialize_state(restored)
-        if isinstance(self.function, CheckpointedFunction):
-            self.function.initialize_state(
-                InitializationContext(restored.is_restored, restored.checkpoint_id, self.operator_state)
-            )
+    @property
+    def hooked_function(self) -> Any:
+        return self.function
 
     def backend_created(
         self, backend: KeyedStateBackend, header: KeyedStateHeader | None, batch: pa.RecordBatch | None
@@ -350,20 +341,3 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         if self._timers is not None:
             self._fire(self._timers.processing, PROCESSING_TIME, self.context.processing_time.now_ms())
             self._arm()
-
-    # --- snapshots ----------------------------------------------------------------------------------------------------
-
-    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        if isinstance(self.function, CheckpointedFunction):
-            self.function.snapshot_state(SnapshotContext(checkpoint_id, timestamp_ms))
-        return super().snapshot_state(checkpoint_id, timestamp_ms)
-
-    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
-        super().notify_checkpoint_complete(checkpoint_id)
-        if isinstance(self.function, CheckpointListener):
-            self.function.notify_checkpoint_complete(checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
-        super().notify_checkpoint_aborted(checkpoint_id)
-        if isinstance(self.function, CheckpointListener):
-            self.function.notify_checkpoint_aborted(checkpoint_id)

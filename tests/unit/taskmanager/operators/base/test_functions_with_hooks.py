@@ -1,0 +1,100 @@
+"""Functions over keyed state that have operator state of their own, or hear of checkpoints: all kinds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snapline as sl
+from snapline.dataflow.graph.operator_specs import (
+    CoProcessSpec,
+    KeyedBatchProcessSpec,
+    KeyedProcessSpec,
+    WindowProcessSpec,
+)
+from snapline.taskmanager.operators.factory import create_operator
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
+
+WINDOW = sl.TumblingEventTimeWindows(100)
+
+
+class Hooked:
+    """Counts its calls in operator state, and keeps what it hears."""
+
+    def initialize_state(self, context: sl.FunctionInitializationContext) -> None:
+        self.state = context.operator_state_store.get_list_state("calls")
+        self.calls, self.heard = sum(self.state.get()), []
+
+    def snapshot_state(self, context: sl.FunctionSnapshotContext) -> None:
+        self.state.update([self.calls])
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.heard.append(("complete", checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.heard.append(("aborted", checkpoint_id))
+
+
+class ByRow(Hooked, sl.KeyedProcessFunction):
+    """Counts rows."""
+
+    def process_element(self, row: sl.Row, context: Any) -> None:
+        self.calls += 1
+
+
+class ByBatch(Hooked, sl.KeyedBatchProcessFunction):
+    """Counts batches."""
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None:
+        self.calls += 1
+
+
+class OfTwo(Hooked, sl.KeyedBroadcastProcessFunction):
+    """Counts rows of the first input."""
+
+    def process_element(self, row: sl.Row, context: Any) -> None:
+        self.calls += 1
+
+    def process_broadcast_element(self, row: sl.Row, context: Any) -> None:
+        """None comes here."""
+
+
+class OfWindow(Hooked, sl.ProcessWindowFunction):
+    """Counts windows."""
+
+    def process(self, key: Any, context: Any, rows: Sequence[sl.Row]) -> None:
+        self.calls += 1
+
+
+class OfWindowByBatch(Hooked):
+    """Counts windows, too."""
+
+    def __call__(self, key: Any, window: sl.TimeWindow, batch: pa.RecordBatch) -> None:
+        self.calls += 1
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "row": (ByRow, lambda function: KeyedProcessSpec(("k",), function)),
+    "batch": (ByBatch, lambda function: KeyedBatchProcessSpec(("k",), function)),
+    "two inputs": (OfTwo, lambda function: CoProcessSpec((("k",), ()), ("", ""), function, None, ())),
+    "window": (OfWindow, lambda function: WindowProcessSpec(("k",), "t", WINDOW, function)),
+    "window by batch": (OfWindowByBatch, lambda function: WindowProcessSpec(("k",), "t", WINDOW, function, "batches")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_state_comes_back_and_it_hears_of_checkpoints(case: str) -> None:
+    """Functions over batches heard nothing of checkpoints, and window functions had no state of their own."""
+    make, spec_of = CASES[case]
+    function, again = make(), make()
+    rows = pa.record_batch({"k": ["a"], "t": [1]})
+    harness = Harness(create_operator(spec_of(function), lambda: pytest.fail("not a source"))).start()
+    written = harness.process(rows).watermark(200).snapshot(1)
+    harness.operator.notify_checkpoint_complete(1)
+    harness.operator.notify_checkpoint_aborted(2)
+    assert [("complete", 1), ("aborted", 2)] == function.heard
+    Harness(create_operator(spec_of(again), lambda: pytest.fail("not a source"))).start(restored_state([written]))
+    assert (1, 1) == (function.calls, again.calls)
