@@ -263,6 +263,6 @@ class DistinctValues(HeldValues):
         if len(offsets) - 1 == len(entries):
             return pa.array(self._store.counts(entries).astype(np.int64))
         rows, bounds = self._rows(entries, offsets)
-        codes = self._store.column(self._column, rows).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        codes = KeyIndex([self._schema.field(0)]).lookup_or_insert([self._store.column(self._column, rows)])
         pairs = np.unique((_owners(bounds) << 32) | codes.astype(np.int64))
         return pa.array(np.bincount(pairs >> 32, minlength=len(bounds) - 1).astype(np.int64))

@@ -293,3 +293,19 @@ def test_a_quantile_between_what_has_no_distance(values: list[float], middle: fl
     harness = Harness(create_window_operator(spec)).start().process(batch)
 
     assert [row["middle"] for row in harness.watermark(MAX_WATERMARK_MS).rows()] == [middle]
+
+
+@pytest.mark.parametrize(
+    ("values", "different"),
+    [([0.0, -0.0, float("nan"), float("nan")], 2), ([None] * 4, 0), ([1.5, None, 1.5, 2.0], 2)],
+    ids=["zeros", "nulls", "some"],
+)
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows(100), SlidingEventTimeWindows(100, 50)])
+def test_different_values_of_several_panes_are_those_of_one(
+    assigner: WindowAssigner, values: list[float | None], different: int
+) -> None:
+    """Minus zero is zero, in another pane, too."""
+    rows = pa.record_batch({"k": ["a"] * 4, "t": [10, 60, 70, 20], "v": pa.array(values, pa.float64())})
+    spec = WindowAggregateSpec(("k",), "t", assigner, called(n=sl.count_distinct("v")))
+    found = Harness(create_window_operator(spec)).start().process(rows).watermark(MAX_WATERMARK_MS).rows()
+    assert different == found[len(found) // 2]["n"]
