@@ -79,6 +79,13 @@ def max_event_time_ms(batch: pa.RecordBatch, column: str) -> int | None:
     return greatest * multiplier // divisor
 
 
+def refuse_no_times(batch: pa.RecordBatch, column: str, first_ms: int, last_ms: int) -> None:
+    """Raise ValueError as `max_event_time_ms` does, if the rows of the batch, which lie between these times, are that
+    far off: the column may have been changed since watermarks were made of it."""
+    if first_ms < -MOST_MS or last_ms > MOST_MS:
+        max_event_time_ms(batch, column)
+
+
 def _no_time(column: str, data_type: pa.DataType, value: int) -> ValueError:
     missing = "if it stands for one that is missing, as NaT does, filter such rows out before, or fill them"
     if pa.types.is_timestamp(data_type):

@@ -28,7 +28,7 @@ from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Water
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
-from snapline.taskmanager.operators.base.event_time import event_times_ms
+from snapline.taskmanager.operators.base.event_time import event_times_ms, refuse_no_times
 from snapline.taskmanager.operators.base.operator_contract import KeyedSnapshotPart
 from snapline.taskmanager.operators.windows.waiting_snapshot import WaitingSnapshot, let_out, take_in
 from snapline.taskmanager.operators.windows.whole_windows import MAX_WAITING_ROWS, WaitedRows, WaitingRows, WholeWindow
@@ -160,6 +160,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             times = event_times_ms(batch, time_column)
             self.note_event_time(batch, time_column)
         panes, first, last = window_starts(times, geometry.pane_ms, geometry.offset_ms)
+        if not self._by_clock:
+            refuse_no_times(batch, time_column, first, last)
         if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
             batch, panes = self._without_late_rows(batch, panes)
             if not len(panes):

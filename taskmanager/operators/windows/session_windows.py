@@ -18,7 +18,7 @@ from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
-from snapline.taskmanager.operators.base.event_time import event_times_ms
+from snapline.taskmanager.operators.base.event_time import event_times_ms, refuse_no_times
 from snapline.taskmanager.operators.windows.session_state import END, FIRED, SessionState
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
 from snapline.taskmanager.operators.windows.window_operator import KEYS_PER_LOAD, WindowOperator
@@ -95,6 +95,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
             times = np.full(batch.num_rows, self.context.processing_time.now_ms(), np.int64)
         else:
             times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
+            refuse_no_times(batch, self._time_column, int(times.min()), int(times.max()))
             self.note_event_time(batch, self._time_column)
         slots = self.slots_of(batch)
         sessions = self.state_for(batch)

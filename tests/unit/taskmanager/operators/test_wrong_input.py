@@ -14,6 +14,7 @@ from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProc
 from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import (
+    Aggregate,
     CountTrigger,
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
@@ -22,12 +23,13 @@ from snapline.dataflow.api.windows import (
 )
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.errors import JobDefinitionError, StateError
-from snapline.dataflow.graph.operator_specs import KeyedProcessSpec, WatermarkSpec
+from snapline.dataflow.graph.operator_specs import KeyedProcessSpec, WatermarkSpec, WindowAggregateSpec
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
 from snapline.taskmanager.operators.sources.watermark_operator import WatermarkOperator
+from snapline.taskmanager.operators.windows.window_factory import create_window_operator
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -158,6 +160,17 @@ def test_event_time_of_a_wrong_unit_is_refused() -> None:
     ):
         harness.process(pa.record_batch({"t": pa.array([1_700_000_000_000_000])}))
     harness.process(pa.record_batch({"t": pa.array([1_700_000_000_000_000]).cast(pa.timestamp("us"))}))
+
+
+@pytest.mark.parametrize("time", [2**63 - 1, -(2**63), 2**62])
+@pytest.mark.parametrize(
+    "assigner", [TumblingEventTimeWindows(10), SlidingEventTimeWindows(10, 5), EventTimeSessionWindows(10)]
+)
+def test_a_time_that_became_none_behind_its_watermarks_is_refused_by_windows(assigner: Any, time: int) -> None:
+    """The ends of windows are computed in 64 bits: the row was in none, or in one that ended before it began."""
+    spec = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    with pytest.raises(ValueError, match=rf"event time column 't' holds {time}, which .* since the epoch"):
+        Harness(create_window_operator(spec)).start().process(row(t=5)).process(row(t=time))
 
 
 def test_event_time_that_is_null_is_refused_with_its_row() -> None:
