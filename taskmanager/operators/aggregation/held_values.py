@@ -63,6 +63,9 @@ def _lists(data_type: pa.DataType, counts: Int64Array, values: pa.Array) -> pa.A
 class HeldValues(HeldColumn):
     """All values of each entry, in the order of their arrival: `collect_list`."""
 
+    _by_value = False
+    """Whether the order of values decides, and not that of their arrival."""
+
     def __init__(self, aggregate: HeldAggregate, schema: pa.Schema) -> None:
         super().__init__(aggregate, schema)
         self._column, self._by = aggregate.column, aggregate.by
@@ -89,6 +92,9 @@ class HeldValues(HeldColumn):
             if column.null_count:
                 valid = np.asarray(column.is_valid())
                 present = valid if present is None else present & valid
+        if self._by_value and pa.types.is_floating(batch.schema.field(self._decides).type):
+            numbers = ~np.isnan(batch.column(self._decides).to_numpy(zero_copy_only=False))
+            present = numbers if present is None else present & numbers
         return present
 
     def _add(self, entries: Slots, batch: pa.RecordBatch) -> None:
@@ -125,6 +131,8 @@ class HeldValues(HeldColumn):
 class QuantileValues(HeldValues):
     """The value below which so much of all others lies, between two neighbours in proportion."""
 
+    _by_value = True
+
     def results(self, entries: Slots, offsets: Int64Array) -> pa.Array:
         rows, bounds = self._rows(entries, offsets)
         values = numpy_values(self._store.column(self._column, rows)).astype(np.float64, copy=False)
@@ -160,13 +168,6 @@ class BestValues(HeldValues):
         self._by_value = bool(aggregate.by) or aggregate.function in {"top_n", "min", "max"}
         self._kept = self._count if self._count == 1 else 2 * self._count
         """An entry with more is cut down, so that one with many rows is not looked at for each of them."""
-
-    def _present(self, batch: pa.RecordBatch) -> BoolArray | None:
-        present = super()._present(batch)
-        if self._by_value and pa.types.is_floating(batch.schema.field(self._decides).type):
-            numbers = ~np.isnan(batch.column(self._decides).to_numpy(zero_copy_only=False))
-            present = numbers if present is None else present & numbers
-        return present
 
     def _add(self, entries: Slots, batch: pa.RecordBatch) -> None:
         super()._add(entries, batch)

@@ -309,3 +309,15 @@ def test_different_values_of_several_panes_are_those_of_one(
     spec = WindowAggregateSpec(("k",), "t", assigner, called(n=sl.count_distinct("v")))
     found = Harness(create_window_operator(spec)).start().process(rows).watermark(MAX_WATERMARK_MS).rows()
     assert different == found[len(found) // 2]["n"]
+
+
+@pytest.mark.parametrize(
+    ("values", "middle", "most"), [([1.0, 3.0, float("nan")], 2.0, 3.0), ([float("nan"), None], None, None)]
+)
+def test_quantiles_leave_out_what_has_no_order(values: list[float | None], middle: Any, most: Any) -> None:
+    """NaN was the greatest of all, and moved the median, where approximate quantiles leave it out."""
+    rows = pa.record_batch({"k": ["a"] * len(values), "t": [1] * len(values), "v": pa.array(values, pa.float64())})
+    asked = called(middle=sl.median("v"), most=sl.quantile("v", 1.0), near=sl.approx_quantile("v", 1.0))
+    spec = WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(100), asked)
+    [found] = Harness(create_window_operator(spec)).start().process(rows).watermark(MAX_WATERMARK_MS).rows()
+    assert (middle, most, most) == (found["middle"], found["most"], found["near"])
