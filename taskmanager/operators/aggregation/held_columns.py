@@ -151,7 +151,14 @@ class AccumulatedColumn(HeldColumn):
             found = found.combine_chunks()
         if not isinstance(found, pa.Array) or len(found) != count:
             raise TypeError(f"{self._name}.result() returns an Arrow array of {count} results, not {_shown(found)}")
-        return found if found.type == self.result_type else found.cast(self.result_type)
+        if found.type == self.result_type:
+            return found
+        try:
+            return found.cast(self.result_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise TypeError(
+                f"{self._name}.result() returns {self.result_type}, as its result_type says, not {found.type}: {error}"
+            ) from None
 
     def _accumulators(self, entries: Slots) -> pa.RecordBatch:
         values = self._column.get(entries)

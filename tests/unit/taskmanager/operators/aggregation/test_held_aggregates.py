@@ -221,6 +221,7 @@ def test_an_aggregate_that_is_added_starts_empty() -> None:
         ("add", pa.record_batch({"sum": [1]}), r"Wrong.add\(\) .* with the columns total, not sum"),
         ("add", pa.record_batch({"total": ["x"]}), r"Wrong.add\(\) .* whose column 'total' is int64, not string"),
         ("result", [1], r"Wrong.result\(\) returns an Arrow array of 1 results, not a list"),
+        ("result", pa.array(["x"]), r"Wrong.result\(\) returns int64, as its result_type says, not string: Failed to"),
     ],
 )
 def test_what_a_function_may_not_give_back(method: str, answer: Any, message: str) -> None:
