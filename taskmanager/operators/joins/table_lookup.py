@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.columnar.column_types import workable, workable_schema
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.dataflow.errors import JobDefinitionError
@@ -70,8 +71,9 @@ class TableLookupOperator(StreamOperator):
             raise JobDefinitionError(
                 f"operator {self.context.operator_uid!r}: both the stream and the table have a column {taken[0]!r}: rename one"
             )
+        keys = [column_named(batch, name, "column to look up") for name in spec.columns]
         try:
-            slots = index.lookup([batch.column(name) for name in spec.columns])
+            slots = index.lookup(keys)
         except TypeError:
             raise self._other_types(batch.schema) from None
         found = slots >= 0

@@ -539,6 +539,13 @@ def test_unusable_tables_are_refused(table: Any, message: str) -> None:
         lookup(table).process(pa.record_batch({"k": ["a"]}))
 
 
+def test_a_stream_without_the_column_that_is_looked_up_is_told_by_name() -> None:
+    """Where its columns are not known before the first batch; Arrow's own error named none of those that there are."""
+    operator = create(TableLookupSpec(lambda: pa.table({"key": [1], "v": [2]}), ("customer",), ("key",)))
+    with pytest.raises(KeyError, match=r"no column to look up 'customer' in the batch \(did you mean 'customers'\?\)"):
+        Harness(operator).start().process(pa.record_batch({"customers": [1]}))
+
+
 def test_a_subtask_without_rows_of_one_side_restores_with_one_that_had_both() -> None:
     """What one snapshot lacks, the other brings."""
     spec = CoProcessSpec((("k",), ("key",)), ("t", "at"), Balance(), None)
