@@ -147,7 +147,8 @@ class ExternalTask:
 
     def work(self) -> float | None:
         """Do a step, and return how many seconds there is nothing to do; None: the task has finished (a source has no
-        more rows). A step has to be shorter than `heartbeat.timeout`, or the task is taken for dead."""
+        more rows). A step has to be shorter than `heartbeat.timeout`, or the task is taken for dead. None is done after
+        the snapshot that the job stops with."""
         return LONGEST_PAUSE
 
     def process(self, rows: Rows) -> None:
@@ -184,6 +185,8 @@ class Conversation:
         self._shape = "alone"
         self._has_ended = False
         """The source has no more rows; it still answers checkpoints."""
+        self._stops_with = 0
+        """The checkpoint that the job stops with, once it was answered; 0: it goes on."""
         self._emitted: list[pb.FromProgram] = []
         self.registered = pb.Registered()
         """What the coordinator answered to the registration; empty until it has."""
@@ -196,6 +199,11 @@ class Conversation:
     def is_running(self) -> bool:
         """Whether there is an attempt that has begun."""
         return bool(self._attempt)
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether the attempt has a next step; none follows on the snapshot that the job stops with."""
+        return self.is_running and not self._stops_with
 
     def handle(self, message: pb.ToProgram) -> list[pb.FromProgram]:
         """Take one message of the coordinator. A kind that a later version has added is no concern of ours."""
@@ -216,10 +224,12 @@ class Conversation:
             return self._cancel(message.cancel_task.reason)
         elif kind == "trigger_checkpoint" and message.trigger_checkpoint.attempt_id == self._attempt:
             self._task.upload_location = message.trigger_checkpoint.upload_location
-            return self._snapshot(message.trigger_checkpoint.checkpoint_id)
+            return self._snapshot(message.trigger_checkpoint)
         elif kind == "notify_checkpoint_complete":
             return self._notify(self._task.complete, message.notify_checkpoint_complete)
         elif kind == "notify_checkpoint_aborted":
+            if message.notify_checkpoint_aborted.checkpoint_id == self._stops_with:
+                self._stops_with = 0
             return self._notify(self._task.aborted, message.notify_checkpoint_aborted)
         elif kind in ("rows", "watermark", "end_of_input") and getattr(message, kind).attempt_id == self._attempt:
             return self._input(getattr(message, kind))
@@ -255,7 +265,7 @@ class Conversation:
     def work(self) -> tuple[float | None, list[pb.FromProgram]]:
         """Let the task do a step. Returns after how many seconds it wants the next one (None: no more), and what there
         is to say."""
-        if self._has_ended:
+        if self._has_ended or self._stops_with:
             return LONGEST_PAUSE, []
         try:
             pause = self._task.work()
@@ -280,7 +290,7 @@ class Conversation:
 
     def _run(self, run: pb.RunTask) -> list[pb.FromProgram]:
         self._attempt, self._shape = run.attempt_id, _SHAPES.get(run.shape, "alone")
-        self._has_ended, self._emitted = False, []
+        self._has_ended, self._stops_with, self._emitted = False, 0, []
         context = TaskContext(
             attempt_id=run.attempt_id,
             subtask_index=run.subtask_index,
@@ -313,8 +323,8 @@ class Conversation:
         self.lost(reason)
         return [pb.FromProgram(task_canceled=pb.TaskCanceled(attempt_id=attempt))]
 
-    def _snapshot(self, checkpoint_id: int) -> list[pb.FromProgram]:
-        attempt = self._attempt
+    def _snapshot(self, trigger: pb.TriggerCheckpoint) -> list[pb.FromProgram]:
+        attempt, checkpoint_id = self._attempt, trigger.checkpoint_id
         try:
             state = [self._named(name, elements) for name, elements in self._task.snapshot(checkpoint_id).items()]
         except CheckpointDeclined as reason:
@@ -324,6 +334,8 @@ class Conversation:
             return [pb.FromProgram(decline_checkpoint=declined)]
         except Exception as error:
             return self._fail(error)
+        if trigger.kind == pb.SNAPSHOT_KIND_STOP:
+            self._stops_with = checkpoint_id
         acknowledged = pb.AcknowledgeCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id, state=state)
         return [*self._take_emitted(), pb.FromProgram(acknowledge_checkpoint=acknowledged)]
 

@@ -205,15 +205,15 @@ def _converse(
             if isinstance(message, str):
                 ended = conversation.ended
                 return message if ended is None else getattr(ended, "detail", "") or getattr(ended, "reason", "")
-            was_running = conversation.is_running
+            took_steps = conversation.takes_steps
             answers = conversation.handle(message)
             if message.HasField("goodbye"):  # a TaskManager waits for the program to leave
                 return message.goodbye.reason
             if message.HasField("complaint"):
                 log.warning("the coordinator complains: %s", message.complaint.detail)
-            if not conversation.is_running:
+            if not conversation.takes_steps:
                 next_step = None
-            elif not was_running or message.HasField("run_task"):
+            elif not took_steps or message.HasField("run_task"):
                 next_step = time.monotonic()
         for answer in answers:
             said.put(answer)

@@ -159,6 +159,22 @@ def test_a_task_without_work_has_finished():
     assert conversation.handle(trigger(1)) == []
 
 
+def test_no_step_is_done_after_the_snapshot_that_the_job_stops_with():
+    """Its effects would be in no snapshot, and come again in the job that goes on from there; a source went on putting
+    out rows. When the savepoint is aborted, the task goes on."""
+    task, conversation = running()
+    heard: queue.Queue[pb.ToProgram | str] = queue.Queue()
+    stop = pb.TriggerCheckpoint(attempt_id="a0", checkpoint_id=4, kind=pb.SNAPSHOT_KIND_STOP)
+    assert kind_of(conversation.handle(pb.ToProgram(trigger_checkpoint=stop)))[0] == "acknowledge_checkpoint"
+    assert kind_of(conversation.handle(trigger(5)))[0] == "acknowledge_checkpoint"
+    assert conversation.work() == (LONGEST_PAUSE, [])
+    assert task.calls == [("snapshot", 4), ("snapshot", 5)]
+    aborted = pb.NotifyCheckpointAborted(attempt_id="a0", checkpoint_id=4)
+    heard.put(pb.ToProgram(notify_checkpoint_aborted=aborted))
+    task.work = lambda: heard.put("closed") or 1.0
+    assert _converse(conversation, heard, queue.SimpleQueue()) == "closed"
+
+
 def test_what_is_for_another_attempt_is_not_heard():
     """A trigger or cancellation that was on its way does not touch the present attempt."""
     task, conversation = running()

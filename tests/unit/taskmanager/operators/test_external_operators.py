@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.operators.external import external_operators
@@ -61,3 +62,18 @@ def test_who_talks_instead_of_answering_has_a_bound(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ExternalTaskFailed, match=r"checkpoint 7, and has put out more than 12288 bytes instead"):
         getattr(source_of(place)._program, ask)(CheckpointID(7), **more)
     assert place.said == [answer]
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_what_a_source_puts_out_after_the_snapshot_that_stops_it_goes_nowhere(drain: bool) -> None:
+    """The savepoint does not know of it, so that whoever starts from there sees these rows again: they went on to the
+    operators of the chain, while the task waited for its program to hear that the savepoint is complete."""
+    late = (ROWS, WatermarkCame(9, False), WatermarkCame(0, True))
+    source = source_of(Talking(ROWS, SnapshotCame(7, ()), *late, NotificationTaken(7)))
+    stop = CheckpointID(7)
+    source.stop_emitting(stop, drain=drain)
+    source.prepare_snapshot_pre_barrier(stop)
+    source.announce_snapshot(SnapshotType.SAVEPOINT_TERMINATE if drain else SnapshotType.SAVEPOINT_SUSPEND)
+    source.snapshot_state(stop, 0)
+    source.notify_checkpoint_complete(stop)
+    assert [batch.to_pylist() for batch in source.output.emitted] == [[{"n": 1}]]  # type: ignore[attr-defined]
