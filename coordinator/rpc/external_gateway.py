@@ -147,6 +147,10 @@ class _ProgramStream(ServedStream):
         except StreamRefused as refusal:
             self.refuse(refusal)
             return
+        except Exception as error:  # whatever it is, the program waits for an answer
+            line = f"the job's leader does not answer ({type(error).__name__}: {error}): connect again"
+            self.refuse(StreamRefused(grpc.StatusCode.UNAVAILABLE, line))
+            return
         if isinstance(found, pb.Rejected):
             self.take(JobNotFound(found))
         else:
