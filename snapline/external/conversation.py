@@ -2,11 +2,12 @@
 
 Decides what is said, and when the task's methods are called, all on one thread; `snapline.external.participation` moves
 the messages. A method that raises ends the attempt with TaskFailed, a snapshot that raises CheckpointDeclined only the
-checkpoint.
+checkpoint; that an end has raised is logged, because the attempt is over by then.
 """
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from snapline.external.checkpoint_declined import CheckpointDeclined
 from snapline.external.uploads import Uploaded
 from snapline.protos import external_pb2 as pb
 
+log = logging.getLogger("snapline.external")
 PROTOCOL_VERSION = 1
 LONGEST_PAUSE = 3600.0
 """Seconds after which a task is asked for a step again, also where it says that there is nothing to do for ever."""
@@ -286,7 +288,10 @@ class Conversation:
         """The stream is over, and so is the attempt."""
         if self._attempt:
             self._attempt = ""
-            self._task.end(reason)
+            try:
+                self._task.end(reason)
+            except Exception as error:  # whoever waits for the end of the attempt hears of it all the same
+                log.warning("end of %s has raised %s", type(self._task).__name__, _line_of(error), exc_info=error)
 
     def _run(self, run: pb.RunTask) -> list[pb.FromProgram]:
         self._attempt, self._shape = run.attempt_id, _SHAPES.get(run.shape, "alone")
@@ -381,11 +386,15 @@ class Conversation:
         self.lost(f"it failed: {error}")
         failed = pb.TaskFailed(
             attempt_id=attempt,
-            reason=_without_halves(f"{type(error).__name__}: {error}"),
+            reason=_line_of(error),
             details=_without_halves(details),
             is_final=isinstance(error, FailedForGood),
         )
         return [pb.FromProgram(task_failed=failed)]
+
+
+def _line_of(error: Exception) -> str:
+    return _without_halves(f"{type(error).__name__}: {error}")
 
 
 def _without_halves(text: str) -> str:

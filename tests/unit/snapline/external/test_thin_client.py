@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ class Noted(ExternalTask):
         self.calls.append(("end", reason))
 
 
+CANCEL = pb.ToProgram(cancel_task=pb.CancelTask(attempt_id="a0", reason="why"))
+
+
 def running():
     """A task in its first attempt, and its conversation."""
     task = Noted()
@@ -137,6 +141,23 @@ def test_what_a_method_raises_ends_the_attempt():
     task, conversation = running()
     task.raises = ValueError("no disk")
     assert kind_of(conversation.work()[1])[0] == "task_failed"
+
+
+def test_an_end_that_raises_ends_the_attempt_and_not_the_program(caplog):
+    """Cancelled, failed or cut off: what the coordinator waits for is said, and the log says what was wrong. The
+    exception went out of participate, and so the program ended."""
+    for said, answers in (
+        (lambda conversation: conversation.handle(CANCEL), ["task_canceled"]),
+        (lambda conversation: conversation.handle(trigger(1)), ["task_failed"]),
+        (lambda conversation: conversation.lost("the stream is over") or [], []),
+    ):
+        task, conversation = running()
+        task.raises = ValueError("no disk")
+        task.end = partial(task._note, "end")
+        assert [answer.WhichOneof("message") for answer in said(conversation)] == answers
+        assert not conversation.is_running
+        assert caplog.messages == ["end of Noted has raised ValueError: no disk"]
+        caplog.clear()
 
 
 def test_a_failure_that_would_come_again_is_said_to_be_final():
