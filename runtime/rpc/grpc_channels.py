@@ -114,14 +114,14 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def open_channel(address: str, security: Security, hostname: str = "") -> grpc.Channel:
+def open_channel(address: str, security: Security, hostname: str = "", *, pings: bool = True) -> grpc.Channel:
     """A channel of threads (not asyncio) with a connection of its own, which begins when it is used. Pass
     `security.metadata` with each call. `hostname`: the name that the other side's certificate carries, where that is
-    not its address."""
+    not its address. `pings`: whether a silent connection is looked at; Arrow's servers end one at the fourth ping."""
     if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
         address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
-    options = CHANNEL_OPTIONS
+    options = CHANNEL_OPTIONS if pings else tuple(each for each in CHANNEL_OPTIONS if "keepalive" not in each[0])
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         name = [("grpc.ssl_target_name_override", hostname)] if hostname else []

@@ -1,24 +1,25 @@
 """`participate`: a program takes part in a job until the job is over. The network around `Conversation`.
 
 One thread reads what the coordinator says; everything else happens on the caller's thread: the task's steps, its
-answers, and heartbeats, so that a task that hangs is found out. What breaks is tried again, after a pause, until the
-coordinator says that there is nothing to take part in.
+answers, and heartbeats, so that a task that hangs is found out. What breaks, or says nothing for longer than a
+heartbeat may take, is tried again, after a pause, until the coordinator says that there is nothing to take part in.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.config import SECURITY_SSL_EXCHANGE_HOSTNAME, Configuration
 from snapline.dataflow.errors import SnaplineError
-from snapline.external.conversation import PROTOCOL_VERSION, Conversation, ExternalTask
+from snapline.external.conversation import LONGEST_PAUSE, PROTOCOL_VERSION, Conversation, ExternalTask
 from snapline.protos import external_pb2 as pb
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ MAX_UNSENT = 16
 """A task that has put out so much that nobody has taken yet does no step."""
 UNSENT_PAUSE = 0.01
 """After so many seconds it is looked at again."""
+UNREGISTERED_SECONDS = 60.0
+"""So long a TaskManager may say nothing to a program that registers there."""
 MAX_QUEUED = 1_000
 """So many messages of the coordinator may wait for a task that is in a long step; more are not read."""
 
@@ -131,6 +134,7 @@ def _one_stream(
     said: queue.SimpleQueue[pb.FromProgram | None] = queue.SimpleQueue()
     heard: queue.Queue[pb.ToProgram | str] = queue.Queue(MAX_QUEUED)
     leaders: list[str] = []
+    heard_at = time.monotonic()
     said.put(pb.FromProgram(register=register))
 
     def outgoing() -> Iterator[pb.FromProgram]:
@@ -138,23 +142,26 @@ def _one_stream(
             yield message
 
     def read() -> None:
+        nonlocal heard_at
         try:
             for message in call:
+                heard_at = time.monotonic()
                 heard.put(message)
             heard.put("the coordinator closed the stream")
         except grpc.RpcError as error:
             leaders.extend(str(value) for key, value in call.trailing_metadata() or () if key == LEADER_METADATA_KEY)
             heard.put(reason_of(error))
 
-    channel = open_channel(address, security, hostname)
-    if register.ticket:
+    has_ticket = bool(register.ticket)
+    channel = open_channel(address, security, hostname, pings=not has_ticket)
+    if has_ticket:
         call = _exchange(channel, register.ticket, outgoing())
     else:
         call = ExternalTasksStub(channel).Participate(outgoing(), metadata=security.metadata)
     reader = threading.Thread(target=read, name="external-reader", daemon=True)
     reader.start()
     try:
-        why = _converse(conversation, heard, said)
+        why = _converse(conversation, heard, said, lambda: heard_at, UNREGISTERED_SECONDS if has_ticket else math.inf)
     finally:
         said.put(None)
         call.cancel()
@@ -188,19 +195,26 @@ def _converse(
     conversation: Conversation,
     heard: queue.Queue[pb.ToProgram | str],
     said: queue.SimpleQueue[pb.FromProgram | None],
+    heard_at: Callable[[], float] = time.monotonic,
+    unregistered_s: float = math.inf,
 ) -> str:
-    next_step: float | None = None
+    """From its first message to its last; returns why the stream ended. `heard_at`: when a message came last;
+    `unregistered_s`: how long none may come before the program is registered."""
+    next_step = math.inf
     while True:
-        wait = None if next_step is None else max(0.0, next_step - time.monotonic())
-        if next_step is not None and said.qsize() >= MAX_UNSENT:
-            wait = max(wait or 0.0, UNSENT_PAUSE)  # what is put out is not taken: no step now
+        silence_s = conversation.registered.heartbeat_timeout_ms / 1000 or unregistered_s
+        until = min(next_step, heard_at() + silence_s)
+        if next_step < math.inf and said.qsize() >= MAX_UNSENT:
+            until = max(until, time.monotonic() + UNSENT_PAUSE)  # what is put out is not taken: no step now
         try:
-            message = heard.get(timeout=wait)
+            message = heard.get(timeout=min(LONGEST_PAUSE, max(0.0, until - time.monotonic())))
         except queue.Empty:
-            if said.qsize() >= MAX_UNSENT:
+            if time.monotonic() >= heard_at() + silence_s and heard.empty():
+                return f"nothing was heard for {silence_s:g} s"
+            if said.qsize() >= MAX_UNSENT or time.monotonic() < next_step:
                 continue
             pause, answers = conversation.work()
-            next_step = None if pause is None else time.monotonic() + pause
+            next_step = math.inf if pause is None else time.monotonic() + pause
         else:
             if isinstance(message, str):
                 ended = conversation.ended
@@ -212,7 +226,7 @@ def _converse(
             if message.HasField("complaint"):
                 log.warning("the coordinator complains: %s", message.complaint.detail)
             if not conversation.takes_steps:
-                next_step = None
+                next_step = math.inf
             elif not took_steps or message.HasField("run_task"):
                 next_step = time.monotonic()
         for answer in answers:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from snapline.external import CheckpointDeclined, ExternalTask, FailedForGood
+from snapline.external import CheckpointDeclined, ExternalTask, FailedForGood, participation
 from snapline.external.conversation import LONGEST_PAUSE, Conversation
 from snapline.external.participation import _converse
 from snapline.protos import external_pb2 as pb
+from snapline.runtime.rpc.security import Security
 
 ROOT = Path(__file__).resolve().parents[4]
 ALONE = """
@@ -228,6 +231,37 @@ def test_it_leaves_at_a_goodbye():
     heard.put("the stream has ended later")
     assert _converse(conversation, heard, queue.SimpleQueue()) == "the attempt is over"
     assert heard.qsize() == 1
+
+
+@pytest.mark.parametrize(("registered", "says"), [(True, "0.002"), (False, "0.001")])
+def test_a_stream_on_which_nothing_is_said_is_over(registered, says):
+    """After the heartbeat timeout that Registered names, and before that as soon as a TaskManager does not answer:
+    silence means dead, on both sides. A task that has nothing to do waited for ever."""
+    _, conversation = running()
+    if registered:
+        conversation.handle(pb.ToProgram(registered=pb.Registered(heartbeat_timeout_ms=2)))
+    began = time.monotonic()
+    heard: queue.Queue[pb.ToProgram | str] = queue.Queue()
+    assert (
+        _converse(conversation, heard, queue.SimpleQueue(), lambda: began, 0.001) == f"nothing was heard for {says} s"
+    )
+
+
+@pytest.mark.parametrize(("ticket", "pinged"), [("", True), ("forged", False)])
+def test_only_a_coordinator_is_pinged(monkeypatch, ticket, pinged):
+    """Arrow's server at a TaskManager ended the stream at the fourth ping, because too many came while it had nothing
+    to say: after 80 seconds, where heartbeats are further apart than that."""
+    asked: list[Any] = []
+
+    def dial(address, options):
+        asked.extend(name for name, _ in options)
+        raise ValueError("it is enough to know the options")
+
+    monkeypatch.setattr(grpc, "insecure_channel", dial)
+    register = pb.Register(ticket=ticket)
+    with pytest.raises(ValueError, match="enough to know"):
+        participation._one_stream(Conversation(Noted()), register, "127.0.0.1:1", Security(), "")
+    assert ("grpc.keepalive_time_ms" in asked) is pinged
 
 
 @pytest.mark.parametrize("wrong", [["x"], [5], [bytearray(b"x")], [b"x", None], b"x"], ids=repr)
