@@ -48,10 +48,7 @@ class Conversation {
     return new Promise((resolve) => {
       const end = (why, leader, code) => {
         this.handled = this.handled.then(async () => {
-          if (this.attempt) {
-            this.attempt = '';
-            await this.task.end(why);
-          }
+          if (this.attempt) await this.end(why);
           resolve({ why, leader, code, wasLetIn: this.wasLetIn, ...this.last });
         });
       };
@@ -161,9 +158,18 @@ class Conversation {
     await this.drained;
   }
 
-  async cancel({ attemptId, reason }) {
+  /** The attempt is over, also when the task cannot end it: the program goes on. */
+  async end(reason) {
     this.attempt = '';
-    await this.task.end(reason);
+    try {
+      await this.task.end(reason);
+    } catch (error) {
+      this.log(`the end of the task failed: ${(error && error.stack) || error}`);
+    }
+  }
+
+  async cancel({ attemptId, reason }) {
+    await this.end(reason);
     this.say({ taskCanceled: { attemptId } });
   }
 
@@ -214,9 +220,9 @@ class Conversation {
 
   async fail(error, attemptId) {
     if (this.attempt !== attemptId) return;
-    this.attempt = '';
-    this.say({ taskFailed: { attemptId, reason: String(error), details: error.stack || '', isFinal: error instanceof FailedForGood } });
-    await this.task.end(`it failed: ${error}`);
+    const details = (error && error.stack) || '';
+    this.say({ taskFailed: { attemptId, reason: String(error), details, isFinal: error instanceof FailedForGood } });
+    await this.end(`it failed: ${error}`);
   }
 }
 

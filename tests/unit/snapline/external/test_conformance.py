@@ -14,7 +14,7 @@ from snapline.external import check as check_module
 from snapline.external.check import check, main
 from snapline.external.conversation import Conversation
 from snapline.protos import external_pb2 as pb
-from tests.services.node import NODE_IS_MISSING, node_program
+from tests.services.node import NODE_IS_MISSING, NODE_MODULES, ROOT, node_program
 
 
 class Plain(ExternalTask):
@@ -92,6 +92,29 @@ def test_the_client_for_node_conforms(tmp_path, monkeypatch):
     """Started by the suite itself, as `--run` does."""
     command = node_program("external_counter.js", "--job", "conformance", "--output", str(tmp_path))
     holds, said = tried(20, f"{command} --coordinator {{address}}")
+    assert holds, said
+
+
+NODE_PROGRAM = """
+const { participate } = require(process.argv[2]);
+const plain = { begin() {}, snapshot() { return { v: [Buffer.from('x')] }; }, process() {}, complete() {}, aborted() {}, end() {} };
+participate({ ...plain, GIVEN }, { job: 'conformance', taskName: 'task', coordinator: process.argv[3], retryPauseMs: 50 });
+"""
+
+
+def node_task(tmp_path, given):
+    """The command of a program in Node with these parts of a task."""
+    script = tmp_path / "program.js"
+    script.write_text(NODE_PROGRAM.replace("GIVEN", given))
+    return (
+        f"env NODE_PATH={NODE_MODULES} node {script} {ROOT / 'clients' / 'node' / 'snapline_external.js'} {{address}}"
+    )
+
+
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_an_end_that_throws_ends_the_attempt_and_not_the_program_in_node(tmp_path):
+    """What it threw was an unhandled rejection, with which Node ended the process."""
+    holds, said = tried(20, node_task(tmp_path, "end() { throw new Error('cannot close'); }"))
     assert holds, said
 
 
