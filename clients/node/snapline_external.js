@@ -16,6 +16,7 @@ const OPTIONS = { longs: Number, enums: String, oneofs: true, defaults: true, ke
 const MAX_MESSAGE_BYTES = 256 << 20;
 const EXCHANGE = '/arrow.flight.protocol.FlightService/DoExchange';
 const LEADER = 'snapline-leader';
+const REDISTRIBUTIONS = ['split', 'union', 'broadcast', 'by_key'];
 // The same stream would end with these again: no or another token, and a coordinator without external tasks.
 const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.UNIMPLEMENTED];
 
@@ -187,6 +188,9 @@ class Conversation {
         const uploaded = given.filter(isUploaded);
         const elements = given.filter((each) => !isUploaded(each));
         const redistribution = (this.task.redistribution || {})[name] || 'split';
+        if (!REDISTRIBUTIONS.includes(redistribution)) {
+          throw new FailedForGood(`state '${name}' has the redistribution '${redistribution}': choose from ${REDISTRIBUTIONS.join(', ')}`);
+        }
         const byKey = redistribution === 'by_key';
         return {
           name,

@@ -346,6 +346,10 @@ class Conversation:
 
     def _named(self, name: str, elements: Sequence[Element]) -> pb.NamedState:
         redistribution, elements = self._task.redistribution.get(name, "split"), list(elements)
+        if redistribution not in _REDISTRIBUTIONS:
+            raise FailedForGood(
+                f"state {name!r} has the redistribution {redistribution!r}: choose from {', '.join(_REDISTRIBUTIONS)}"
+            )
         marked = [each for each in elements if isinstance(each, tuple)]
         if (redistribution == "by_key") != (len(marked) > 0) and elements:
             raise ValueError(

@@ -118,6 +118,14 @@ def test_an_end_that_throws_ends_the_attempt_and_not_the_program_in_node(tmp_pat
     assert holds, said
 
 
+@pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
+def test_a_redistribution_that_there_is_not_fails_a_task_in_node(tmp_path):
+    """A word that was misspelled was taken for split: after a rescale each task had a part of the state."""
+    holds, said = tried(20, node_task(tmp_path, "redistribution: { v: 'unoin' }"))
+    assert not holds
+    assert "state 'v' has the redistribution 'unoin': choose from split, union, broadcast, by_key" in said[-1]
+
+
 @pytest.mark.parametrize(
     ("shape", "task", "rules"), [("source", Numbers(10**6, 0.01), 8), ("operator", Totals(), 10), ("sink", Files, 10)]
 )

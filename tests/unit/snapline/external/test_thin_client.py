@@ -276,6 +276,17 @@ def test_state_that_is_no_list_of_bytes_fails_its_task(wrong):
     )
 
 
+def test_a_redistribution_that_there_is_not_fails_its_job():
+    """With the words that there are, where it was a KeyError, and the job was restarted again and again."""
+    task, conversation = running()
+    task.redistribution = {"all": "unoin"}
+    (failed,) = conversation.handle(trigger(1))
+    assert failed.task_failed.is_final
+    assert failed.task_failed.reason == (
+        "FailedForGood: state 'all' has the redistribution 'unoin': choose from split, union, broadcast, by_key"
+    )
+
+
 def test_elements_may_come_one_by_one():
     """A generator of elements is read once, and all of them are in the state."""
     task, conversation = running()
