@@ -155,7 +155,9 @@ class Conversation {
       return task.endInput ? task.endInput() : undefined;
     });
     if (!taken) return;
-    this.say(kind === 'rows' ? { rowsProcessed: { attemptId, number: said.number } } : { [kind]: said });
+    const { isIdle, exactMs } = said;
+    if (kind === 'rows') this.say({ rowsProcessed: { attemptId, number: said.number } });
+    else this.say(kind === 'watermark' ? { watermark: { attemptId, timestampMs: exactMs, isIdle } } : { endOfInput: { attemptId } });
     await this.drained;
   }
 
@@ -232,13 +234,19 @@ class Conversation {
 
 /** The same conversation with a TaskManager, within a stream of Arrow Flight: looks like the stream of ExternalTasks. */
 class FlightStream extends EventEmitter {
-  constructor(client, method, { FlightFrame, FromProgram, ToProgram }, ticket) {
+  constructor(client, method, { FlightFrame, FromProgram, ToProgram, Exact }, ticket) {
     super();
     this.types = { FlightFrame, FromProgram };
     const metadata = new grpc.Metadata();
     metadata.set('authorization', `Ticket ${ticket}`);
     const encode = (frame) => Buffer.from(FlightFrame.serialize(frame));
-    const decode = (data) => ToProgram.deserialize(Buffer.from(FlightFrame.deserialize(data).appMetadata));
+    const decode = (data) => {
+      const bytes = Buffer.from(FlightFrame.deserialize(data).appMetadata);
+      const message = ToProgram.deserialize(bytes);
+      // A watermark is said back as it is, and beyond 2^53 a Number is another one.
+      if (message.watermark) message.watermark.exactMs = Exact.decode(bytes).watermark.timestampMs;
+      return message;
+    };
     this.call = client.makeBidiStreamRequest(method, encode, decode, metadata, {});
     this.call.write({ flightDescriptor: { type: 2, cmd: Buffer.from('snapline.external/1') } });
     for (const event of ['data', 'error', 'drain', 'close']) this.call.on(event, (...given) => this.emit(event, ...given));
@@ -272,11 +280,12 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
   const definition = protoLoader.loadSync(proto, OPTIONS);
   const { ExternalTasks } = grpc.loadPackageDefinition(definition).snapline.external.v1;
   const { requestSerialize, responseDeserialize } = definition['snapline.external.v1.ExternalTasks'].Participate;
-  const FlightFrame = protobuf.loadSync(proto).lookupType('snapline.external.v1.FlightFrame');
+  const [FlightFrame, Exact] = ['FlightFrame', 'ToProgram'].map((name) => protobuf.loadSync(proto).lookupType(`snapline.external.v1.${name}`));
   const types = {
     FlightFrame: { serialize: (frame) => FlightFrame.encode(frame).finish(), deserialize: (data) => FlightFrame.decode(data) },
     FromProgram: { serialize: requestSerialize },
     ToProgram: { deserialize: responseDeserialize },
+    Exact,
   };
   const credentials = credentialsOf(tls);
   const limits = { 'grpc.max_receive_message_length': MAX_MESSAGE_BYTES, 'grpc.max_send_message_length': MAX_MESSAGE_BYTES };

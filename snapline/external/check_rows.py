@@ -35,6 +35,8 @@ KEY_GROUPS = range(128)
 ALLOCATION = "conformance"
 """The slot that the task is in."""
 ROWS_PER_BATCH = 4
+NO_DOUBLE = 2**53 + 1
+"""A number of milliseconds that the floating-point numbers of some languages do not have."""
 SHAPES = {"source": pb.TASK_SHAPE_SOURCE, "operator": pb.TASK_SHAPE_OPERATOR, "sink": pb.TASK_SHAPE_SINK}
 
 
@@ -113,7 +115,7 @@ class RowsScript:
         self._until("RowsProcessed of all rows", lambda: self._core.is_idle)
 
     def _says_back(self) -> None:
-        for timestamp_ms, is_idle in ((1_000, False), (0, True), (2_000, False)):
+        for timestamp_ms, is_idle in ((1_000, False), (0, True), (NO_DOUBLE, False)):
             self._give_rows()
             self._place.give_watermark(timestamp_ms, is_idle=is_idle)
             self._await(WatermarkCame(timestamp_ms, is_idle))
