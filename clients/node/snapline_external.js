@@ -17,8 +17,11 @@ const MAX_MESSAGE_BYTES = 256 << 20;
 const EXCHANGE = '/arrow.flight.protocol.FlightService/DoExchange';
 const LEADER = 'snapline-leader';
 const REDISTRIBUTIONS = ['split', 'union', 'broadcast', 'by_key'];
-// The same stream would end with these again: no or another token, and a coordinator without external tasks.
-const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.UNIMPLEMENTED];
+// The same stream would end with these again: no or another token, one for something else, and a coordinator without external tasks.
+const FOR_GOOD = [grpc.status.UNAUTHENTICATED, grpc.status.PERMISSION_DENIED, grpc.status.UNIMPLEMENTED];
+const KEEPALIVE = { 'grpc.keepalive_time_ms': 20_000, 'grpc.keepalive_timeout_ms': 20_000 };
+const UNREGISTERED_MS = 60_000; // so long a TaskManager may say nothing to a program that registers there
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 class ParticipationRefused extends Error {}
 class CheckpointDeclined extends Error {}
@@ -40,6 +43,7 @@ class Conversation {
     this.attempt = '';
     this.wasLetIn = false;
     this.last = {};
+    this.silenceMs = register.ticket ? UNREGISTERED_MS : 0; // 0: a coordinator may take its time; what is gone answers no ping
     // Messages are handled one after the other: a task may answer any of them later.
     this.handled = Promise.resolve();
     call.write({ register });
@@ -47,13 +51,25 @@ class Conversation {
 
   run() {
     return new Promise((resolve) => {
+      let silence;
       const end = (why, leader, code) => {
+        clearTimeout(silence);
         this.handled = this.handled.then(async () => {
           if (this.attempt) await this.end(why);
           resolve({ why, leader, code, wasLetIn: this.wasLetIn, ...this.last });
         });
       };
+      const listen = () => {
+        clearTimeout(silence);
+        if (this.silenceMs) silence = setTimeout(() => {
+          end(`nothing was heard for ${this.silenceMs} ms`);
+          this.call.cancel();
+        }, Math.min(this.silenceMs, LONGEST_TIMER_MS));
+      };
+      listen();
       this.call.on('data', (message) => {
+        if (message.registered) this.silenceMs = message.registered.heartbeatTimeoutMs;
+        listen();
         // Heartbeats are answered by whoever has the thread: a task that blocks it is taken for dead.
         if (message.message === 'heartbeat') this.say({ heartbeat: {} });
         else this.handled = this.handled.then(() => this.handle(message.message, message[message.message]));
@@ -267,6 +283,10 @@ class FlightStream extends EventEmitter {
   end() {
     this.call.end();
   }
+
+  cancel() {
+    this.call.cancel();
+  }
 }
 
 function credentialsOf({ ca, key, certificate }) {
@@ -295,7 +315,8 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
   const register = { protocolVersion: PROTOCOL_VERSION, job, task: taskName, program, host: os.hostname(), pid: process.pid };
   for (let turn = 0, address = addresses[0], ticket = ''; ; ) {
     const name = ticket && tls.exchangeHostname ? { 'grpc.ssl_target_name_override': tls.exchangeHostname } : {};
-    const client = new ExternalTasks(address, credentials, { ...limits, ...name });
+    // Arrow's server ends a stream at the fourth ping, and a TaskManager has a heartbeat.
+    const client = new ExternalTasks(address, credentials, { ...limits, ...name, ...(ticket ? {} : KEEPALIVE) });
     const call = ticket ? new FlightStream(client, EXCHANGE, types, ticket) : client.participate(metadata);
     const ended = await new Conversation(task, call, { ...register, ticket }, log).run();
     client.close();
