@@ -40,6 +40,7 @@ from snapline.runtime.rpc.security import Security
 
 STATIC = Path(__file__).parent / "static"
 LONG_CALL_SECONDS = 600.0
+ENDED_JOBS_SHOWN = 200
 LOG_LINES = 200
 """Last lines of each TaskManager, unless the page asks for more."""
 PAGE_HEADERS = {
@@ -191,9 +192,12 @@ class PageApp:
         return {**message_as_dict(found), "leader": self._coordinator.address}
 
     async def _jobs(self, request: Request) -> Answer:
-        message = pb.ListJobsRequest(page_size=200, page_token=request.query_params.get("page", ""))
-        answer: Answer = await self._ask(request, "ListJobs", message)
-        return answer
+        """All that live, and those that have ended last."""
+        found = await self._ask(request, "ListJobs", pb.ListJobsRequest())
+        ended = sorted((job for job in found.jobs if job.end_time_ms), key=lambda job: -job.end_time_ms)
+        shown = {job.job_id for job in ended[:ENDED_JOBS_SHOWN]}
+        jobs = [job for job in found.jobs if not job.end_time_ms or job.job_id in shown]
+        return pb.ListJobsResponse(jobs=jobs)
 
     async def _job(self, request: Request) -> Answer:
         details = await self._ask(request, "GetJob", pb.GetJobRequest(job_id=_job_id(request)))
