@@ -304,7 +304,8 @@ class PageApp:
                 jobs = await self._coordinator.call("ListJobs", pb.ListJobsRequest())
                 for job in jobs.jobs:
                     if not job.end_time_ms:
-                        await self._look_at(job.job_id)
+                        with contextlib.suppress(CoordinatorAnswer):  # the others are looked at all the same
+                            await self._look_at(job.job_id)
             if self._looked.is_set():
                 self._looked.clear()
                 await asyncio.sleep(PERIOD_SECONDS)

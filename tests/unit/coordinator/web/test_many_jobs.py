@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("starlette")
-from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
+from snapline.coordinator.rpc.coordinator_stub import CoordinatorAnswer, CoordinatorStub
 from snapline.protos import client_pb2 as pb
+from tests.services.cluster import wait_until
 from tests.unit.coordinator.web.test_page_connections import asked, serving
 
 OLD = pb.JobOverview(job_id="old", start_time_ms=1)
@@ -33,3 +34,19 @@ def test_a_job_that_runs_is_shown_however_many_have_ended_since(monkeypatch: pyt
     with serving(monkeypatch, 10) as (port, _):
         shown = [job["job_id"] for job in jobs_of(port)]
     assert [*(job.job_id for job in ENDED[:200]), "old"] == shown
+
+
+def test_a_job_that_does_not_answer_takes_no_plot_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of those behind it were not taken either, in each round."""
+
+    async def call(_stub: Any, method: str, request: Any, *_arguments: Any) -> Any:
+        if method == "ListJobs":
+            return pb.ListJobsResponse(jobs=[pb.JobOverview(job_id="slow"), OLD])
+        if request.job_id == "slow":
+            raise CoordinatorAnswer(504, "it takes too long")
+        return pb.JobDetails(overview=OLD) if method == "GetJob" else pb.ListCheckpointsResponse()
+
+    monkeypatch.setattr(CoordinatorStub, "call", call)
+    with serving(monkeypatch, 10) as (port, _):
+        path = b"GET /api/jobs/old/figures"
+        wait_until(lambda: len(json.loads(asked(port, path).partition(b"\r\n\r\n")[2])["time"]) > 0, "a point")
