@@ -270,6 +270,8 @@ class Expr:
 
     def field(self, name: Text) -> Expr:
         """A field of a struct, called by its name."""
+        if not isinstance(name, Text):
+            raise JobDefinitionError(f"field takes the name of a field, not {name!r}")
         return Expr("field", (self,), (name,))
 
     def len_list(self) -> Expr:

@@ -185,6 +185,8 @@ def test_keys_and_aggregates_take_expressions() -> None:
         (lambda s: s.select(x=sl.coalesce()), "coalesce takes at least one column"),
         (lambda s: s.select(x=sl.concat_str()), "concat_str takes at least one column"),
         (lambda s: s.select(sl.col("price").alias(3)), "alias takes the name of a column, not 3"),  # type: ignore[arg-type]
+        (lambda s: s.select(sl.col("item").field(sl.col("price"))), r'field takes the name of a field, not col\("price"\)'),  # type: ignore[arg-type]
+        (lambda s: s.select(sl.col("pieces").dt.epoch("s")), r'dt.epoch\(.*\("pieces"\) is int64\): only dates and timestamps'),
         (lambda s: s.filter(sl.col("pieces") < 2**64), "18446744073709551616 is no literal that Arrow can hold"),
         (lambda s: s.select(x=sl.lit("a", pa.int64())), "'a' is no literal that Arrow can hold"),
         (lambda s: s.filter(sl.col("pieces").is_in([1, "a"])), r"\[1, 'a'\] is no literal that Arrow can hold"),
