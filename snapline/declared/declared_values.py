@@ -60,13 +60,18 @@ _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
 
 
 def decode_value(value: pb.DeclaredValue, make: Callable[[pb.DeclaredConnector], object]) -> Any:
-    """A value of Python; `make` makes the objects in it. A value that says nothing is None."""
+    """A value of Python; `make` makes the objects in it. A value that says nothing is None. Raises JobDefinitionError
+    for a time that Python has not."""
     kind = value.WhichOneof("value")
     match kind:
         case None:
             return None
         case "timestamp_us":
-            return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=value.timestamp_us)
+            try:
+                return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=value.timestamp_us)
+            except OverflowError as error:
+                line = f"{value.timestamp_us} microseconds since 1970 are no time of the years 1 to 9999"
+                raise JobDefinitionError(line) from error
         case "list":
             return [decode_value(each, make) for each in value.list.values]
         case "object":

@@ -125,6 +125,8 @@ def test_every_method_is_one_of_an_expression() -> None:
          call("when", "$s", 1)),
         ("'is_null' in an expression: it is called on nothing", call("is_null")),
         ("an expression is a column, a literal or a call, and one of them says none of these", {}),
+        ("9223372036854775807 microseconds since 1970 are no time of the years 1 to 9999",
+         {"literal": {"timestampUs": str(2**63 - 1)}}),
         ("'JsonFormat' is an object, and an expression has numbers, texts and times only",
          {"literal": {"object": {"name": "JsonFormat"}}}),
     ],
