@@ -14,6 +14,7 @@ from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
 from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import JobID, JobVertexID, operator_id_of
+from snapline.dataflow.key_groups import UPPER_BOUND_MAX_PARALLELISM
 
 MAX_PARALLELISM = 128
 """The most programs of one task that a rescale may ask for, unless more are asked for at once."""
@@ -30,9 +31,9 @@ def external_job(
     if not tasks:
         raise SnaplineError(f"job {name!r} has no external task: name at least one, and how many programs it has")
     for task, programs in tasks.items():
-        if not task.strip() or programs < 1:
+        if not task.strip() or not 1 <= programs <= UPPER_BOUND_MAX_PARALLELISM:
             raise SnaplineError(
-                f"external task {task!r} with {programs} programs: give it a name, and at least one program"
+                f"external task {task!r} with {programs} programs: give it a name, and one to {UPPER_BOUND_MAX_PARALLELISM} programs"
             )
     return JobGraph(
         job_id=job_id,

@@ -9,11 +9,13 @@ import click
 
 from snapline.commands.printing import echo
 from snapline.commands.target import Target, absolute, with_coordinator
-from snapline.dataflow.config import OPTIONS, ConfigurationError
+from snapline.dataflow.config import OPTIONS, ConfigurationError, canonical_key
 from snapline.dataflow.ids import JobID
 
 ONLY_TASK = "task"
 """Name of the external task where only a number is given."""
+DIGITS_MAX = 18
+"""What is longer is no number of programs."""
 
 
 @click.group()
@@ -69,7 +71,7 @@ def _submit_external(
         task, separator, number = given.rpartition("=")
         if not separator:
             task, number = given, "1"
-        if not number.isdigit():
+        if not (number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX):
             raise click.UsageError(f"--task {given}: say NAME=NUMBER, for example --task orders=2")
         if task in wanted:
             raise click.UsageError(f"--task {task} is given twice")
@@ -79,7 +81,7 @@ def _submit_external(
         key, separator, value = setting.partition("=")
         if not separator:
             raise click.UsageError(f"-D {setting}: say KEY=VALUE")
-        if key not in OPTIONS and not key.startswith("external."):
+        if canonical_key(key) not in OPTIONS and not key.startswith("external."):
             raise ConfigurationError(f"-D {key}: there is no such setting; those for the programs begin with external.")
         configuration[key] = value
     graph = external_job(JobID(uuid.uuid4().hex), name, wanted, configuration, SavepointRestoreSettings(*savepoint))
