@@ -8,7 +8,9 @@ checkpoints: an alert on a job that has FAILED needs something to fire on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -95,11 +97,7 @@ class CoordinatorMetrics:
             sample("jobmanager", "failedJobs", self._registry.failed_jobs),
         ]
         shown = set()
-        for job in jobs:
-            try:
-                figures = job.actor.ask(Query(partial(_job, job, now_ms)), timeout=TIMEOUT_SECONDS)
-            except pykka.ActorDeadError:  # it has ended meanwhile, and is among those
-                continue
+        for job, figures in _ask_all(jobs, lambda job: partial(_job, job, now_ms)):
             found += figures
             shown.add(job.master.job_id)
         for details in self._registry.ended_jobs(ENDED_JOBS_SHOWN):
@@ -110,13 +108,24 @@ class CoordinatorMetrics:
     def user_families(self) -> list[Any]:
         """Metrics of users' functions, as families for Prometheus. Blocks until the actors have answered."""
         found: list[LabelledValue] = []
-        for job in self._registry.live():
-            try:
-                values: Any = job.actor.ask(Query(user_values_of), timeout=TIMEOUT_SECONDS)
-                found += values
-            except pykka.ActorDeadError:  # it ended meanwhile
-                continue
+        for _, values in _ask_all(self._registry.live(), lambda _: user_values_of):
+            found += values
         return families_of(found)
+
+
+def _ask_all(
+    jobs: Iterable[LiveJob], question: Callable[[LiveJob], Callable[[Any], Any]]
+) -> Iterator[tuple[LiveJob, Any]]:
+    """Each job with its answer, but for those that have ended meanwhile, and those that do not answer: they all have
+    the same few seconds, so that none hides the figures of others."""
+    until = time.monotonic() + TIMEOUT_SECONDS
+    asked: list[tuple[LiveJob, Any]] = []
+    for job in jobs:
+        with contextlib.suppress(pykka.ActorDeadError):
+            asked.append((job, job.actor.ask(Query(question(job)), block=False)))
+    for job, answer in asked:
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+            yield job, answer.get(timeout=max(0.0, until - time.monotonic()))
 
 
 def _cluster(manager: ResourceManager) -> list[Sample]:

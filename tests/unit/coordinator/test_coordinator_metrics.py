@@ -16,6 +16,7 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 from snapline.runtime.clock import ManualClock
+from snapline.runtime.metrics import Sample
 
 JOB = JobID("a" * 32)
 
@@ -56,3 +57,27 @@ def test_a_job_is_down_since_the_failure_that_stopped_it(status: JobStatus, down
     if status in (JobStatus.RUNNING, JobStatus.CANCELLING):
         since = {JobStatus.CREATED: 0, JobStatus.RESTARTING: 3_000, JobStatus.RUNNING: 5_000, status: 8_000}
     assert down_since_ms(status, since, 9_000) == down_since
+
+
+def test_a_job_that_does_not_answer_hides_nothing_else() -> None:
+    """Nothing was shown of the whole coordinator, as if there were none that leads."""
+    loop = asyncio.new_event_loop()
+    loop.close()  # nobody watches
+    registry = JobRegistry(loop, ManualClock(), 10)
+
+    def hang(timeout: float) -> Any:
+        raise pykka.Timeout
+
+    answer = [Sample("jobmanager_job", "uptime", 7)]
+    for job_id, get in (("a", hang), ("b", lambda timeout: answer)):
+        actor = SimpleNamespace(
+            ask=lambda *_, get=get, block=True, **_options: get(5) if block else SimpleNamespace(get=get)
+        )
+        master = SimpleNamespace(job_id=JobID(job_id * 32))
+        registry.started(cast(LiveJob, SimpleNamespace(master=master, actor=actor)))
+    nobody = cast(Any, SimpleNamespace(ask=lambda *_question, **_options: []))
+
+    found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
+
+    assert answer[0] in found
+    assert [1] == [each.value for each in found if each.name == "isLeader"]
