@@ -38,6 +38,7 @@ class Coordinator(external_pb2_grpc.ExternalTasksServicer):
         answer = self.answers.get(timeout=20)
         if isinstance(answer, grpc.StatusCode):
             context.abort(answer, "not you")
+            return
         yield from answer
         for _ in request_iterator:
             pass  # and says no more

@@ -195,7 +195,7 @@ def test_no_step_is_done_after_the_snapshot_that_the_job_stops_with():
     assert task.calls == [("snapshot", 4), ("snapshot", 5)]
     aborted = pb.NotifyCheckpointAborted(attempt_id="a0", checkpoint_id=4)
     heard.put(pb.ToProgram(notify_checkpoint_aborted=aborted))
-    task.work = lambda: heard.put("closed") or 1.0
+    task.work = lambda: heard.put("closed") or 1.0  # type: ignore[func-returns-value]
     assert _converse(conversation, heard, queue.SimpleQueue()) == "closed"
 
 

@@ -26,7 +26,8 @@ class Hooked:
 
     def initialize_state(self, context: sl.FunctionInitializationContext) -> None:
         self.state = context.operator_state_store.get_list_state("calls")
-        self.calls, self.heard = sum(self.state.get()), []
+        self.calls = sum(self.state.get())
+        self.heard: list[tuple[str, int]] = []
 
     def snapshot_state(self, context: sl.FunctionSnapshotContext) -> None:
         self.state.update([self.calls])
