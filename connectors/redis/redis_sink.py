@@ -3,14 +3,14 @@
 Decides what a row becomes (a hash of its columns, or a string), and that the newest row of a key wins, since rows of a
 key meet in one subtask. Idempotent: keys are set as rows come, in portions, and at the barrier, so what comes again
 after a failure changes nothing in the end. Exactly once: the rows of a subtask and checkpoint are in the checkpoint,
-and one MULTI/EXEC sets them, together with a key that names the checkpoint; a commit that is repeated finds itself
-done. So nobody ever reads a row of a checkpoint that did not complete.
+and one MULTI/EXEC sets them, together with a key that names checkpoint and attempt; a commit that is repeated finds
+itself done. So nobody ever reads a row of a checkpoint that did not complete.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -111,7 +111,8 @@ class RedisWriter(SinkWriter):
         self._client = None if sink.two_phase else connect(sink.url, sink.timeout_ms, sink.described)
         names = (file_name(context.job_id), file_name(context.operator_uid))
         self._marker = f"snapline:{names[0]}:{names[1]}:{context.subtask_index}"
-        """The key that says which checkpoint of this subtask was committed last."""
+        """The key that says which checkpoint of this subtask was committed last, and by which attempt."""
+        self._attempt = context.execution_attempt
         self._pending: dict[bytes, Value] = {}
         self._bytes = context.metrics.counter("bytes_written")
         self._errors = context.metrics.counter("errors")
@@ -146,7 +147,8 @@ class RedisWriter(SinkWriter):
             return ()
         self._bytes.inc(sum(len(key) + _size(value) for key, value in pending.items()))
         rows = [[_text(key), _said(value)] for key, value in pending.items()]
-        return [Committable({"marker": self._marker, "checkpoint_id": checkpoint_id, "rows": rows})]
+        named = {"marker": self._marker, "checkpoint_id": checkpoint_id, "attempt": self._attempt}
+        return [Committable({**named, "rows": rows})]
 
     def close(self) -> None:
         if self._client is not None:
@@ -184,7 +186,7 @@ class RedisCommitter(Committer):
         self._require_own(committables)
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
-                self._commit(each.data["marker"], int(each.data["checkpoint_id"]), each.data["rows"])
+                self._commit(each.data)
             except failures() as error:
                 raise refused(self._sink.described, self._sink.url, error) from error
 
@@ -192,10 +194,9 @@ class RedisCommitter(Committer):
         """Give up nothing, because what was not committed is in the checkpoint alone; what was says its marker."""
         self._require_own(committables)
         try:
-            done = [(self._client.get(each.data["marker"]), int(each.data["checkpoint_id"])) for each in committables]
+            return any(not _is_done(self._client.get(each.data["marker"]), each.data) for each in committables)
         except failures() as error:
             raise refused(self._sink.described, self._sink.url, error) from error
-        return any(known is None or int(known) < checkpoint_id for known, checkpoint_id in done)
 
     def close(self) -> None:
         self._client.close()
@@ -207,19 +208,18 @@ class RedisCommitter(Committer):
     def _is_own(self, marker: object) -> bool:
         return isinstance(marker, str) and self._marker.fullmatch(marker) is not None
 
-    def _commit(self, marker: str, checkpoint_id: int, rows: Iterable[tuple[str, Any]]) -> None:
+    def _commit(self, data: Mapping[str, Any]) -> None:
         """Set the keys, unless that was done; whoever else sets the marker meanwhile makes this one look again."""
-        redis = library()
+        redis, marker = library(), data["marker"]
         with self._client.pipeline(transaction=True) as pipeline:
             for _ in range(COMMIT_TRIES):
                 pipeline.watch(marker)
-                done = pipeline.get(marker)
-                if done is not None and int(done) >= checkpoint_id:
+                if _is_done(pipeline.get(marker), data):
                     return
                 pipeline.multi()
-                for key, value in rows:
+                for key, value in data["rows"]:
                     _set(pipeline, _bytes(key), _value(value), self._sink.expire_ms)
-                pipeline.set(marker, checkpoint_id)
+                pipeline.set(marker, f"{data['checkpoint_id']} {data.get('attempt', '')}".rstrip())
                 try:
                     pipeline.execute()
                 except redis.WatchError:
@@ -229,6 +229,16 @@ class RedisCommitter(Committer):
             f"{self._sink.described}: the key {marker!r} was set by somebody else during each of {COMMIT_TRIES} commits; "
             "it is this sink's own: see which program writes it"
         )
+
+
+def _is_done(marker: bytes | None, data: Mapping[str, Any]) -> bool:
+    """Whether what the marker's key holds says that these rows were committed. Under the number of one checkpoint two
+    attempts may commit, one after the other: at the end of their input, where no checkpoint follows it."""
+    if marker is None:
+        return False
+    number, _, attempt = marker.decode().partition(" ")
+    known, own = int(number), int(data["checkpoint_id"])
+    return known > own or (known == own and attempt == data.get("attempt", ""))
 
 
 def _set(pipeline: Any, key: bytes, value: Value, expire_ms: int | None) -> None:

@@ -48,8 +48,11 @@ def keys(server: RedisServer) -> dict[str, Any]:
     return found
 
 
-def write(sink: RedisSink, batch: pa.RecordBatch, checkpoint_id: int = 1, subtask: int = 0) -> Sequence[Committable]:
-    writer = sink.create_writer(Place(subtask, 2), ())
+def write(
+    sink: RedisSink, batch: pa.RecordBatch, checkpoint_id: int = 1, subtask: int = 0, attempt: int = 0
+) -> Sequence[Committable]:
+    place = Place(subtask, 2, attempt, execution_attempt=f"graph_vertex_{subtask}_{attempt}")
+    writer = sink.create_writer(place, ())
     try:
         writer.write(batch)
         return writer.prepare_commit(checkpoint_id)
@@ -103,6 +106,40 @@ def test_keys_of_a_checkpoint_are_set_once_when_it_is_complete(server):
     commit(sink, [*second, *first, *other])
     commit(sink, first)
     assert keys(server) == {"a": b"2", "b": b"1", "z": b"9"}
+
+
+def test_a_later_attempt_that_commits_under_the_same_checkpoint_is_not_taken_for_an_earlier_one(server):
+    """At the end of its input a task commits by itself where no checkpoint follows. When another task of the job fails
+    after that, the next attempt comes to the same number, with other rows if the parallelism has changed."""
+    sink = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    first = write(sink, pa.RecordBatch.from_pydict({"shop": ["a"], "n": [1]}))
+    again = write(sink, pa.RecordBatch.from_pydict({"shop": ["a", "b"], "n": [2, 2]}), attempt=1)
+    commit(sink, first)
+    committer = sink.create_committer(Place())
+    assert committer is not None
+    assert [committer.abort(first), committer.abort(again)] == [False, True]
+    committer.close()
+    commit(sink, again)
+    assert keys(server) == {"a": b"2", "b": b"2"}
+    with server.client() as client:
+        client.set("a", 3)
+    commit(sink, again)
+    assert keys(server) == {"a": b"3", "b": b"2"}
+
+
+def test_what_an_earlier_version_has_committed_stays_so(server):
+    """Its committables and its marker name no attempt."""
+    sink = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    (written,) = write(sink, pa.RecordBatch.from_pydict({"shop": ["a"], "n": [1]}), 7)
+    before = Committable({name: value for name, value in written.data.items() if name != "attempt"})
+    with server.client() as client:
+        client.set(before.data["marker"], 7)
+    commit(sink, [before])
+    assert keys(server) == {}
+    commit(sink, [Committable({**before.data, "checkpoint_id": 8})])
+    assert keys(server) == {"a": b"1"}
+    with server.client() as client:
+        assert client.get(before.data["marker"]) == b"8"
 
 
 @pytest.mark.parametrize("guarantee", ["idempotent", "exactly_once"])
