@@ -236,9 +236,12 @@ class CompactingCommitter(GlobalCommitter):
     def _merged(
         self, together: GlobalCommittable, directory: str, checkpoint_id: int, group: Sequence[Committable]
     ) -> list[Committable]:
-        """The group with one file in place of its small ones; what was merged is deleted only when it is visible."""
+        """The group with one file in place of its small ones; what was merged is deleted only when it is visible. Which
+        ones those are, the writers have said, because the limit may be another one when the group is committed again.
+        """
+        limit = self._sink.compact_below or 0
         small = sorted(
-            (each for each in group if each.data["bytes"] < (self._sink.compact_below or 0)),
+            (each for each in group if each.data.get("small", each.data["bytes"] < limit)),
             key=lambda each: str(each.data["staged"]),
         )
         if len(small) < 2:

@@ -302,6 +302,7 @@ class FileSinkWriter(PartitionedFileWriter):
                         "checkpoint_id": checkpoint_id,
                         "rows": sealed.rows,
                         "bytes": sealed.size_bytes,
+                        "small": sealed.size_bytes < (self._sink.compact_below or 0),
                     }
                 )
             )

@@ -377,7 +377,7 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_pat
     while dies:
         deaths, dies = deaths + 1, False
         directory = tmp_path / str(deaths)
-        sink = FileSink(directory, compact_below=4_000)
+        sink = FileSink(directory, compact_below=2_000)
         large = rows(*range(100, 1_100))
         committables = [
             *written(sink, rows(1)),
@@ -404,6 +404,30 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_pat
         left = [name for name in files(directory) if name.startswith("_staging")]
         assert left == ([] if deaths % 2 else pending)
     assert deaths > 10
+
+
+@pytest.mark.parametrize("later", [100_000, 1], ids=["more", "less"])
+def test_what_is_merged_does_not_depend_on_the_limit_of_whoever_goes_on(tmp_path, monkeypatch, later):
+    """The process ends when small files are merged and large ones not yet visible; the next one has another limit."""
+    sink = FileSink(tmp_path, compact_below=4_000)
+    committables = [*written(sink, rows(1)), *written(sink, rows(2), place=Place(1, 2)),
+                    *written(sink, rows(*range(100, 2_100)), place=Place(2, 4))]  # fmt: skip
+    assert [one.data["bytes"] >= 4_000 for one in committables if "bytes" in one.data] == [False, False, True]
+    committer = sink.create_global_committer(Place())
+    with monkeypatch.context() as patched, pytest.raises(Death):
+        patched.setattr("snapline.connectors.files.file_sink.publish", raises_death)
+        committer.commit(together(committables))
+    committer.close()
+    other = FileSink(tmp_path, compact_below=later)
+    successor = other.create_global_committer(Place(attempt_number=1, execution_attempt="b"))
+    successor.commit(together(committables, again=True))
+    successor.close()
+    found = [row["n"] for name in files(tmp_path) for row in pq.read_table(tmp_path / name).to_pylist()]
+    assert sorted(found) == [1, 2, *range(100, 2_100)]
+
+
+def raises_death(*arguments: Any) -> None:
+    raise Death
 
 
 FAR = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
