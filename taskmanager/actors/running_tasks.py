@@ -133,7 +133,10 @@ class RunningTasks:
             self._running[attempt_id] = thread
             self._sinks[attempt_id] = environment.snapshot_sink
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
-        thread.start(task)
+        try:
+            thread.start(task)
+        except RuntimeError as error:  # the host has no thread left
+            task.abandon(error)
 
     def _note(self, job_id: JobID, task_name: str, environment: TaskEnvironment, event: Any) -> None:
         """What a task tells; its failure is logged here, too, where its host's log is read. That it lost its input is

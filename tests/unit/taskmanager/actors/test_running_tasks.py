@@ -109,6 +109,41 @@ def run_with(uploader: SnapshotUploader, function: Any) -> tuple[RunningTasks, l
     return tasks, runners, job, log
 
 
+def test_a_task_without_a_thread_fails_by_itself(uploader) -> None:
+    """It was the end of the TaskManager, and of all other tasks there, when its host had no thread left."""
+
+    class Threadless(ByHand):
+        def start(self, task: StreamTask) -> None:
+            super().start(task)
+            raise RuntimeError("can't start new thread")
+
+    Outside.reset()
+    source = ListSource([[batch(k=[1])]])
+    job = LocalJob([Operator("all", SourceSpec(source, source.spec_splits()))])
+    (descriptor,) = (each.descriptor for each in job.tasks)
+    told: list[Any] = []
+    log = RecordedLog()
+    tasks = RunningTasks(
+        LocalExchange(),
+        uploader,
+        StateStorages(lambda _: MemoryStorage("none")),
+        None,
+        False,
+        Threadless,
+        ManualClock(),
+        told.append,
+        log,  # type: ignore[arg-type]
+    )
+    tasks.start(descriptor)
+
+    (entered,) = told
+    assert (entered.attempt_id, entered.state) == (descriptor.attempt_id, ExecutionState.FAILED)
+    assert "can't start new thread" in entered.failure.summary
+    assert not tasks.are_running
+    assert [line[:2] for line in log.lines] == [("info", "task started"), ("warning", "task failed")]
+    tasks.release_snapshots(descriptor.attempt_id, ())
+
+
 def test_a_producer_that_is_cancelled_first_is_no_warning(uploader) -> None:
     """When a job is cancelled each task hears of it by itself, and the consumer may be the last: only the JobMaster
     knows whether the loss of an input is a failure, and it warns of one."""
