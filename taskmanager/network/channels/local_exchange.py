@@ -1,10 +1,11 @@
 """The exchange inside one process: batches change hands without being copied or serialised.
 
 Decides how producers and consumers find each other, whichever comes first, and when a result partition is forgotten:
-once every consumer has released its end, or the producer is gone, which consumers that still read are told. It does not
-know tasks or connections. Pure but for the lock that a shell may hand in: with `threading.Lock` as the factory, all of
-it may be called from any thread; listeners are always called outside of the lock. Mirrors Flink's
-ResultPartitionManager, LocalInputChannel and PipelinedSubpartitionView.
+once every consumer has released its end, or the producer is gone, which consumers that still read are told; and what
+nobody has begun to read, once another attempt of its producer comes. It does not know tasks or connections. Pure but
+for the lock that a shell may hand in: with `threading.Lock` as the factory, all of it may be called from any thread;
+listeners are always called outside of the lock. Mirrors Flink's ResultPartitionManager, LocalInputChannel and
+PipelinedSubpartitionView.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ class LocalSubpartition:
             check(not self._viewed, "a subpartition has one consumer, which cannot come back")
             self._viewed = True
         return self
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether its consumer has come."""
+        return self._viewed
 
     @property
     def queued_bytes(self) -> int:
@@ -337,6 +343,8 @@ class LocalExchange:
         self._lock = lock_factory()
         self._partitions: dict[tuple[str, str], tuple[LocalSubpartition, ...]] = {}
         self._unreleased: dict[tuple[str, str], set[int]] = {}
+        self._latest: dict[tuple[str, str], str] = {}
+        """The latest producer of each subtask and edge, for as long as its partition is here."""
         self._channels: dict[tuple[str, str], dict[int, LocalInputChannel]] = {}
         """Channels by what they read, connected or waiting for their producer."""
 
@@ -360,6 +368,11 @@ class LocalExchange:
             self._partitions[key] = created
             self._unreleased[key] = set(range(subpartitions))
             waiting = list(self._channels.get(key, {}).items())
+            earlier = self._partitions.get((self._latest.get(_subtask(key), ""), edge_id), ())
+            self._latest[_subtask(key)] = producer
+        for subpartition in earlier:
+            if not subpartition.is_viewed:  # its consumer was lost before it came
+                subpartition.release()
         for index, channel in waiting:
             _connect(channel, key, created, index)
         return created
@@ -374,8 +387,7 @@ class LocalExchange:
         """The attempt is gone; consumers that still read get an error."""
         key = (producer, edge_id)
         with self._lock:
-            partition = self._partitions.pop(key, ())
-            self._unreleased.pop(key, None)
+            partition = self._remove(key)
             channels = list(self._channels.pop(key, {}).values())
         for channel in channels:
             channel.fail(f"producer {producer} of {edge_id} is gone")
@@ -431,9 +443,20 @@ class LocalExchange:
                 return
             left.discard(index)
             if not left:
-                self._partitions.pop(key, None)
-                self._unreleased.pop(key, None)
+                self._remove(key)
                 self._channels.pop(key, None)
+
+    def _remove(self, key: tuple[str, str]) -> Sequence[LocalSubpartition]:
+        self._unreleased.pop(key, None)
+        if self._latest.get(_subtask(key)) == key[0]:
+            del self._latest[_subtask(key)]
+        return self._partitions.pop(key, ())
+
+
+def _subtask(key: tuple[str, str]) -> tuple[str, str]:
+    """The producer's subtask, whichever attempt it is, and the edge."""
+    producer, edge_id = key
+    return producer.rpartition("_")[0] or producer, edge_id
 
 
 def _connect(
