@@ -152,19 +152,8 @@ class Chains:
         """Take entries out of the chains of their slots; an entry at most once."""
         self._slot_guard.before_write(slots)
         if self._entry_guard.is_needed:
-            self._entry_guard.before_write(self._before(entries))
+            self._entry_guard.before_write(self._preceding[entries])
         _unlink(slots, entries, self._heads, self._tails, self.counts, self._following, self._preceding)
-
-    def _before(self, entries: Slots) -> Slots:
-        """The entries that will be in front of what is left when these are gone: what comes before a run of them."""
-        gone = np.zeros(len(self._preceding), np.bool_)
-        gone[entries] = True
-        before = self._preceding[entries]
-        touched = [before]
-        while (inner := before[(before >= 0) & gone[before]]).size:
-            before = self._preceding[inner]
-            touched.append(before)
-        return np.concatenate(touched)
 
     def cut(self, slots: Slots) -> Slots:
         """Empty the chains of these slots; returns what was in them. A slot may occur more than once."""
