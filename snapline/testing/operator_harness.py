@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -174,7 +175,8 @@ class OperatorHarness:
                 subtask.operator.initialize_state(restored)
                 subtask.operator.open()
         except Exception as error:
-            self.close()
+            with suppress(Exception):  # perhaps of what could not be opened
+                self.close()
             raise root_cause(error) from error
 
     # --- driving ------------------------------------------------------------------------------------------------------
@@ -245,8 +247,9 @@ class OperatorHarness:
         if self._is_open:
             self._is_open = False
             self._ended = self._ended or "this harness is closed: make another one"
-            for subtask in self._subtasks:
-                subtask.operator.close()
+            with ExitStack() as closing:  # what one raises does not keep the others open
+                for subtask in reversed(self._subtasks):
+                    closing.callback(subtask.operator.close)
 
     def __enter__(self) -> OperatorHarness:
         """Return the harness itself, which is closed at the end of the block."""

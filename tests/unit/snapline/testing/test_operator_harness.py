@@ -115,6 +115,46 @@ class KeepsOutside(sl.KeyedProcessFunction):
         yield {"seen": self.seen}
 
 
+CLOSED: list[int] = []
+
+
+class Model(sl.ProcessFunction):
+    """Has what it needs from `open` on, if that succeeds, and says that it was closed."""
+
+    def __init__(self, opens: bool) -> None:
+        self.opens = opens
+
+    def open(self, context):
+        if not self.opens:
+            raise OSError("there is no such model")
+        self.number = context.subtask_index
+
+    def process_element(self, row, context):
+        yield row
+
+    def close(self):
+        CLOSED.append(self.number)
+        if self.number < 2:
+            raise OSError(f"the model {self.number} is lost")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_what_open_has_raised_is_not_hidden_by_close(parallelism):
+    """A function that was not opened closes what it has not got, and that was raised in its place."""
+    with pytest.raises(OSError, match="there is no such model"):
+        OperatorHarness(lambda stream: stream.process(Model(opens=False)), SCHEMA, parallelism=parallelism)
+
+
+def test_every_subtask_is_closed_whatever_one_raises():
+    """Those behind the first that raised were left open."""
+    CLOSED.clear()
+    one = OperatorHarness(lambda stream: stream.process(Model(opens=True)), SCHEMA, parallelism=3)
+    with pytest.raises(OSError, match=r"the model \d is lost"):
+        one.close()
+    assert CLOSED == [0, 1, 2]
+    one.close()
+
+
 def test_what_is_kept_outside_of_state_is_lost():
     """A restore begins with a function as it was written, as in a job."""
     one = OperatorHarness(lambda s: s.key_by("k").process(KeepsOutside()), SCHEMA)
