@@ -21,6 +21,8 @@ from snapline.connectors.formats.row_format import RowFormat, require_narrow_flo
 from snapline.dataflow.errors import ConnectorError
 
 QUOTE = ord('"')
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""At the beginning of a file it says that this is UTF-8; in the first of some rows it is a letter."""
 COLUMNS_MAX = 1 << 15
 """A longer header is no header; each column takes kilobytes."""
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "n/a", "null")
@@ -134,6 +136,8 @@ class CsvFormat(RowFormat):
             return found
 
     def _convert(self, text: bytes | pa.Buffer, **options: Any) -> pa.Table:
+        if bytes(memoryview(text)[: len(BYTE_ORDER_MARK)]) == BYTE_ORDER_MARK:
+            text = BYTE_ORDER_MARK + bytes(text)  # Arrow leaves out the first one
         return pacsv.read_csv(
             pa.BufferReader(text),
             read_options=pacsv.ReadOptions(

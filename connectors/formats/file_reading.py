@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import BoundedContainer, read_bytes, readable
-from snapline.connectors.formats.csv_lines import COLUMNS_MAX, NULLS, CsvFormat
+from snapline.connectors.formats.csv_lines import BYTE_ORDER_MARK, COLUMNS_MAX, NULLS, CsvFormat
 from snapline.connectors.formats.json_lines import JSON_TEXT, JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
@@ -42,7 +42,6 @@ BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")
 MAGIC_BYTES = 10
 INT64_MAX = 2**63 - 1
 DECIMAL_DIGITS = 38
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NESTING_MAX = 100
 """Columns that are found in JSON are nested so deep at most."""
 CELLS_MAX = 1 << 24

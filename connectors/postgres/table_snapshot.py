@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from snapline.connectors.formats.csv_lines import BYTE_ORDER_MARK
 from snapline.connectors.postgres.change_log import ADDED, METADATA_COLUMNS, Part, RowsWanted, schema_of
 from snapline.connectors.postgres.changed_table import ChangedTable, column_of
 from snapline.connectors.postgres.replication import open_connection
@@ -49,8 +50,8 @@ class TablePart:
         self.rows += len(lines)
         names = [column.name for column in self._table.columns]
         texts = pacsv.read_csv(
-            io.BytesIO(b"".join(lines)),
-            pacsv.ReadOptions(column_names=names, block_size=max(1, min(BLOCK_BYTES_MAX, sum(map(len, lines)) + 1)), use_threads=False),
+            io.BytesIO(b"".join((BYTE_ORDER_MARK, *lines))),  # Arrow leaves out one, which may be a letter of the first row
+            pacsv.ReadOptions(column_names=names, block_size=min(BLOCK_BYTES_MAX, sum(map(len, lines)) + len(BYTE_ORDER_MARK) + 1), use_threads=False),
             pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
             pacsv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False

@@ -89,6 +89,16 @@ def test_lines_of_csv_have_the_columns_of_the_schema_whatever_else_a_batch_has()
         assert [{"n": 1, "s": text}] == kind.decode(kind.encode(batch))[0].to_pylist()
 
 
+def test_a_text_may_begin_with_the_letter_that_marks_a_file():
+    """It was gone from the first value of each batch, so that rows depended on how values came together."""
+    kind = CsvFormat(pa.schema([("s", pa.string()), ("n", pa.int64())]))
+    marked = ["\ufeffa", "\ufeff\ufeffb", "\ufeff"]
+    values = [f"{text},1".encode() for text in marked]
+    together = kind.decode(values)[0].column("s").to_pylist()
+    alone = [kind.decode([value])[0].column("s")[0].as_py() for value in values]
+    assert together == alone == marked
+
+
 def test_json_of_nested_and_unusual_types():
     """Objects over several lines, nested ones, fields that nobody asked for, decimals, what is not a number."""
     schema = pa.schema([("a", pa.list_(pa.int64())), ("d", pa.decimal128(10, 2)), ("x", pa.float64())])
