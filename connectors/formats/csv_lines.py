@@ -100,7 +100,13 @@ class CsvFormat(RowFormat):
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         if len(self._schema) > 1 and not all(values):
             raise ValueError("an empty line")
-        return self.read_text(b"\n".join([value.rstrip(b"\r\n") for value in values]) + b"\n", len(values))
+        lines = [value.rstrip(b"\r\n") for value in values]
+        text = b"\n".join(lines) + b"\n"
+        if len(lines) > 1 and text.count(b"\n") + text.count(b"\r") > len(lines):
+            for line in lines:  # one that is two rows could make up for two that are one
+                if b"\n" in line or b"\r" in line:
+                    self.read_text(line + b"\n", 1)
+        return self.read_text(text, len(lines))
 
     def read_text(self, text: bytes | pa.Buffer, count: int | None = None) -> pa.RecordBatch:
         r"""Decode a text of `count` rows, or however many they are, with a line break behind each. Raises ValueError

@@ -99,6 +99,15 @@ def test_a_text_may_begin_with_the_letter_that_marks_a_file():
     assert together == alone == marked
 
 
+def test_lines_that_are_no_rows_do_not_make_up_for_each_other():
+    """One value with two lines, and a quote that one opens and another closes, were as many rows as values."""
+    kind = CsvFormat(pa.schema([("s", pa.string()), ("n", pa.int64())]))
+    for line_break in (b"\n", b"\r", b"\r\n"):
+        decoded, bad = kind.decode([b"a,1" + line_break + b"b,2", b'"c', b'd",3', b'"e\nf",4'])
+        assert decoded.column("s").to_pylist() == [None, None, None, "e\nf"]
+        assert [each.index for each in bad] == [0, 1, 2]
+
+
 def test_json_of_nested_and_unusual_types():
     """Objects over several lines, nested ones, fields that nobody asked for, decimals, what is not a number."""
     schema = pa.schema([("a", pa.list_(pa.int64())), ("d", pa.decimal128(10, 2)), ("x", pa.float64())])
