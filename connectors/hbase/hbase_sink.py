@@ -1,8 +1,8 @@
 """Tables of HBase as a sink: puts and deletes from rows, sent in batches and at the barrier.
 
 Decides what a row becomes (a put of its cells, or a delete), that mutations of a row keep their order (HBase hides a
-put behind a delete of the same millisecond, so a batch has one kind for a row, and a put waits when the batch before
-has deleted its row), and that an error of the server fails the task: what was sent since the last checkpoint comes
+put behind a delete of the same millisecond, so a batch has one kind for a row, and a put waits when its row was deleted
+just now), and that an error of the server fails the task: what was sent since the last checkpoint comes
 again, and changes nothing in the end.
 """
 
@@ -136,8 +136,8 @@ class HBaseWriter(SinkWriter):
         self._table = self._connection.table(sink.table)
         self._pending: dict[bytes, dict[bytes, bytes] | None] = {}
         """The cells of each row, or None for a delete."""
-        self._deleted: frozenset[bytes] = frozenset()
-        """Rows that the last batch has deleted."""
+        self._deleted: dict[bytes, float] = {}
+        """Rows that were deleted lately, and when that was done."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         sink = self._sink
@@ -183,9 +183,11 @@ class HBaseWriter(SinkWriter):
     def _flush(self) -> None:
         if not self._pending:
             return
+        lately = time.monotonic() - PAUSE_SECONDS
+        self._deleted = {key: at for key, at in self._deleted.items() if at > lately}
         if any(cells is not None and key in self._deleted for key, cells in self._pending.items()):
             time.sleep(PAUSE_SECONDS)
-        self._deleted = frozenset(key for key, cells in self._pending.items() if cells is None)
+            self._deleted = {}
         try:
             batch = self._table.batch()
             for key, cells in self._pending.items():
@@ -196,6 +198,8 @@ class HBaseWriter(SinkWriter):
             batch.send()
         except failures() as error:
             raise refused(self._sink, error) from error
+        now = time.monotonic()
+        self._deleted |= {key: now for key, cells in self._pending.items() if cells is None}
         sent = [cells for cells in self._pending.values() if cells is not None]
         self._bytes_written.inc(sum(len(name) + len(value) for cells in sent for name, value in cells.items()))
         self._pending = {}

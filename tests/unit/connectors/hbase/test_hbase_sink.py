@@ -81,7 +81,7 @@ def test_a_put_waits_for_the_millisecond_after_a_delete_of_the_batch_before(serv
     memory, port = server
     slept: list[float] = []
     memory.now_ms = lambda: 5 + len(slept)
-    monkeypatch.setattr(hbase_sink, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(hbase_sink, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: 0.0))
     writer = sink_at(port, delete="gone", batch_rows=1 if is_between == "batches" else 1_000).create_writer(Place(), ())
     for n, gone in ((1, False), (2, True), (3, False)):
         writer.write(rows("a", n=[n], m=[None], gone=[gone]))
@@ -89,6 +89,26 @@ def test_a_put_waits_for_the_millisecond_after_a_delete_of_the_batch_before(serv
     writer.close()
     assert memory.rows == {b"a": {b"d:n": b"3"}}
     assert slept == [hbase_sink.PAUSE_SECONDS]
+
+
+def test_a_put_waits_for_the_millisecond_after_a_delete_of_any_batch(server, monkeypatch):
+    """It was hidden when a batch with other rows came between the two within the millisecond."""
+    memory, port = server
+    slept: list[float] = []
+    seconds = [0.0]
+    memory.now_ms = lambda: 5 + len(slept)
+    monkeypatch.setattr(hbase_sink, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: seconds[0]))
+    writer = sink_at(port, delete="gone", batch_rows=1).create_writer(Place(), ())
+    for key, gone in (("a", True), ("b", False), ("a", False), ("b", True), ("c", True)):
+        writer.write(rows(key, n=[1], gone=[gone]))
+    assert memory.rows == {b"a": {b"d:n": b"1"}}
+    assert slept == [hbase_sink.PAUSE_SECONDS]
+    seconds[0] += hbase_sink.PAUSE_SECONDS  # long enough without a pause
+    slept.append(0.0)
+    writer.write(rows("b", "c", n=[2, 2], gone=[False, False]))
+    writer.close()
+    assert memory.rows == {key: {b"d:n": b"1" if key == b"a" else b"2"} for key in (b"a", b"b", b"c")}
+    assert len(slept) == 2
 
 
 def test_what_the_server_refuses_fails_the_task_in_a_line(server):
