@@ -10,6 +10,7 @@ import datetime as dt
 import io
 import json
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,14 +50,18 @@ class AvroFormat(RowFormat):
             import fastavro
         except ImportError as error:
             raise ConnectorError("AvroFormat needs fastavro: pip install 'snapline[avro]'") from error
-        self.avro_schema: Mapping[str, Any] = json.loads(schema) if isinstance(schema, str) else schema
-        if not isinstance(self.avro_schema, Mapping) or self.avro_schema.get("type") != "record":
-            raise ConnectorError("AvroFormat: the schema must be that of a record")
         try:
+            self.avro_schema: Mapping[str, Any] = json.loads(schema) if isinstance(schema, str) else schema
+            if not isinstance(self.avro_schema, Mapping) or self.avro_schema.get("type") != "record":
+                raise ConnectorError("AvroFormat: the schema must be that of a record")
             check_schema(fastavro.parse_schema(dict(self.avro_schema)))
-        except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+            self._schema = pa.schema([_field(field) for field in self.avro_schema["fields"]])
+            if twice := [name for name, count in Counter(self._schema.names).items() if count > 1]:
+                raise ValueError(f"the field {twice[0]!r} is there twice")
+        except KeyError as error:
+            raise ConnectorError(f"AvroFormat: not an Avro schema: {error} is missing") from error
+        except (ValueError, TypeError, RecursionError, fastavro.schema.SchemaParseException) as error:
             raise ConnectorError(f"AvroFormat: not an Avro schema: {error}") from error
-        self._schema = pa.schema([_field(field) for field in self.avro_schema["fields"]])
         self._parsed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -514,6 +514,27 @@ def test_decimals_of_avro_that_no_column_holds_name_their_field(digits: int) -> 
         avro({"type": "bytes", "logicalType": "decimal", "precision": digits})
 
 
+TWICE = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "int"}, {"name": "v", "type": "long"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("{nope", "Expecting property name"),
+        ({"type": "record", "name": "r"}, "'fields' is missing"),
+        ({"type": "record", "name": "r", "fields": 5}, "not iterable"),
+        ({"type": "record", "name": 5, "fields": []}, "not iterable"),
+        ({"type": "record", "name": "r", "fields": [{"name": "v", "type": None}]}, "not iterable"),
+        ({"type": "record", "name": "r", "fields": [{"name": "v", "type": {"type": "array"}}]}, "'items' is missing"),
+        (TWICE, "the field 'v' is there twice"),
+    ],
+)
+def test_what_is_no_schema_of_avro_is_said_in_a_line(schema: Any, says: str) -> None:
+    """Some were an error of Python's, and two fields of one name were two columns with the values of the last."""
+    with pytest.raises(ConnectorError, match=f"^AvroFormat: not an Avro schema: .*{says}"):
+        AvroFormat(schema)
+
+
 @pytest.mark.parametrize("kind", [JsonFormat, CsvFormat])
 @pytest.mark.parametrize(
     "column",
