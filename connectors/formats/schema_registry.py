@@ -51,10 +51,17 @@ class ConfluentAvroFormat(AvroFormat):
         address, with `user:password@` if it wants them. `subject`: under which a sink registers the schema,
         `<topic>-value` by custom."""
         super().__init__(schema)
-        parts = urllib.parse.urlsplit(registry)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConnectorError(f"ConfluentAvroFormat: registry is no address of http or https: {registry!r}")
-        host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+        try:
+            parts = urllib.parse.urlsplit(registry)
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise ValueError("write http://host:port")
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            host = host if parts.port is None else f"{host}:{parts.port}"
+        except ValueError as error:
+            without_login = str(registry).rpartition("@")[2]
+            raise ConnectorError(
+                f"ConfluentAvroFormat: registry is no address of http or https: {without_login!r} ({error})"
+            ) from error
         self._registry = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
         login = f"{urllib.parse.unquote(parts.username or '')}:{urllib.parse.unquote(parts.password or '')}"
         self._login = base64.b64encode(login.encode()).decode() if parts.username else ""

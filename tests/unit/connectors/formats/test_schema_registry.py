@@ -130,6 +130,21 @@ def test_a_registry_that_refuses_or_is_away_fails_the_job(registry):
         ConfluentAvroFormat(NEW, registry="localhost:8081")
 
 
+@pytest.mark.parametrize("address", ["http://h:abc", "http://h:99999", "http://[::1", "ftp://ann:pass@h", "ann:pass@h"])
+def test_what_is_no_address_of_a_registry_is_said_in_a_line(address):
+    """A wrong port was an error of Python's; the password is not said."""
+    with pytest.raises(ConnectorError, match="registry is no address of http or https: ") as raised:
+        ConfluentAvroFormat(NEW, registry=address)
+    assert "pass" not in str(raised.value)
+
+
+def test_a_registry_may_have_an_address_of_ipv6():
+    """Its brackets were gone, and the port with them."""
+    kind = ConfluentAvroFormat(NEW, registry="http://[::1]:1")
+    with pytest.raises(ConnectorError, match=r"the schema registry at http://\[::1\]:1 does not answer \(.*refused"):
+        kind.decode([b"\0\0\0\0\1\2"])
+
+
 SCHEMA_DEFAULT = {**NEW, "fields": [{"name": "n", "type": "long", "default": "x"}]}
 UNUSABLE = {
     "no JSON": ("{", "JSONDecodeError"),
