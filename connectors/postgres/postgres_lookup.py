@@ -34,6 +34,9 @@ from snapline.connectors.postgres.postgres_table import (
 from snapline.dataflow.api.function_contexts import Row, RuntimeContext
 from snapline.dataflow.errors import ConnectorError
 
+WIDE = {"smallint": "bigint", "integer": "bigint"}
+"""Types of keys that may be larger than their column's, and then are equal to nothing; an index is used as well."""
+
 
 class PostgresLookup(ServiceLookup):
     """Adds columns of a table to each row, found by a key.
@@ -141,7 +144,9 @@ class PostgresLookup(ServiceLookup):
         """Places of columns that are decimals, which to PostgreSQL may be no numbers."""
 
     async def _found_for(self, worker: int, keys: Sequence[Key]) -> Mapping[Key, Found]:
-        """Ask the server for all of these keys in one question."""
+        """Ask the server for all of these keys in one question, but for those that nothing there can be equal to."""
+        found: dict[Key, list[Row]] = {key: [] for key in keys}
+        keys = [key for key in keys if not any(isinstance(value, str) and "\0" in value for value in key)]
         try:
             rows = await asyncio.wait_for(self._rows(worker, keys), self.query_timeout_ms / 1000)
         except TimeoutError as error:
@@ -156,7 +161,6 @@ class PostgresLookup(ServiceLookup):
             self._drop(worker)
             line = refused(self.dsn, self.table, error)
             raise (ServiceAway(str(line)) if is_away(error) else line) from error
-        found: dict[Key, list[Row]] = {key: [] for key in keys}
         names = tuple(self.columns.values())
         for number, *values in rows:
             for place in self._decimals:
@@ -200,9 +204,10 @@ class PostgresLookup(ServiceLookup):
             place for place, column in enumerate(self.columns) if pa.types.is_decimal(arrow_type_of(types[column]))
         ]
         places = [sql.Identifier(f"k{number}") for number in range(len(self.on))]
+        kinds = (table.bare_types[column] for column in self.on.values())
         matches = [
-            sql.SQL("t.{} = k.{}::{}").format(identifier(column), place, bare_type(table.bare_types[column]))
-            for column, place in zip(self.on.values(), places, strict=True)
+            sql.SQL("t.{} = k.{}::{}").format(identifier(column), place, bare_type(WIDE.get(kind, kind)))
+            for column, place, kind in zip(self.on.values(), places, kinds, strict=True)
         ]
         wanted = [
             sql.SQL("t.{}" if is_read_as_it_is(types[column]) else "t.{}::text").format(identifier(column))
