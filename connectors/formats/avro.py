@@ -12,6 +12,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -50,19 +51,19 @@ class AvroFormat(RowFormat):
             import fastavro
         except ImportError as error:
             raise ConnectorError("AvroFormat needs fastavro: pip install 'snapline[avro]'") from error
+        self._parsed: Any = None
         try:
             self.avro_schema: Mapping[str, Any] = json.loads(schema) if isinstance(schema, str) else schema
             if not isinstance(self.avro_schema, Mapping) or self.avro_schema.get("type") != "record":
                 raise ConnectorError("AvroFormat: the schema must be that of a record")
-            check_schema(fastavro.parse_schema(dict(self.avro_schema)))
+            check_schema(self.parsed_schema())
             self._schema = pa.schema([_field(field) for field in self.avro_schema["fields"]])
             if twice := [name for name, count in Counter(self._schema.names).items() if count > 1]:
                 raise ValueError(f"the field {twice[0]!r} is there twice")
         except KeyError as error:
             raise ConnectorError(f"AvroFormat: not an Avro schema: {error} is missing") from error
-        except (ValueError, TypeError, RecursionError, fastavro.schema.SchemaParseException) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError, fastavro.schema.SchemaParseException) as error:
             raise ConnectorError(f"AvroFormat: not an Avro schema: {error}") from error
-        self._parsed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the format without the schema that fastavro has parsed."""
@@ -76,7 +77,7 @@ class AvroFormat(RowFormat):
         import fastavro
 
         bound_decimals()
-        parsed = self._parsed_schema()
+        parsed = self.parsed_schema()
         data, end = io.BytesIO(b"".join(values)), 0
         rows: list[Any] = []
         for value in values:
@@ -128,7 +129,7 @@ class AvroFormat(RowFormat):
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         import fastavro
 
-        parsed = self._parsed_schema()
+        parsed = self.parsed_schema()
         values: list[bytes | None] = []
         for row in self.records_of(batch):
             data = io.BytesIO()
@@ -139,12 +140,61 @@ class AvroFormat(RowFormat):
             values.append(data.getvalue())
         return values
 
-    def _parsed_schema(self) -> Any:
+    def parsed_schema(self) -> Any:
+        """Return the schema as fastavro reads and writes by it.
+
+        >>> record = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+        >>> sl_connectors.AvroFormat(record).parsed_schema()["fields"]
+        [{'name': 'n', 'type': 'long'}]
+        """
         if self._parsed is None:
             import fastavro
 
-            self._parsed = fastavro.parse_schema(dict(self.avro_schema))
+            parsed = fastavro.parse_schema(dict(self.avro_schema))
+            _make_defaults_values(parsed)
+            self._parsed = parsed
         return self._parsed
+
+
+def _make_defaults_values(kind: Any) -> None:
+    """Put values in the place of defaults in a parsed schema, which fastavro gives to rows as they are written there:
+    bytes are texts in JSON, a letter each."""
+    match kind:
+        case {"type": "record", "fields": fields}:
+            for field in fields:
+                _make_defaults_values(field["type"])
+                if "default" in field:
+                    field["default"] = _default(field["default"], field["type"])
+        case list():
+            for each in kind:
+                _make_defaults_values(each)
+        case {"items": inner} | {"values": inner} | {"type": (dict() | list()) as inner}:
+            _make_defaults_values(inner)
+
+
+def _default(value: Any, kind: Any) -> Any:
+    match kind:
+        case list():
+            fitting = (one for one in kind if (one == "null") == (value is None))
+            return _default(value, next(fitting, "null"))
+        case {"type": "bytes" | "fixed", "logicalType": "decimal"}:
+            number = int.from_bytes(value.encode("latin-1"), "big", signed=True)
+            return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -kind.get("scale", 0)))
+        case "bytes" | {"type": "bytes" | "fixed"}:
+            return value.encode("latin-1")
+        case {"type": "record", "fields": fields}:
+            known = {each["name"]: each["default"] for each in fields if "default" in each}
+            given = {
+                each["name"]: _default(value[each["name"]], each["type"]) for each in fields if each["name"] in value
+            }
+            return {**known, **given}
+        case {"type": "array", "items": inner}:
+            return [_default(each, inner) for each in value]
+        case {"type": "map", "values": inner}:
+            return {key: _default(each, inner) for key, each in value.items()}
+        case {"type": (dict() | list()) as inner}:
+            return _default(value, inner)
+    return value
 
 
 def _field(field: Mapping[str, Any]) -> pa.Field:

@@ -129,7 +129,7 @@ def avro_rows(rows: AvroFormat, stream: Any, position: Mapping[str, int], batch_
     done, passed = int(position.get("rows", 0)), 0
     # fastavro needs no more of a file than read and tell
     plain: Any = _told(lambda: BoundedContainer(stream))
-    blocks = _told(lambda: fastavro.block_reader(plain, dict(rows.avro_schema)))
+    blocks = _told(lambda: fastavro.block_reader(plain, rows.parsed_schema()))
     while (block := _told(lambda: next(blocks, None))) is not None:
         if passed + block.num_records <= done:
             passed += block.num_records

@@ -83,7 +83,7 @@ class ConfluentAvroFormat(AvroFormat):
         import fastavro
 
         bound_decimals()
-        own = self._parsed_schema()
+        own = self.parsed_schema()
         data, end = io.BytesIO(b"".join(values)), 0
         rows: list[Any] = []
         for value in values:

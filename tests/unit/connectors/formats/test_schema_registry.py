@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime as dt
+import decimal
+import io
 import json
 import pickle
 import threading
@@ -13,9 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
+from snapline.connectors.formats.avro import AvroFormat
+from snapline.connectors.formats.file_reading import avro_rows
 from snapline.connectors.formats.schema_registry import ConfluentAvroFormat
 from snapline.dataflow.errors import ConnectorError
 
@@ -143,6 +149,46 @@ def test_a_registry_may_have_an_address_of_ipv6():
     kind = ConfluentAvroFormat(NEW, registry="http://[::1]:1")
     with pytest.raises(ConnectorError, match=r"the schema registry at http://\[::1\]:1 does not answer \(.*refused"):
         kind.decode([b"\0\0\0\0\1\2"])
+
+
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+INNER = {"type": "record", "name": "i", "fields": [{"name": "x", "type": "bytes", "default": "\u00fe"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        ("bytes", "\u0001\u00ff", b"\x01\xff"),
+        (["bytes", "null"], "\u00ff", b"\xff"),
+        (["null", "bytes"], None, None),
+        ({"type": "fixed", "name": "f", "size": 2}, "\u0001\u00ff", b"\x01\xff"),
+        (CENTS, "\u00ff\u0085", decimal.Decimal("-1.23")),
+        (CENTS, "\u004b" + 14 * "\u0000" + "\u0001", decimal.Decimal((0x4B << 120) + 1).scaleb(-2, decimal.Context(40))),
+        ({"type": "fixed", "name": "f", "size": 1, "logicalType": "decimal", "precision": 2}, "\u0007", decimal.Decimal(7)),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+        ({"type": "map", "values": CENTS}, {"a": "\u0001"}, [("a", decimal.Decimal("0.01"))]),
+        (INNER, {"x": "\u00ff"}, {"x": b"\xff"}),
+        (INNER, {}, {"x": b"\xfe"}),
+        ({"type": "int", "logicalType": "date"}, -1, dt.date(1969, 12, 31)),
+    ],
+)  # fmt: skip
+def test_a_field_that_a_writer_did_not_know_has_its_default(kind, default, expected):
+    """Bytes are letters in a schema: they were read as the bytes of UTF-8, and decimals made each row a bad one."""
+    fields = [{"name": "n", "type": "long"}, {"name": "new", "type": kind, "default": default}]
+    schema = {"type": "record", "name": "row", "fields": fields}
+    before = json.dumps(schema)
+    writer = fastavro.parse_schema({"type": "record", "name": "row", "fields": fields[:1]})
+    confluent = ConfluentAvroFormat(schema, registry="http://127.0.0.1:1")
+    confluent._writers[1] = writer
+    container = io.BytesIO()
+    fastavro.writer(container, writer, [{"n": 1}])
+    container.seek(0)
+    (from_file,) = avro_rows(AvroFormat(schema), container, {}, 10)
+
+    decoded, bad = confluent.decode([b"\0\0\0\0\1\2"])
+    assert (decoded.to_pylist(), bad) == ([{"n": 1, "new": expected}], [])
+    assert from_file.rows.to_pylist() == [{"n": 1, "new": expected}]
+    assert json.dumps(schema) == before
 
 
 SCHEMA_DEFAULT = {**NEW, "fields": [{"name": "n", "type": "long", "default": "x"}]}

@@ -527,6 +527,10 @@ TWICE = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "int"},
         ({"type": "record", "name": "r", "fields": [{"name": "v", "type": None}]}, "not iterable"),
         ({"type": "record", "name": "r", "fields": [{"name": "v", "type": {"type": "array"}}]}, "'items' is missing"),
         (TWICE, "the field 'v' is there twice"),
+        (
+            {**TWICE, "fields": [{"name": "v", "type": {"type": "map", "values": "bytes"}, "default": {"a": 5}}]},
+            "'int'",
+        ),
     ],
 )
 def test_what_is_no_schema_of_avro_is_said_in_a_line(schema: Any, says: str) -> None:
