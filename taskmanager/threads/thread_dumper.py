@@ -80,12 +80,16 @@ class ThreadDumper:
         self._threads: set[threading.Thread] = set()
 
     def dump(self, request: RequestThreadDump) -> None:
-        """Look on a thread of its own, so that whoever asks goes on."""
+        """Look on a thread of its own, so that whoever asks goes on; not at all, where there is none left."""
         if self._stopping.is_set() or not self._free.acquire(blocking=False):
             return
         thread = threading.Thread(target=self._work, args=(request,), name="snapline-stacks", daemon=True)
         self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the host has no thread left
+            self._threads.discard(thread)
+            self._free.release()
 
     def close(self) -> None:
         """End what is under way, and wait for it."""

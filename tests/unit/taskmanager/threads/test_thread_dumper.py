@@ -12,7 +12,7 @@ import pytest
 from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.wire.messages import RequestThreadDump, ThreadDump
 from snapline.runtime.recent_output import RecentOutput
-from snapline.taskmanager.threads.thread_dumper import MAX_NAME, ThreadDumper
+from snapline.taskmanager.threads.thread_dumper import MAX_NAME, MAX_SAMPLINGS, ThreadDumper
 
 
 @contextmanager
@@ -51,3 +51,27 @@ def test_threads_and_files_with_names_that_no_message_carries_are_shown(odd: str
     for text in shown[0]:
         assert text.encode() and text.isprintable()
         assert len(text) <= 2 * MAX_NAME
+
+
+def test_a_process_without_another_thread_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looked at a TaskManager whose host had no thread left ended it; and each look left a place taken."""
+    answers: list[ThreadDump] = []
+    answered = threading.Event()
+
+    def answer(dump: ThreadDump) -> None:
+        answers.append(dump)
+        answered.set()
+
+    dumper = ThreadDumper(ResourceID("tm"), dict, RecentOutput(), answer, lambda _level: None)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        for _ in range(MAX_SAMPLINGS + 1):
+            dumper.dump(RequestThreadDump("1"))
+    dumper.dump(RequestThreadDump("2"))
+    assert answered.wait(30)
+    dumper.close()
+    assert [dump.request_id for dump in answers] == ["2"]
