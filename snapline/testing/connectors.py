@@ -226,10 +226,12 @@ def check_sink(
 
     def visible(_: RunOutcome) -> Rows:
         seen = rows_of_target(read())
-        return Counter(dict.fromkeys(seen, 1)) if guarantee == "at_least_once" else seen
+        if guarantee == "at_least_once":
+            seen = Counter({row: min(count, wanted[row] or count) for row, count in seen.items()})
+        return seen
 
-    halves = [given[0::2], given[1::2]]
-    suite = _Suite("sink", build, parallelism, rows_of_target(given), visible)
+    halves, wanted = [given[0::2], given[1::2]], rows_of_target(given)
+    suite = _Suite("sink", build, parallelism, wanted, visible)
     suite.inputs = {OTHER_END: halves}
     suite.is_hidden = guarantee == "exactly_once"
     suite.leftovers = leftovers

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import snapline as sl
@@ -248,3 +249,49 @@ def test_a_sink_that_commits_together(name: str, tmp_path: Path) -> None:
     report = check_sink(create, read, runs=None if mistake else 8, check=False)
 
     assert report.ok == (not mistake), str(report)
+
+
+class Appending(sl.Sink):
+    """Rows are in the file at once, and come again after a failure; perhaps each no more than once."""
+
+    two_phase = False
+
+    def __init__(self, path: Path, *, forgets: bool) -> None:
+        self.path, self.forgets = path, forgets
+
+    def create_writer(self, context: Any, restored: Any) -> sl.SinkWriter:
+        return AppendingWriter(self)
+
+
+class AppendingWriter(sl.SinkWriter):
+    """Writes for Appending."""
+
+    def __init__(self, sink: Appending) -> None:
+        self.sink = sink
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        path = self.sink.path
+        there = path.read_text().splitlines()
+        new = [json.dumps(row) for row in batch.to_pylist()]
+        kept = [line for line in dict.fromkeys(new) if line not in there] if self.sink.forgets else new
+        path.write_text("".join(f"{line}\n" for line in [*there, *kept]))
+
+    def prepare_commit(self, checkpoint_id: int) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_row_that_is_written_twice_may_come_more_often_and_not_less(forgets: bool, tmp_path: Path) -> None:
+    """At least once: a sink that works was said to lose the second one."""
+    path = tmp_path / "lines"
+
+    def create() -> sl.Sink:
+        path.write_text("")
+        return Appending(path, forgets=forgets)
+
+    def read() -> list[Any]:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    rows = [{"n": n % 5} for n in range(10)]
+    report = check_sink(create, read, rows, guarantee="at_least_once", runs=10, check=False)
+    assert report.ok is not forgets, report.story
