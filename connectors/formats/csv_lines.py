@@ -21,6 +21,7 @@ from snapline.connectors.formats.row_format import RowFormat, require_narrow_flo
 from snapline.dataflow.errors import ConnectorError
 
 QUOTE = ord('"')
+NOT_CLOSED = "a quote is opened and not closed"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """At the beginning of a file it says that this is UTF-8; in the first of some rows it is a letter."""
 COLUMNS_MAX = 1 << 15
@@ -102,6 +103,8 @@ class CsvFormat(RowFormat):
             raise ValueError("an empty line")
         lines = [value.rstrip(b"\r\n") for value in values]
         text = b"\n".join(lines) + b"\n"
+        if QUOTE in text and any(line.count(QUOTE) % 2 for line in lines):
+            raise ValueError(NOT_CLOSED)
         if len(lines) > 1 and text.count(b"\n") + text.count(b"\r") > len(lines):
             for line in lines:  # one that is two rows could make up for two that are one
                 if b"\n" in line or b"\r" in line:
@@ -117,7 +120,7 @@ class CsvFormat(RowFormat):
         {'word': ['a', 'b'], 'n': [1, 2]}
         """
         if np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE) % 2:
-            raise ValueError("a quote is opened and not closed")  # Arrow would take all that follows for one field
+            raise ValueError(NOT_CLOSED)  # Arrow would take all that follows for one field
         table = self._read(text)
         if pa.float32() in self._schema.types:
             require_narrow_floats(table, lambda schema: self._of(schema)._read(text))  # noqa: SLF001 - one class
