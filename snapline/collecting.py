@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,12 +44,14 @@ class CollectedRows:
     {'x': [1, 2]}
     """
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None, limit: int | None) -> None:
-        """The constructor is called by `execute_and_collect` alone."""
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], end: Callable[[], None], schema: pa.Schema | None, limit: int | None
+    ) -> None:
+        """The constructor is called by `execute_and_collect` alone. `end`: ends the job, at once or again."""
         from snapline.taskmanager.operators.base.rows import rows_of
 
-        self._source = batches
-        self._batches = _limited(batches, limit)
+        self._end = end
+        self._batches = _limited(batches, end, limit)
         self._schema = schema
         self._rows = (row for batch in self._batches for row in rows_of(batch))
 
@@ -95,9 +97,7 @@ class CollectedRows:
     def close(self) -> None:
         """Take no more: cancel the job, if it still runs."""
         self._batches.close()
-        close = getattr(self._source, "close", None)
-        if close is not None:
-            close()
+        self._end()  # of which a generator that has given nothing yet knows nothing
 
     def __enter__(self) -> CollectedRows:
         """Return the rows themselves, which are their own iterator."""
@@ -117,8 +117,8 @@ def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool
     environment, end = alone(stream)
     if limit is None:
         refuse_unbounded(environment.graph, "collected without a limit: give limit=...")
-    batches = _locally(environment, end, job_name, threads) if local else _from_files(environment, end, job_name)
-    return CollectedRows(batches, stream.schema, limit)
+    batches, close = _locally(environment, end, job_name, threads) if local else _from_files(environment, end, job_name)
+    return CollectedRows(batches, close, stream.schema, limit)
 
 
 def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
@@ -183,7 +183,7 @@ def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
+def _limited(batches: Iterator[pa.RecordBatch], end: Callable[[], None], limit: int | None) -> Any:
     left = limit
     try:
         if left == 0:
@@ -197,9 +197,7 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
             if not left:
                 return
     finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
+        end()
 
 
 # --- in this process --------------------------------------------------------------------------------------------------
@@ -207,7 +205,7 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Any:
 
 def _locally(
     environment: StreamExecutionEnvironment, end: DataStream, job_name: str, threads: int
-) -> Iterator[pa.RecordBatch]:
+) -> tuple[Iterator[pa.RecordBatch], Callable[[], None]]:
     from snapline.execution import queries_of
     from snapline.local.collect_sink import ProcessCollectSink, close_collected, open_collected
     from snapline.local.local_execution import open_local_job, result_of_local
@@ -218,7 +216,7 @@ def _locally(
     end.sink_to(ProcessCollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
     job: LocalJob = open_local_job(environment, job_name, threads)
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches() -> Generator[pa.RecordBatch]:
         try:
             with job, queries_of(environment, job.job_graph.job_id):
                 while not job.has_ended:
@@ -229,13 +227,22 @@ def _locally(
         finally:
             close_collected(number)
 
-    return batches()
+    rows = batches()
+
+    def end_job() -> None:
+        rows.close()
+        job.close()
+        close_collected(number)
+
+    return rows, end_job
 
 
 # --- on Spark and at a service ----------------------------------------------------------------------------------------
 
 
-def _from_files(environment: StreamExecutionEnvironment, end: DataStream, job_name: str) -> Iterator[pa.RecordBatch]:
+def _from_files(
+    environment: StreamExecutionEnvironment, end: DataStream, job_name: str
+) -> tuple[Iterator[pa.RecordBatch], Callable[[], None]]:
     import shutil
     import tempfile
 
@@ -257,13 +264,16 @@ def _from_files(environment: StreamExecutionEnvironment, end: DataStream, job_na
             yield from _as_they_come(job, directory)
             job.wait()
         finally:
-            job.cancel()
-            shutil.rmtree(directory, ignore_errors=True)
-            if not base:
-                with suppress(OSError):
-                    directory.parent.rmdir()
+            end_job()
 
-    return batches()
+    def end_job() -> None:
+        job.cancel()
+        shutil.rmtree(directory, ignore_errors=True)
+        if not base:
+            with suppress(OSError):
+                directory.parent.rmdir()
+
+    return batches(), end_job
 
 
 def _as_they_come(job: JobHandle, directory: Path) -> Iterator[pa.RecordBatch]:

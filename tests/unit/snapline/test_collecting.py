@@ -18,6 +18,8 @@ from snapline.collecting import alone
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
+from snapline.local import collect_sink
+from snapline.local.local_job import LocalJob
 from snapline.state import SavepointWriter, open_state
 
 ROWS = [{"k": i % 3, "v": i} for i in range(30)]
@@ -92,6 +94,41 @@ class FailsOnce:
             Path(self.marker).touch()
             raise ValueError("once")
         return row
+
+
+class StartedJob:
+    """A job elsewhere that runs until it is cancelled."""
+
+    has_ended = False
+
+    def cancel(self) -> None:
+        """End the job."""
+        self.has_ended = True
+
+
+@pytest.mark.parametrize("limit", [0, 10])
+def test_who_takes_no_row_at_all_ends_the_job(tmp_path, monkeypatch, limit):
+    """The job was started with the call, and ran on for ever when nobody had taken a row before `close`."""
+    job = StartedJob()
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute_async", lambda *_, **__: job)
+    rows = endless(environment(tmp_path)).execute_and_collect(local=False, limit=limit)
+    if limit:
+        rows.close()
+    else:
+        assert list(rows) == []
+    assert job.has_ended
+
+
+def test_who_takes_no_row_at_all_leaves_nothing_in_this_process(monkeypatch):
+    """Neither the directory of the local run nor the place where its rows were to come."""
+    closed: list[LocalJob] = []
+    close = LocalJob.close
+    monkeypatch.setattr(LocalJob, "close", lambda job: (closed.append(job), close(job)))
+    before = dict(collect_sink._collected)
+    with endless(sl.StreamExecutionEnvironment.get_execution_environment()).execute_and_collect(local=True, limit=1):
+        assert collect_sink._collected != before
+    assert closed
+    assert collect_sink._collected == before
 
 
 def test_no_row_comes_twice_after_a_restart(tmp_path):
