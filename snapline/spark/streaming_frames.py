@@ -29,6 +29,7 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import CHECKPOINTS_NUM_RETAINED, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.storage_port import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -143,20 +144,37 @@ class RunningQuery:
                 sys.stderr.write(f"snapline: {self._streamed.what}: another program has taken the query over\n")
                 return
             if not why:
-                self._batches.end(self._claim, "")
+                self._end("")
                 return
             newest = self._newest()
             failures, staged = (1 if newest > staged else failures + 1), newest
             if failures >= ATTEMPTS:
-                self._batches.end(self._claim, why)
+                self._end(why)
                 return
             sys.stderr.write(f"snapline: {self._streamed.what}: the query has failed and is started again: {why}\n")
-            self._stopping.wait(PAUSE_S * 2 ** (failures - 1))
+            if self._stopping.wait(PAUSE_S * 2 ** (failures - 1)):
+                return
             try:
                 self._query = self._start()
             except JobDefinitionError as error:
-                self._batches.end(self._claim, str(error))
+                self._end(str(error))
                 return
+        _stop(self._query)  # which may be one that was just started
+
+    def _end(self, why: str) -> None:
+        """Tell the job, which waits until it is told; a storage that does not answer is asked again."""
+        said = ""
+        while not self._stopping.is_set():
+            try:
+                self._batches.end(self._claim, why)
+                return
+            except StorageError as error:
+                if str(error) != said:
+                    said = str(error)
+                    sys.stderr.write(
+                        f"snapline: {self._streamed.what}: the end of the query is not noted yet: {said}\n"
+                    )
+            self._stopping.wait(PAUSE_S)
 
     def _newest(self) -> int:
         try:

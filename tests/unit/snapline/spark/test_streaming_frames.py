@@ -1,16 +1,19 @@
-"""What is said of a streaming query that Spark does not start."""
+"""A streaming query that Spark does not start, that fails, or that is stopped while it is started again."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from snapline.connectors.parquet.streamed_rows import StreamedRowsSource
+from snapline.connectors.parquet.streamed_rows import Claim, StreamedBatches, StreamedRowsSource
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.spark.streaming_frames import StreamedFrame, start_queries
+from snapline.runtime.storage.storage_port import StorageError
+from snapline.spark import streaming_frames
+from snapline.spark.streaming_frames import StreamedFrame, start_queries, stop_queries
 
 
 class Writer:
@@ -33,3 +36,96 @@ def test_a_trigger_that_spark_refuses_is_said_with_the_frame(tmp_path: Path) -> 
 
     with pytest.raises(JobDefinitionError, match=r"\('q'\): Spark does not start the query: .*'soon'"):
         start_queries([streamed], "job")
+
+
+class FailedQuery:
+    """One that fails, or ends, while somebody waits for it."""
+
+    lastProgress = None
+
+    def __init__(self, failure: Exception | None, may_end: threading.Event | None) -> None:
+        self.failure, self.may_end = failure, may_end
+        self.stops = 0
+
+    def awaitTermination(self, timeout: float) -> bool:
+        """Raise why it has failed."""
+        if self.may_end is not None:
+            self.may_end.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+    def stop(self) -> None:
+        """Count, which is all that there is to do."""
+        self.stops += 1
+
+
+class StartedWriter(Writer):
+    """Starts queries, each of which ends as soon as it may."""
+
+    def __init__(self, failure: Exception | None = None, may_end: threading.Event | None = None) -> None:
+        self.queries: list[FailedQuery] = []
+        self.failure, self.may_end = failure, may_end
+
+    def start(self) -> FailedQuery:
+        """Start one more."""
+        self.queries.append(FailedQuery(self.failure, self.may_end))
+        return self.queries[-1]
+
+
+def streamed_of(writer: Writer, base: Path, *, bounded: bool) -> StreamedFrame:
+    """A frame whose rows would lie there."""
+    source = StreamedRowsSource(str(base), "q", pa.schema([]), {}, bounded=bounded, restored="", retained=1)
+    frame: Any = writer
+    return StreamedFrame(frame, source, "append", {}, "from_streaming_dataframe('q')")
+
+
+class Pause(threading.Event):
+    """An event that tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_awaited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for as long as it takes."""
+        self.is_awaited.set()
+        return super().wait(30)
+
+
+@pytest.mark.timeout(60)
+def test_a_query_that_is_stopped_in_the_pause_after_a_failure_is_not_started_again(tmp_path: Path) -> None:
+    """The job was cancelled, the pause ended at once, and a query that nobody stopped any more ran on."""
+    pause, may_fail = Pause(), threading.Event()
+    writer = StartedWriter(RuntimeError("the broker is gone"), may_fail)
+    [running] = start_queries([streamed_of(writer, tmp_path, bounded=False)], "job")
+    running._stopping = pause
+    may_fail.set()
+    assert pause.is_awaited.wait(30)
+
+    running.stop()
+
+    assert [query.stops for query in writer.queries] == [1]
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_a_query_is_noted_once_the_storage_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One answer of the storage that failed ended the thread, and the job waited for ever for more rows."""
+    answers, noted = [StorageError("503 Slow Down")], threading.Event()
+    put = StreamedBatches.end
+
+    def end(batches: StreamedBatches, claim: Claim, failure: str) -> None:
+        if answers:
+            raise answers.pop()
+        put(batches, claim, failure)
+        noted.set()
+
+    monkeypatch.setattr(StreamedBatches, "end", end)
+    monkeypatch.setattr(streaming_frames, "PAUSE_S", 0.01)
+    running = start_queries([streamed_of(StartedWriter(), tmp_path, bounded=True)], "job")
+
+    assert noted.wait(30)
+    stop_queries(running)
+    assert "the end of the query is not noted yet: 503 Slow Down" in capsys.readouterr().err
