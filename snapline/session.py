@@ -230,7 +230,7 @@ def stop_spark(spark: SparkHandle) -> None:
             _shared.remove(spark)
         if any(other.session is spark.session for other in _shared):
             return
-        if spark.host.is_alive():
+        if _is_open(spark):  # who stops one again takes the session from whoever has opened another one since
             spark.session.stop()
         if spark.head_start is not None:
             spark.head_start.close()
