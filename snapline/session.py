@@ -47,6 +47,7 @@ from snapline.spark.java_archive import start_options
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.spark_hosts import (
     LOOPBACK_MASTERS,
+    ContextHost,
     NoSpark,
     SparkHost,
     answers,
@@ -122,6 +123,7 @@ _OPENING = threading.RLock()
 _shared: list[SparkHandle] = []
 """All uses of the session that is ours."""
 _uses = itertools.count(1)
+_GONE = "Spark's process is gone, and TaskManagers with it: start the program again"
 
 
 def _is_open(spark: SparkHandle) -> bool:
@@ -146,7 +148,10 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question for it
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public question for it
+    if context is not None:
+        if not ContextHost(context).is_alive():
+            raise NoSpark(_GONE)
         active = SparkHandle(SparkSession.builder.getOrCreate(), ours=False)
         _refuse_idle_kill(active)
         return active
@@ -406,7 +411,7 @@ class EmbeddedCluster:
     def check(self) -> None:
         """Raise when Spark is gone or cannot give TaskManagers, or the coordinator is gone."""
         if not self.spark.host.is_alive():
-            raise NoSpark("Spark's process is gone, and TaskManagers with it: start the program again")
+            raise NoSpark(_GONE)
         if is_stopped(self.spark.session):
             raise NoSpark("the session of Spark was stopped, and TaskManagers with it: start the job in another one")
         if self.pool is not None and self.pool.fatal_error:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from snapline.session import SparkHandle, stop_spark
+from snapline.session import SparkHandle, open_spark, stop_spark
+from snapline.spark.spark_hosts import NoSpark
 
 
 class PlayedSession:
-    """A session of which nobody has stopped Java."""
+    """A session whose Java runs, or has ended."""
 
-    def __init__(self) -> None:
-        self.sparkContext: Any = SimpleNamespace(_gateway=SimpleNamespace(proc=SimpleNamespace(poll=lambda: None)))
+    def __init__(self, exit_code: int | None = None) -> None:
+        process = SimpleNamespace(poll=lambda: exit_code)
+        self.sparkContext: Any = SimpleNamespace(_gateway=SimpleNamespace(proc=process))
         self.stops = 0
 
     def stop(self) -> None:
@@ -35,3 +37,11 @@ def test_a_session_that_the_program_has_stopped_is_not_stopped_again(monkeypatch
 
     stop_spark(SparkHandle(new, ours=True))
     assert (old.stops, new.stops) == (0, 1)
+
+
+def test_a_program_whose_java_was_killed_is_told_so_by_its_next_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark calls the context of the dead Java the active one, and said that a connection was refused."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", PlayedSession(exit_code=-9).sparkContext)
+
+    with pytest.raises(NoSpark, match=r"Spark's process is gone.*start the program again"):
+        open_spark("next")
