@@ -111,6 +111,12 @@ def open_spark(app_name: str, conf: Mapping[str, str] | None = None, *, for_clus
         if shared is None or not _is_open(shared):
             _shared.clear()
             shared = _open_spark(app_name, conf, for_cluster=for_cluster)
+            try:
+                _refuse_idle_kill(shared)
+            except NoSpark:
+                if shared.ours:
+                    stop_spark(shared)
+                raise
         if not shared.ours:
             return shared
         opened = replace(shared, use=next(_uses))
@@ -135,7 +141,6 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     if importlib.util.find_spec("pyspark") is None:
         raise NoSpark("PySpark is not installed: pip install 'snapline[spark]'")
     if (connected := _connected(app_name)) is not None:
-        _refuse_idle_kill(connected)
         return connected
     directory = java_options = ""
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -152,9 +157,7 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     if context is not None:
         if not ContextHost(context).is_alive():
             raise NoSpark(_GONE)
-        active = SparkHandle(SparkSession.builder.getOrCreate(), ours=False)
-        _refuse_idle_kill(active)
-        return active
+        return SparkHandle(SparkSession.builder.getOrCreate(), ours=False)
     builder = SparkSession.builder.appName(app_name)
     wanted = {"spark.speculation": "false", "spark.python.worker.faulthandler.enabled": "true", **(conf or {})}
     if not under_submit:
@@ -199,9 +202,7 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
         raise NoSpark(f"Spark does not start: {_reason(error)}") from None
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
-    opened = SparkHandle(session, ours=True, directory=directory, head_start=head_start)
-    _refuse_idle_kill(opened)
-    return opened
+    return SparkHandle(session, ours=True, directory=directory, head_start=head_start)
 
 
 def _connected(app_name: str) -> SparkHandle | None:

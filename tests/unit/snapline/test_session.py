@@ -9,6 +9,7 @@ import pytest
 from pyspark import SparkContext
 
 from snapline.session import SparkHandle, open_spark, stop_spark
+from snapline.spark.head_start import HeadStart
 from snapline.spark.spark_hosts import NoSpark
 
 
@@ -19,6 +20,9 @@ class PlayedSession:
         process = SimpleNamespace(poll=lambda: exit_code)
         self.sparkContext: Any = SimpleNamespace(_gateway=SimpleNamespace(proc=process))
         self.stops = 0
+
+        self.sparkContext.getConf = lambda: SimpleNamespace(getAll=lambda: self.conf.items())
+        self.conf: dict[str, str] = {}
 
     def stop(self) -> None:
         """Do what PySpark does: after it no context is the active one, whichever was."""
@@ -45,3 +49,23 @@ def test_a_program_whose_java_was_killed_is_told_so_by_its_next_job(monkeypatch:
 
     with pytest.raises(NoSpark, match=r"Spark's process is gone.*start the program again"):
         open_spark("next")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_session_that_would_kill_task_managers_does_not_stay(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
+    """It was refused and stayed, with the coordinator that had begun beside it, so that the next one was refused as
+    well, whatever its settings. One of the program's own is not touched."""
+    session: Any = PlayedSession()
+    session.conf = {"spark.python.worker.killOnIdleTimeout": "true", "spark.python.worker.idleTimeoutSeconds": "5s"}
+    begun = HeadStart()
+    closed: list[HeadStart] = []
+    monkeypatch.setattr(HeadStart, "close", lambda head_start: closed.append(head_start))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", session.sparkContext)
+    opened = SparkHandle(session, ours=ours, head_start=begun if ours else None)
+    monkeypatch.setattr("snapline.session._open_spark", lambda *_, **__: opened)
+
+    with pytest.raises(NoSpark, match="killOnIdleTimeout would kill TaskManagers"):
+        open_spark("next")
+
+    assert session.stops == int(ours)
+    assert len(closed) == int(ours)
