@@ -30,6 +30,8 @@ ANSWER_S = 10.0
 MAX_ATTEMPTS = 16
 """Attempts of one Spark task that are looked at."""
 _PARENT = os.getppid()
+UNTIL_EXECUTORS_COME = 2
+"""As many tasks at once as Spark itself expects of executors that have not come yet."""
 LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)")
@@ -131,7 +133,10 @@ class ContextHost:
 
     @property
     def cores(self) -> int | None:
-        return max(1, self._context.defaultParallelism)
+        """Return what Spark's scheduler says, which knows `spark.task.cpus`; until an executor is there, two."""
+        scheduler = self._context._jsc.sc()  # noqa: SLF001 - Spark has no other door to it
+        profile = scheduler.resourceProfileManager().defaultResourceProfile()
+        return int(scheduler.maxNumConcurrentTasks(profile)) or UNTIL_EXECUTORS_COME
 
     def conf(self) -> Mapping[str, str]:
         return dict(self._context.getConf().getAll())

@@ -87,6 +87,18 @@ def test_executors_reach_the_coordinator_where_this_program_is(server: str, conf
     assert ConnectHost(PlayedSession(server, **conf)).coordinator_host() == host
 
 
+@pytest.mark.parametrize(("at_once", "cores"), [(1, 1), (16, 16), (0, 2)])
+def test_a_classic_session_has_as_many_cores_as_tasks_run_at_once(at_once: int, cores: int) -> None:
+    """What a user sets as the default parallelism of shuffles is no number of cores, nor is one a task's with
+    `spark.task.cpus`: TaskManagers were started that waited for ever, while their job lacked the slots."""
+    profiles = SimpleNamespace(defaultResourceProfile=lambda: "default")
+    scheduler = SimpleNamespace(
+        resourceProfileManager=lambda: profiles, maxNumConcurrentTasks=lambda _: at_once, defaultParallelism=lambda: 200
+    )
+    context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scheduler), defaultParallelism=200)
+    assert ContextHost(context).cores == cores
+
+
 def test_a_java_process_that_was_killed_is_noticed() -> None:
     """At the next look, whatever PySpark waits for."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
