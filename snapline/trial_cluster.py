@@ -93,6 +93,7 @@ class TrialCluster:
                 raise TrialError(
                     f"cannot make {error.filename}: {error.strerror}; choose another --directory"
                 ) from None
+        (self.directory / PROCESSES_FILE).unlink(missing_ok=True)  # of a cluster that ended with its machine
         zookeeper, first, second, page, other_page, master, spark_page = _free_ports(7)
         settings = self._write_settings(f"{HOST}:{zookeeper}")
         try:

@@ -53,6 +53,24 @@ def test_a_second_up_names_the_command_that_ends_the_first(tmp_path: Path) -> No
         TrialCluster(tmp_path).up(1, 1, print)
 
 
+def test_up_does_not_wait_for_processes_that_ended_with_their_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reboot `up` said that ZooKeeper had ended, and meant the one of before."""
+    gone = TrialProcess("zookeeper", os.getpid(), "1", "", str(tmp_path / "log"))
+    (tmp_path / "processes.json").write_text(json.dumps([asdict(gone)]))
+    found: list[list[TrialProcess]] = []
+
+    def start(cluster: TrialCluster, _port: int) -> None:
+        found.append(cluster.processes())
+        raise TrialError("far enough")
+
+    monkeypatch.setattr(TrialCluster, "_start_zookeeper", start)
+    with pytest.raises(TrialError, match="far enough"):
+        TrialCluster(tmp_path).up(1, 1, print)
+    assert found == [[]]
+
+
 def test_down_ends_no_process_that_up_has_not_started(tmp_path: Path) -> None:
     """A process with the noted number and another start is somebody else's; a damaged list ends nothing."""
     assert not TrialProcess("coordinator-1", os.getpid(), "1", "", "").is_alive
