@@ -8,6 +8,7 @@ core, and Spark's secret is not told: the token of the cluster travels with the 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -30,6 +32,8 @@ ANSWER_S = 10.0
 MAX_ATTEMPTS = 16
 """Attempts of one Spark task that are looked at."""
 _PARENT = os.getppid()
+_GIVEN: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+"""Digests of what the executors of a session were given, by name."""
 UNTIL_EXECUTORS_COME = 2
 """As many tasks at once as Spark itself expects of executors that have not come yet."""
 LOOPBACK_MASTERS = ("local", "spark://127.0.0.1", "spark://localhost")
@@ -106,11 +110,12 @@ class SparkHost(Protocol):
         ...
 
     def add_file(self, path: Path) -> None:
-        """Give a file to every executor."""
+        """Give a file to every executor. Raises NoSpark when they have another one of that name."""
         ...
 
     def add_archive(self, path: Path, name: str) -> None:
-        """Give an archive to every executor, which is unpacked there as a directory of that name."""
+        """Give an archive to every executor, which is unpacked there as a directory of that name. Raises NoSpark when
+        they have another one of that name."""
         ...
 
 
@@ -209,9 +214,11 @@ class ContextHost:
         return ""
 
     def add_file(self, path: Path) -> None:
+        _require_same(self._context, path, path.name)
         self._context.addFile(str(path))
 
     def add_archive(self, path: Path, name: str) -> None:
+        _require_same(self._context, path, name)
         self._context.addArchive(f"{path}#{name}")
 
 
@@ -286,9 +293,11 @@ class ConnectHost:
         return set()  # nobody says
 
     def add_file(self, path: Path) -> None:
+        _require_same(self._session, path, path.name)
         self._session.addArtifacts(str(path), file=True)
 
     def add_archive(self, path: Path, name: str) -> None:
+        _require_same(self._session, path, name)
         self._session.addArtifacts(f"{path}#{name}", archive=True)
 
     def _get(self, key: str) -> str:
@@ -325,6 +334,18 @@ def answers(endpoint: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def _require_same(session: Any, path: Path, name: str) -> None:
+    """Raise NoSpark when the executors of a session have been given something else of that name: Spark would leave it
+    to them, without a word where the path is the same."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    if _GIVEN.setdefault(session, {}).setdefault(name, digest) != digest:
+        raise NoSpark(
+            f"{path} was added to the job as {name!r}, and an earlier job has given another {name!r} to the executors of this "
+            "session, which keep it: give this one another name, or stop the session and open another one"
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from snapline.spark import spark_hosts
 from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch
-from snapline.spark.spark_hosts import ConnectHost, ContextHost
+from snapline.spark.spark_hosts import ConnectHost, ContextHost, NoSpark
 
 LAUNCH = TaskManagerLaunch("tm-0", "127.0.0.1:1", 1, (3, 11))
 
@@ -107,6 +108,35 @@ def test_a_java_process_that_was_killed_is_noticed() -> None:
         process.kill()
         process.wait()
         assert not host.is_alive()
+
+
+class Taking:
+    """A session, or its context, that takes files."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.addFile = self.addArchive = self.taken.append
+        self.addArtifacts = lambda path, **_: self.taken.append(path)
+
+
+@pytest.mark.parametrize("host_of", [ContextHost, ConnectHost])
+def test_executors_keep_the_first_file_of_a_name_and_so_another_is_refused(tmp_path: Path, host_of: Any) -> None:
+    """A file that was changed between two jobs of a session reached nobody, and the second job worked with the first
+    one's; another file of that name ended in a traceback of Java."""
+    session, rates, model = Taking(), tmp_path / "rates.csv", tmp_path / "model.zip"
+    rates.write_text("1")
+    model.write_text("1")
+    for _ in range(2):
+        host_of(session).add_file(rates)
+        host_of(session).add_archive(model, "model")
+    rates.write_text("2")
+    model.write_text("2")
+    with pytest.raises(NoSpark, match=r"rates\.csv was added .* another 'rates\.csv' .*: give this one another name"):
+        host_of(session).add_file(rates)
+    with pytest.raises(NoSpark, match="another 'model'"):
+        host_of(session).add_archive(model, "model")
+    assert session.taken == [str(rates), f"{model}#model"] * 2
+    host_of(Taking()).add_file(rates)
 
 
 def test_a_server_that_is_gone_is_noticed() -> None:
