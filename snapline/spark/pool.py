@@ -31,6 +31,8 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 5.0
 STARTING_S = 10.0
 """A TaskManager that was submitted less long ago than this may only be starting: it counts as one that will come."""
+CANCEL_AGAIN_S = 0.5
+"""Spark knows nothing to cancel of a job that is just being submitted, and is asked again."""
 QUICK_ENDS_MAX = 8
 """So many quick ends in a row, without one TaskManager that lived longer, and the pool gives up."""
 
@@ -208,18 +210,23 @@ class TaskManagerPool:
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Cancel all Spark jobs of the pool and wait for their threads."""
+        deadline = time.monotonic() + timeout_s
         with self._condition:
             self._stopping = True
-            groups = list(self._groups.values())
             self._condition.notify_all()
-        for group in groups:
-            try:
-                self._host.cancel(group)
-            except Exception as error:  # the session may be gone already, and its jobs with it
-                self._log.debug("cancel of a TaskManager's Spark job failed", group=group, error=str(error))
-        deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        while True:
+            with self._condition:
+                groups = [self._groups[index] for index in self._submitted_s]
+            for group in groups:
+                try:
+                    self._host.cancel(group)
+                except Exception as error:  # the session may be gone already, and its jobs with it
+                    self._log.debug("cancel of a TaskManager's Spark job failed", group=group, error=str(error))
+            again = min(deadline, time.monotonic() + CANCEL_AGAIN_S)
+            for thread in self._threads:
+                thread.join(max(0.0, again - time.monotonic()))
+            if again == deadline or not any(thread.is_alive() for thread in self._threads):
+                return
 
     def _keep_alive(self, index: int) -> None:
         pause_s = PAUSE_MIN_S

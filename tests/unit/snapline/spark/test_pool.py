@@ -208,3 +208,33 @@ def test_where_spark_decommissions_nothing_it_is_not_asked(spark, pool):
     assert pool.leaving() == []
     spark.getConf = None
     assert pool.leaving() == []
+
+
+@pytest.mark.timeout(60)
+def test_a_spark_job_that_is_submitted_while_the_pool_stops_is_cancelled_as_well(
+    spark: PlayedSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does nothing for a job group without jobs: the TaskManager came after the cancel, and kept its core and the
+    program, which waited for it, for as long as it looked for a coordinator."""
+    submits, may_submit = threading.Event(), threading.Event()
+    collect = spark.collect
+
+    def late() -> list[TaskManagerExit]:
+        submits.set()
+        may_submit.wait(PATIENCE_S)
+        return collect()
+
+    def cancel(group: str) -> None:
+        if group in spark.ends:
+            PlayedSpark.cancelJobGroup(spark, group)
+        may_submit.set()
+
+    monkeypatch.setattr(spark, "collect", late)
+    monkeypatch.setattr(spark, "cancelJobGroup", cancel)
+    pool = TaskManagerPool(ContextHost(spark), PoolSettings("127.0.0.1:1", 1, 1), silent_logger())  # type: ignore[arg-type]
+    pool.start()
+    assert submits.wait(PATIENCE_S)
+
+    pool.stop(timeout_s=PATIENCE_S)
+
+    assert len(pool.take_ended()) == 1
