@@ -63,6 +63,8 @@ class PartitionRun:
         self._digest = InputDigest()
         self._pending: list[Any] = []
         self._pending_bytes = 0
+        self._times_more = 1
+        """While the storage does not answer, output may come to so many times of what it may else."""
         self._segments: tuple[str, ...] = ()
         self._rows_out = 0
         self._began_s = self._saved_s = clock()
@@ -131,8 +133,13 @@ class PartitionRun:
         self._pending.append(output.copy() if isinstance(output, (dict, list)) else output)
         self._pending_bytes += output.nbytes if is_batch else 0
         self._rows_out += output.num_rows if is_batch else 1
-        if self._pending_bytes >= PENDING_BYTES_MAX or len(self._pending) >= PENDING_ROWS_MAX:
-            self._write_pending()
+        bytes_max, rows_max = PENDING_BYTES_MAX * self._times_more, PENDING_ROWS_MAX * self._times_more
+        if self._pending_bytes >= bytes_max or len(self._pending) >= rows_max:
+            try:
+                self._write_pending()
+            except StorageError as error:
+                self._times_more *= 2
+                sys.stderr.write(f"snapline: {self._where}: no output is written, the work goes on: {error}\n")
 
     def finish(self) -> None:
         """The function has come to the end of its input."""
@@ -184,7 +191,7 @@ class PartitionRun:
     def _write_pending(self) -> None:
         if self._pending:
             self._segments = (*self._segments, self._log.append(self._pending))
-            self._pending, self._pending_bytes = [], 0
+            self._pending, self._pending_bytes, self._times_more = [], 0, 1
 
     def _checked_state(self) -> Any:
         state = self._snapshot()

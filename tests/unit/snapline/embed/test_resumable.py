@@ -17,8 +17,10 @@ from click.testing import CliRunner
 import snapline as sl
 from snapline.cli import cli
 from snapline.dataflow.config import ConfigurationError
+from snapline.embed import partition_run
 from snapline.embed.input_digest import InputDigest
-from snapline.embed.partition_log import ResumableError
+from snapline.embed.partition_log import PartitionLog, ResumableError
+from snapline.runtime.storage.storage_port import StorageError
 
 
 class KilledError(BaseException):
@@ -307,3 +309,30 @@ def test_an_interval_that_is_no_whole_milliseconds_is_refused(tmp_path: Path, in
     """Text ended in an error of Python's, which named no argument."""
     with pytest.raises(sl.JobDefinitionError, match=re.escape("resumable('sums'): interval_ms ")):
         sl.resumable(lambda rows: rows, uid="sums", directory=str(tmp_path), interval_ms=interval)
+
+
+def test_output_that_cannot_be_written_early_stops_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint that cannot be written is missed, but the task failed where so much output came before it that some
+    of it was to be written down beforehand."""
+    append, tries = PartitionLog.append, 0
+
+    def fail_twice(log: PartitionLog, items: list[Any]) -> str:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise StorageError("503 Slow Down")
+        return append(log, items)
+
+    monkeypatch.setattr(PartitionLog, "append", fail_twice)
+    monkeypatch.setattr(partition_run, "PENDING_ROWS_MAX", 10)
+
+    def same(rows: Iterator[int]) -> Iterator[int]:
+        yield from rows
+
+    run = sl.resumable(same, uid="same", directory=str(tmp_path), interval_ms=1_000_000)
+    assert list(run(iter(range(100)))) == list(range(100))
+    assert capsys.readouterr().err.count("same: partition 0: no output is written, the work goes on: 503 Slow") == 2
+    assert tries == 9  # at 10 and 20 rows in vain, then at 40 and at each 10 more
+    assert list(run(iter(range(100)))) == list(range(100))
