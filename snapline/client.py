@@ -536,6 +536,10 @@ class ClusterClient:
             if isinstance(failure, CoordinatorUnreachable):
                 self._follow_leader()
             raise failure from None
+        except ValueError as error:
+            if "closed" not in str(error):
+                raise
+            raise CoordinatorUnreachable(f"the connection to the coordinator at {self.address} was closed") from None
 
     def _error(self, error: Any) -> SnaplineError:
         import grpc

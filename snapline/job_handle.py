@@ -123,7 +123,7 @@ class JobHandle:
             raise InvalidArgument(f"tap takes the uid of an operator, which is a text, got {uid!r}")
         check_whole("tap: rows", rows, 1)
         check_whole("tap: max_bytes", max_bytes, 1)
-        return table_of(self._client.tap(self.job_id, uid, rows=rows, max_bytes=max_bytes), rows)
+        return table_of(self._asked.tap(self.job_id, uid, rows=rows, max_bytes=max_bytes), rows)
 
     # --- control ------------------------------------------------------------------------------------------------------
 
@@ -140,16 +140,16 @@ class JobHandle:
     def savepoint(self, directory: str | os.PathLike[str] = "") -> str:
         """Take a savepoint; its path. A relative directory is one of this process's. Raises RequestRefused when that
         fails."""
-        return self._client.trigger_savepoint(self.job_id, _place_of(directory))
+        return self._asked.trigger_savepoint(self.job_id, _place_of(directory))
 
     def stop(self, directory: str | os.PathLike[str] = "", *, drain: bool = False) -> str:
         """Stop the job with a savepoint; its path. `drain`: fire all windows and timers first. A relative directory is
         one of this process's."""
-        return self._client.stop_with_savepoint(self.job_id, _place_of(directory), drain=drain)
+        return self._asked.stop_with_savepoint(self.job_id, _place_of(directory), drain=drain)
 
     def rescale(self, parallelism: int) -> None:
         """Give all tasks another parallelism; returns when they run again. Raises RequestRefused."""
-        self._client.rescale(self.job_id, parallelism)
+        self._asked.rescale(self.job_id, parallelism)
 
     def wait(self, timeout_s: float | None = None) -> JobExecutionResult:
         """Wait for the end of the job. Raises JobFailed unless it is FINISHED, TimeoutError after `timeout_s` seconds;
@@ -229,6 +229,13 @@ class JobHandle:
         from snapline.notebook import follow
 
         follow(self)
+
+    @property
+    def _asked(self) -> ClusterClient | LocalClient:
+        """What asks the job, whose connection ends with it. Raises RequestRefused, or what has broken it."""
+        if self._ended.is_set():
+            raise self._broke or RequestRefused(f"job {self.name!r} is {self.status}")
+        return self._client
 
     def _watch(self) -> None:
         broke: BaseException | None = None

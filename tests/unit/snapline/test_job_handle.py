@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import InvalidArgument, SnaplineError
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
@@ -137,3 +139,27 @@ def test_an_answer_from_before_the_end_is_not_how_it_ended() -> None:
     job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
     assert job.status == "FINISHED"
     assert job.wait().status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [JobHandle.savepoint, JobHandle.stop, lambda job: job.rescale(2), lambda job: job.tap("orders")],
+)
+def test_a_job_that_has_ended_says_so_when_it_is_asked_for_something(ask: Callable[[JobHandle], object]) -> None:
+    """A local one did; that of a cluster spoke of a closed channel, in words of gRPC."""
+    client: Any = DeafClient()
+    details = pb.JobDetails(overview=pb.JobOverview(status="JOB_STATUS_FINISHED"))
+    client.watch_job = lambda _: iter([details])
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
+    job.wait(30)
+
+    with pytest.raises(RequestRefused, match="job 'orders' is FINISHED"):
+        ask(job)
+
+
+def test_a_connection_that_was_closed_is_called_so() -> None:
+    """Whoever asks while another thread closes it, as at the end of a job, got a ValueError of gRPC."""
+    client = ClusterClient.from_configuration(Configuration({"jobmanager.rpc.address": "127.0.0.1:1"}))
+    client.close()
+    with pytest.raises(CoordinatorUnreachable, match=r"the connection to the coordinator at 127\.0\.0\.1:1 was closed"):
+        client.get_job("0")
