@@ -26,7 +26,13 @@ from snapline.dataflow.config import HA_TYPE, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import operator_id_of
 from snapline.execution import translates_only
-from snapline.spark.frame_staging import checked_frame, require_open, staging_base, storage_options_of
+from snapline.spark.frame_staging import (
+    checked_frame,
+    configuration_of,
+    require_open,
+    staging_base,
+    storage_options_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,9 +60,9 @@ def from_dataframe(
     frame = checked_frame(frame, what, streaming=False)
     schema = arrow_schema_of_frame(frame.schema, what)
     strategy, frame = _with_event_time(frame, schema, event_time, what)
-    configuration = environment.configuration
+    configuration = configuration_of(environment, frame.sparkSession)
     options = storage_options_of(configuration)
-    if translates_only() or _is_in_snapshot(environment, uid):
+    if translates_only() or _is_in_snapshot(environment.savepoint_restore.path, configuration, uid):
         source = StagedRowsSource("", (), schema, options)
     else:
         directory = new_staged_directory(staging_base(configuration, frame.sparkSession, what))
@@ -85,16 +91,14 @@ def _with_event_time(
     return WatermarkStrategy.for_monotonous_timestamps(column), frame.sortWithinPartitions(f"`{quoted}`")
 
 
-def _is_in_snapshot(environment: StreamExecutionEnvironment, uid: str) -> bool:
+def _is_in_snapshot(restore: str, configuration: Configuration, uid: str) -> bool:
     """Whether the job starts from a snapshot that holds this source."""
-    restore = environment.savepoint_restore.path
     if not restore or not uid:
         return False
     from snapline.coordinator.snapshots import read_snapshot
     from snapline.runtime.storage.object_storage import open_storage
     from snapline.runtime.storage.state_storages import StateStorages
 
-    configuration = environment.configuration
     snapshot = read_snapshot(StateStorages(lambda url: open_storage(url, configuration)), restore)
     return any(operator.operator_id == operator_id_of(uid) for operator in snapshot.metadata.operators)
 
@@ -119,7 +123,7 @@ def to_dataframe(stream: DataStream, spark: Any, job_name: str, *, local: bool, 
     refuse_unbounded(environment.graph, "handed over as a DataFrame; write it to a sink and read that as a stream")
     if stream.schema is not None:
         spark_schema_of(stream.schema, what)
-    configuration = environment.configuration
+    configuration = configuration_of(environment, spark)
     base, options = staging_base(configuration, spark, what).rstrip("/"), storage_options_of(configuration)
     directory = f"{base}/{FRAME_PREFIX}{uuid.uuid4().hex}"
     end.sink_to(ParquetSink(directory, schema=stream.schema, storage_options=options), uid=OUTPUT_UID)

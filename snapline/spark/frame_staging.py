@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.config import CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE, Configuration, is_secret
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.runtime.settings import from_spark
 from snapline.spark.own_python import use_own_python
-from snapline.spark.spark_hosts import LOOPBACK_MASTERS, is_stopped
+from snapline.spark.spark_hosts import LOOPBACK_MASTERS, host_of, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from snapline.environment import StreamExecutionEnvironment
 
 
 def checked_frame(frame: Any, what: str, *, streaming: bool) -> DataFrame:
@@ -43,6 +46,11 @@ def require_open(session: Any, what: str) -> None:
     """Raise JobDefinitionError for a session that was stopped, of which Java would say that something is null."""
     if is_stopped(session):
         raise JobDefinitionError(f"{what}: its session of Spark was stopped; open another one")
+
+
+def configuration_of(environment: StreamExecutionEnvironment, session: Any) -> Configuration:
+    """All settings of the environment's job, those that the session has in Spark conf included."""
+    return environment.configuration_with(from_spark(host_of(session).conf().items()))
 
 
 def storage_options_of(configuration: Configuration) -> dict[str, str]:

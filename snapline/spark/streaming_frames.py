@@ -220,7 +220,7 @@ def from_streaming_dataframe(
     name: str,
 ) -> DataStream:
     """What `env.from_streaming_dataframe` does; its errors are said there."""
-    from snapline.spark.frame_staging import checked_frame, staging_base, storage_options_of
+    from snapline.spark.frame_staging import checked_frame, configuration_of, staging_base, storage_options_of
     from snapline.spark.frame_types import arrow_schema_of_frame
 
     what = f"from_streaming_dataframe({uid!r})"
@@ -240,7 +240,7 @@ def from_streaming_dataframe(
             "for a stream that ends"
         )
     schema = arrow_schema_of_frame(frame.schema, what)
-    configuration = environment.configuration
+    configuration = configuration_of(environment, frame.sparkSession)
     source = StreamedRowsSource(
         staging_base(configuration, frame.sparkSession, what),
         uid,
