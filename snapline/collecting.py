@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
-from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS
+from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamGraph
@@ -248,16 +248,15 @@ def _from_files(
 
     from snapline.connectors.parquet import ParquetSink
 
-    configuration = environment.configuration
-    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
-    if "://" in base or (not base and COORDINATOR_ADDRESS.key in configuration):
-        raise JobDefinitionError(
-            f"collecting from a cluster goes through files: set {CHECKPOINTS_DIRECTORY.key} to a directory that executors and this "
-            "program have in common, or write to a sink and read that"
-        )
-    directory = Path(base or tempfile.mkdtemp(prefix="snapline-collect-")) / f"collect-{uuid.uuid4().hex}"
-    end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
-    job = environment.execute_async(job_name, local=False)
+    with _shared_place(environment, job_name) as (base, is_here):
+        if "://" in base or not (base or is_here):
+            raise JobDefinitionError(
+                f"collecting from a cluster goes through files: set {CHECKPOINTS_DIRECTORY.key} to a directory that executors and this "
+                "program have in common, or write to a sink and read that"
+            )
+        directory = Path(base or tempfile.mkdtemp(prefix="snapline-collect-")) / f"collect-{uuid.uuid4().hex}"
+        end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
+        job = environment.execute_async(job_name, local=False)
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -274,6 +273,29 @@ def _from_files(
                 directory.parent.rmdir()
 
     return batches(), end_job
+
+
+@contextmanager
+def _shared_place(environment: StreamExecutionEnvironment, job_name: str) -> Iterator[tuple[str, bool]]:
+    """The directory of checkpoints, empty where none is set, and whether all of the job runs on this machine. Within,
+    the session of Spark is open that says so, where one had to be asked."""
+    from snapline.execution import translates_only
+    from snapline.session import open_spark, stop_spark
+    from snapline.spark.spark_hosts import LOOPBACK_MASTERS
+
+    configuration = environment.configuration
+    base = configuration.get_option(CHECKPOINTS_DIRECTORY)
+    is_service = COORDINATOR_ADDRESS.key in configuration or configuration.get_option(HA_TYPE) == "zookeeper"
+    if base or is_service or translates_only():
+        yield base, not is_service
+        return
+    spark = open_spark(job_name, for_cluster=True)
+    try:
+        base = environment.configuration_with(spark.settings).get_option(CHECKPOINTS_DIRECTORY)
+        yield base, spark.host.master.startswith(LOOPBACK_MASTERS)
+    finally:
+        if spark.ours:
+            stop_spark(spark)
 
 
 def _as_they_come(job: JobHandle, directory: Path) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
 from snapline.local import collect_sink
 from snapline.local.local_job import LocalJob
+from snapline.runtime.settings import Setting
 from snapline.state import SavepointWriter, open_state
 
 ROWS = [{"k": i % 3, "v": i} for i in range(30)]
@@ -117,6 +118,38 @@ def test_who_takes_no_row_at_all_ends_the_job(tmp_path, monkeypatch, limit):
     else:
         assert list(rows) == []
     assert job.has_ended
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "place"),
+    [
+        ("local[2]", {}, "snapline-collect-"),
+        ("spark://10.0.0.9:7077", {"execution.checkpointing.dir": "/mnt/checkpoints"}, "/mnt/checkpoints/collect-"),
+        ("spark://10.0.0.9:7077", {}, ""),
+        ("yarn", {"execution.checkpointing.dir": "s3://bucket/checkpoints"}, ""),
+    ],
+)
+def test_rows_are_collected_where_executors_and_program_both_are(monkeypatch, master, conf, place):
+    """Executors of other machines wrote into temporary directories of their own, and no row came, without a word."""
+    settings = {key: Setting(value, "Spark conf") for key, value in conf.items()}
+    opened = SimpleNamespace(settings=settings, host=SimpleNamespace(master=master), ours=False)
+    monkeypatch.setattr("snapline.session.open_spark", lambda *_, **__: opened)
+    places: list[str] = []
+
+    def start(environment: Any, *_: Any, **__: Any) -> StartedJob:
+        places.append(str(environment.graph.nodes[-1].spec.sink.path))
+        return StartedJob()
+
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute_async", start)
+    stream = endless(sl.StreamExecutionEnvironment.get_execution_environment())
+    if not place:
+        with pytest.raises(
+            sl.JobDefinitionError, match=r"set execution\.checkpointing\.dir to a directory that executors"
+        ):
+            stream.execute_and_collect(local=False, limit=1)
+        return
+    stream.execute_and_collect(local=False, limit=1).close()
+    assert place in places[0]
 
 
 def test_who_takes_no_row_at_all_leaves_nothing_in_this_process(monkeypatch):
