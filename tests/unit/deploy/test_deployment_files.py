@@ -290,6 +290,62 @@ def test_spark_submit_says_what_it_needs(tmp_path):
     assert done.stdout.splitlines()[-3:] == ["job.py", "--input", "x"]
 
 
+def test_a_pod_that_spark_has_made_is_an_executor(tmp_path):
+    """Spark's driver gives the pod of an executor no command but the word `executor`, and there was none of that name
+    in the image; any other command is run as it is."""
+    entry = re.search(r'^ENTRYPOINT \["(.*)"\]$', (DEPLOY / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    assert entry is not None
+    assert (
+        f"COPY deploy/docker/entrypoint.sh /usr/local/bin/{entry[1]}\n"
+        in (DEPLOY / "docker" / "Dockerfile").read_text()
+    )
+    for name, text in {
+        "tini": '#!/bin/sh\nprintf "%s\\n" "$@"\n',
+        "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    said = {
+        "MEMORY": "2g",
+        "ID": "3",
+        "CORES": "2",
+        "POD_IP": "10.0.0.7",
+        "POD_NAME": "night-exec-3",
+    }
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SPARK_JAVA_OPT_10": "-Dlast=a b",
+        "SPARK_JAVA_OPT_2": "-Dfirst=1",
+        "SPARK_DRIVER_URL": "spark://driver",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        **{f"SPARK_EXECUTOR_{name}": value for name, value in said.items()},
+    }
+
+    def start(*command: str) -> list[str]:
+        entrypoint = ["bash", str(DEPLOY / "docker" / "entrypoint.sh")]
+        done = subprocess.run([*entrypoint, *command], capture_output=True, text=True, check=True, env=environment)
+        return done.stdout.splitlines()
+
+    assert start("snapline", "list") == ["--", "snapline", "list"]
+    executor = start("executor")
+    assert executor[:2] == ["-s", "--"]
+    assert executor[2].endswith("/bin/java")
+    assert executor[3:8] == ["-Dfirst=1", "-Dlast=a b", "-Xms2g", "-Xmx2g", "-cp"]
+    assert executor[8].endswith("/pyspark/jars/*")
+    assert executor[9] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+    assert dict(zip(executor[10::2], executor[11::2], strict=True)) == {
+        "--driver-url": "spark://driver",
+        "--executor-id": "3",
+        "--cores": "2",
+        "--app-id": "app",
+        "--hostname": "10.0.0.7",
+        "--resourceProfileId": "0",
+        "--podName": "night-exec-3",
+    }
+
+
 def test_pods_have_no_more_rights_than_they_need():
     """Nobody is root, nothing can be gained, the root file system is read only, and what has to be written goes to a
     volume; only Spark's driver talks to Kubernetes."""
