@@ -158,20 +158,20 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         translation = environment.translate(job_name, configuration=configuration)
         _logger(configuration, translation.warnings)
         client = ClusterClient.from_configuration(configuration)
+        kept = ExitStack()
         try:
+            kept.callback(client.close)
             check_engine_state(translation.job_graph)
-            with ExitStack() as stack:
-                stack.callback(client.close)
-                stack.enter_context(queries_of(environment, translation.job_graph.job_id))
-                job_id = client.submit(translation.job_graph)
-                ends_with_program = bool(environment.streamed_frames)
-                return JobHandle(job_id, job_name, client, stack.pop_all().close, ends_with_program=ends_with_program)
+            kept.enter_context(queries_of(environment, translation.job_graph.job_id))
+            job_id = client.submit(translation.job_graph)
+            ends_with_program = bool(environment.streamed_frames)
+            return JobHandle(job_id, job_name, client, kept.close, ends_with_program=ends_with_program)
         except BaseException:
-            client.close()
+            kept.close()
             raise
     environment.translate(job_name, configuration=configuration)
     spark = open_spark(job_name, for_cluster=True)
-    cluster = None
+    cluster, kept = None, ExitStack()
     try:
         configuration = environment.configuration_with(spark.settings)
         translation = environment.translate(job_name, configuration=configuration)
@@ -183,13 +183,12 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         if cluster.client is None:
             raise RuntimeError("the cluster was not entered")
         check_engine_state(translation.job_graph)
-        with ExitStack() as stack:
-            stack.enter_context(queries_of(environment, translation.job_graph.job_id))
-            job_id = cluster.client.submit(translation.job_graph)
-            queries = stack.pop_all()
-        queries.callback(cluster.close)
-        return JobHandle(job_id, job_name, cluster.client, queries.close, check=cluster.check, ends_with_program=True)
+        kept.callback(cluster.close)
+        kept.enter_context(queries_of(environment, translation.job_graph.job_id))
+        job_id = cluster.client.submit(translation.job_graph)
+        return JobHandle(job_id, job_name, cluster.client, kept.close, check=cluster.check, ends_with_program=True)
     except BaseException:
+        kept.close()
         if cluster is not None:
             cluster.close()
         elif spark.ours:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import snapline as sl
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import InvalidArgument, SnaplineError
@@ -163,3 +166,70 @@ def test_a_connection_that_was_closed_is_called_so() -> None:
     client.close()
     with pytest.raises(CoordinatorUnreachable, match=r"the connection to the coordinator at 127\.0\.0\.1:1 was closed"):
         client.get_job("0")
+
+
+class Cluster:
+    """A coordinator, with or without a Spark application, that takes jobs and says nothing of them afterwards."""
+
+    def __init__(self, does: list[str], *, answers: bool) -> None:
+        self.does, self.answers, self.client = does, answers, self
+
+    def submit(self, job_graph: Any) -> str:
+        """Take a job."""
+        return str(job_graph.job_id)
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        """Answer, or be gone."""
+        if not self.answers:
+            raise CoordinatorUnreachable("gone")
+        return pb.JobDetails(overview=pb.JobOverview(status="JOB_STATUS_FINISHED"))
+
+    def list_checkpoints(self, job_id: str) -> Any:
+        """Return no checkpoint."""
+        return pb.ListCheckpointsResponse()
+
+    def watch_job(self, job_id: str) -> Iterator[pb.JobDetails]:
+        """See the end of the job."""
+        yield self.get_job(job_id)
+
+    def check(self) -> None:
+        """All is there."""
+
+    def __enter__(self) -> Cluster:
+        """Start."""
+        return self
+
+    def close(self) -> None:
+        """Note that everything is stopped."""
+        self.does.append("cluster")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("at_service", [True, False])
+def test_queries_end_before_what_they_run_in(monkeypatch: pytest.MonkeyPatch, at_service: bool, answers: bool) -> None:
+    """They ran on when the coordinator was gone right after it had taken the job; and Spark, if it was ours, was
+    stopped before them, so that they were said to have failed."""
+    does: list[str] = []
+    cluster: Any = Cluster(does, answers=answers)
+    spark = SimpleNamespace(settings={}, host=None, ours=False)
+
+    @contextmanager
+    def queries(*_: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            does.append("queries")
+
+    monkeypatch.setattr("snapline.execution.queries_of", queries)
+    monkeypatch.setattr("snapline.session.open_spark", lambda *_, **__: spark)
+    monkeypatch.setattr("snapline.session.EmbeddedCluster", lambda *_, **__: cluster)
+    monkeypatch.setattr(ClusterClient, "from_configuration", lambda *_: cluster)
+    conf = {"jobmanager.rpc.address": "127.0.0.1:1"} if at_service else {}
+    env = sl.StreamExecutionEnvironment.get_execution_environment(conf)
+    env.from_collection([{"n": 1}]).print()
+    if answers:
+        env.execute_async("orders", local=False).wait(30)
+    else:
+        with pytest.raises(CoordinatorUnreachable):
+            env.execute_async("orders", local=False)
+    assert list(dict.fromkeys(does)) == ["queries", "cluster"]
