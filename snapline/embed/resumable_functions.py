@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from snapline.dataflow.arguments import check_milliseconds
+from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, Configuration, ConfigurationError
 from snapline.embed.partition_log import PartitionLog, PartitionProgress, ResumableError, read_progress
 from snapline.embed.partition_run import PartitionRun, RunSettings, outputs_of
@@ -145,7 +145,8 @@ def resumable(
     with the same `uid`. `function`: a ResumableFunction, or a generator over the batches or rows of a partition that
     keeps nothing between two of them. Output so far, state and position are written below `directory` every
     `interval_ms` (without them: as the settings of checkpoints say, else every 10 s; 0: after each piece of input).
-    `rows_per_partition` is for the remaining time in `progress()`. Raises ConfigurationError without a directory.
+    `rows_per_partition` is for the remaining time in `progress()`. Raises ConfigurationError without a directory, and
+    InvalidArgument for a number that is none.
 
     >>> def doubled(batches):
     ...     for batch in batches:
@@ -167,6 +168,12 @@ def resumable(
         raise ConfigurationError(
             f"resumable(uid={uid!r}): give a name without slashes, by which the progress is found again"
         )
+    if interval_ms is not None:
+        check_milliseconds(f"resumable({uid!r}): interval_ms", interval_ms, least=0)
+    given: Any = rows_per_partition
+    expected = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+    for each in expected if isinstance(expected, tuple) else () if expected is None else (expected,):
+        check_whole(f"resumable({uid!r}): rows_per_partition", each, 0)
     configuration = StreamExecutionEnvironment.get_execution_environment(conf).configuration
     base = absolute_path(directory) if directory else configuration.get_option(CHECKPOINTS_DIRECTORY)
     if not base:
@@ -178,8 +185,6 @@ def resumable(
         if interval_ms is None
         else interval_ms
     )
-    check_milliseconds(f"resumable({uid!r}): interval_ms", chosen, least=0)
-    expected = rows_per_partition
     settings = {key: value for key, value in configuration.items() if key.startswith("s3.")}
     return Resumable(
         function,
@@ -188,6 +193,6 @@ def resumable(
         RunSettings(
             uid,
             chosen / 1000,
-            expected if expected is None or isinstance(expected, int) else tuple(expected),
+            expected,
         ),
     )

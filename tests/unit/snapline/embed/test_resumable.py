@@ -304,11 +304,19 @@ def test_a_class_and_a_uid_that_is_no_text_are_refused() -> None:
         sl.resumable(RunningSum(), uid=5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("interval", ["10 s", -1, 0.5])
-def test_an_interval_that_is_no_whole_milliseconds_is_refused(tmp_path: Path, interval: Any) -> None:
-    """Text ended in an error of Python's, which named no argument."""
-    with pytest.raises(sl.JobDefinitionError, match=re.escape("resumable('sums'): interval_ms ")):
-        sl.resumable(lambda rows: rows, uid="sums", directory=str(tmp_path), interval_ms=interval)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"interval_ms": "10 s"}, "interval_ms is whole milliseconds, got '10 s': write 10000"),
+        ({"interval_ms": -1}, "interval_ms must not be negative, got -1 ms"),
+        ({"rows_per_partition": "500"}, "rows_per_partition must be a whole number, at least 0, got '500'"),
+        ({"rows_per_partition": [5, 2.5]}, r"rows_per_partition must be a whole number, at least 0, got 2\.5"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    """Some were errors of Python's, and a text failed where the tasks of Spark worked out what was left."""
+    with pytest.raises(sl.InvalidArgument, match=r"resumable\('sums'\): " + said):
+        sl.resumable(RunningSum(), uid="sums", directory=str(tmp_path), **wrong)
 
 
 def test_output_that_cannot_be_written_early_stops_no_work(
