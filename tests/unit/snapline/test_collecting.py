@@ -156,7 +156,12 @@ def test_who_takes_no_row_at_all_leaves_nothing_in_this_process(monkeypatch):
     """Neither the directory of the local run nor the place where its rows were to come."""
     closed: list[LocalJob] = []
     close = LocalJob.close
-    monkeypatch.setattr(LocalJob, "close", lambda job: (closed.append(job), close(job)))
+
+    def note(job: LocalJob) -> None:
+        closed.append(job)
+        close(job)
+
+    monkeypatch.setattr(LocalJob, "close", note)
     before = dict(collect_sink._collected)
     with endless(sl.StreamExecutionEnvironment.get_execution_environment()).execute_and_collect(local=True, limit=1):
         assert collect_sink._collected != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_frozen_chains_stay_as_they_were(chance: Random) -> None:
     """Entries are appended, taken out in any order and used again, while several snapshots look at the chains."""
     chains, free = Chains(ENTRIES), list(range(ENTRIES))
     known: list[list[int]] = [[] for _ in range(SLOTS)]
-    frozen = []
+    frozen: list[tuple[Any, list[list[int]]]] = []
     for _ in range(30):
         slots = [chance.randrange(SLOTS) for _ in range(chance.randrange(12))]
         if chance.random() < 0.3:
@@ -42,7 +43,8 @@ def test_frozen_chains_stay_as_they_were(chance: Random) -> None:
             for slot, entry in gone:
                 known[slot].remove(entry)
                 free.append(entry)
-    for look, were in [*frozen, (chains, known)]:
+    frozen.append((chains, known))
+    for look, were in frozen:
         offsets, entries = look.entries(numbers(list(range(SLOTS))))
         assert [list(entries[offsets[slot] : offsets[slot + 1]]) for slot in range(SLOTS)] == were
 
