@@ -14,11 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from snapline.dataflow.key_groups import (
-    UPPER_BOUND_MAX_PARALLELISM,
-    compute_key_group_range_for_operator_index,
-    compute_operator_index_for_key_group,
-)
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ChannelStateHandle
 
@@ -37,7 +32,9 @@ class SubtaskStateMapper(Enum):
     FULL = "full"
     """Everything to every subtask, which keeps what is its own."""
     RANGE = "range"
-    """Rows are taken by key group; where ranges overlap, every subtask keeps what is its own."""
+    """Rows are taken by key group; where ranges overlap, every subtask keeps what is its own. Ranges are parts of one
+    whole here, so that they overlap wherever any max parallelism has a key group in both. Flink asks the key groups of
+    the greatest max parallelism, which are too coarse for parallelisms of hundreds."""
     ROUND_ROBIN = "round_robin"
     """Old subtask i to new subtask i modulo the new parallelism."""
     UNSUPPORTED = "unsupported"
@@ -51,11 +48,8 @@ class SubtaskStateMapper(Enum):
             case SubtaskStateMapper.FULL:
                 return tuple(range(old_parallelism))
             case SubtaskStateMapper.RANGE:
-                # the max parallelism cancels out
-                groups = UPPER_BOUND_MAX_PARALLELISM
-                own = compute_key_group_range_for_operator_index(groups, new_parallelism, new_subtask)
-                first = compute_operator_index_for_key_group(groups, old_parallelism, own.start)
-                last = compute_operator_index_for_key_group(groups, old_parallelism, own.end)
+                first = new_subtask * old_parallelism // new_parallelism
+                last = ((new_subtask + 1) * old_parallelism - 1) // new_parallelism
                 return tuple(range(first, last + 1))
             case SubtaskStateMapper.ROUND_ROBIN | SubtaskStateMapper.ARBITRARY:
                 return tuple(range(new_subtask, old_parallelism, new_parallelism))

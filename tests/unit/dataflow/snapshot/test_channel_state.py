@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.key_groups import KeyGroupRange
+from snapline.dataflow.key_groups import KeyGroupRange, compute_operator_index_for_key_group
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
@@ -46,6 +46,20 @@ def test_mappers() -> None:
     assert mapped(SubtaskStateMapper.RANGE, 3, 4) == [[0], [0, 1], [1, 2], [2]]
     assert mapped(SubtaskStateMapper.ROUND_ROBIN, 10, 4) == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
     assert mapped(SubtaskStateMapper.ROUND_ROBIN, 2, 5) == [[0], [1], [], [], []]
+
+
+@pytest.mark.parametrize(
+    ("max_parallelism", "old", "new"),
+    [(400, 200, 201), (401, 200, 201), (1000, 999, 1000), (1000, 1000, 999), (7, 3, 5)],
+)
+def test_whoever_owns_a_key_group_reads_what_its_former_owner_had_in_flight(
+    max_parallelism: int, old: int, new: int
+) -> None:
+    """However small the part is that the ranges of two subtasks have in common, a key group may lie in it."""
+    reads = SubtaskStateMapper.RANGE.new_to_old(old, new)
+    for key_group in range(max_parallelism):
+        owner = compute_operator_index_for_key_group(max_parallelism, new, key_group)
+        assert compute_operator_index_for_key_group(max_parallelism, old, key_group) in reads[owner]
 
 
 def test_edges_whose_data_cannot_move_say_so() -> None:
