@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from snapline.dataflow.api.state import MIGRATED_METADATA, StateDescriptor, StateKind, descriptor_of
 from snapline.dataflow.api.state_ttl import TOUCHED_FIELD, VALUE_FIELD
+from snapline.dataflow.columnar.python_values import array_of
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.errors import StateError
 
@@ -39,7 +40,7 @@ def with_default(field: pa.Field, value: object) -> pa.Field:
     >>> _ = sl.ValueStateDescriptor("customer", pa.schema([pa.field("name", pa.string()), tier]))
     """
     try:
-        text = pa.array([value], field.type).cast(pa.string())
+        text = array_of([value], field.type).cast(pa.string())
         text.cast(field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as refusal:
         raise StateError(f"column {field.name!r}: {value!r} cannot be a default of {field.type}: {refusal}") from None

@@ -62,6 +62,20 @@ def test_a_default_of_another_type_is_refused() -> None:
         with_default(pa.field("n", pa.int64()), "x")
 
 
+@pytest.mark.parametrize(
+    ("data_type", "value", "said"),
+    [
+        (pa.int64(), 1.5, "1.5 is no whole number"),
+        (pa.int64(), float("nan"), "cannot be a default of int64"),
+        (pa.time32("ms"), dt.time(0, 0, 0, 1), "is finer than time32"),
+    ],
+)
+def test_a_default_is_not_cut_to_its_type(data_type: pa.DataType, value: object, said: str) -> None:
+    """Restored values would have another one in the column than the field was given."""
+    with pytest.raises(StateError, match=said):
+        with_default(pa.field("n", data_type), value)
+
+
 def test_columns_are_dropped_with_leave_only() -> None:
     """By name, and with the flag that allows it."""
     was, now = ValueStateDescriptor("p", OLD), ValueStateDescriptor("p", pa.schema([("age", pa.int64())]))
