@@ -78,9 +78,7 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
             "before is not known to another aggregate; give the operator another uid to start it without state"
         )
         return Evolution(problems=(problem,))
-    found = Evolution()
-    if written.kind is StateKind.MAP:
-        found = _compare(f"{name} (key)", written.storage_type.key_type, declared.storage_type.key_type, drop=False)
+    found = _of_map_keys(written, declared)
     same = written.serializer == declared.serializer and _plain(written) == _plain(declared)
     if (written.ttl is None) != (declared.ttl is None):
         found += _change(f"{name}: the time-to-live is {'added' if written.ttl is None else 'removed'}")
@@ -94,6 +92,13 @@ def evolution_of(written: StateDescriptor, declared: StateDescriptor, *, drop_co
             f"state {name!r} is written as {_spelled(written)}, and is declared as {_spelled(declared)}: {_WAY_OUT}"
         )
     return found + _compare(name, _plain(written), _plain(declared), drop=drop_columns)
+
+
+def _of_map_keys(written: StateDescriptor, declared: StateDescriptor) -> Evolution:
+    """What lies between the keys within two maps, which no migrate function is asked about."""
+    if written.kind is not StateKind.MAP:
+        return Evolution()
+    return _compare(f"{declared.name} (key)", written.storage_type.key_type, declared.storage_type.key_type, drop=False)
 
 
 def _change(what: str) -> Evolution:
@@ -118,9 +123,10 @@ def schema_problems(written: pa.Schema, declared: pa.Schema, *, drop_columns: bo
         position = written.get_field_index(field.name)
         if position >= 0:
             was, now = descriptor_of(written.field(position)), descriptor_of(field)
-            evolution = evolution_of(was, now, drop_columns=drop_columns)
-            migrated = MIGRATED_METADATA in (field.metadata or {}) and was.kind is now.kind
-            found += () if migrated else evolution.problems
+            if MIGRATED_METADATA in (field.metadata or {}) and was.kind is now.kind:
+                found += _of_map_keys(was, now).problems
+            else:
+                found += evolution_of(was, now, drop_columns=drop_columns).problems
     return found
 
 

@@ -21,11 +21,13 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.errors import StateError
+from snapline.dataflow.snapshot.declared_states import declared_schema
 from snapline.dataflow.snapshot.state_evolution import (
     Evolution,
     convert,
     evolution_of,
     key_problem,
+    schema_problems,
     widens,
     with_default,
 )
@@ -195,6 +197,17 @@ def test_the_users_own_migration_turns_what_nothing_else_can() -> None:
             ValueStateDescriptor("price", pa.int64(), migrate=lambda old: old.cast(pa.string()) and old["x"]),
             0,
         )
+
+
+def test_keys_within_a_map_are_held_against_the_snapshot_before_the_job_starts_although_its_values_migrate() -> None:
+    """A migrate function gets the values alone: the task would refuse the keys, again and again."""
+    was = MapStateDescriptor("m", pa.int64(), pa.float64())
+    now = MapStateDescriptor("m", pa.string(), pa.int64(), migrate=to_cents)
+    written = pa.schema([was.to_field()])
+    (problem,) = schema_problems(written, declared_schema([now], ()), drop_columns=False)
+    assert "column 'm (key)' is int64 in the snapshot and string in the job" in problem
+    fits = MapStateDescriptor("m", pa.int64(), pa.int64(), migrate=to_cents)
+    assert schema_problems(written, declared_schema([fits], ()), drop_columns=False) == []
 
 
 def test_kind_serializer_and_key_are_not_changed() -> None:
