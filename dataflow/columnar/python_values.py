@@ -28,6 +28,7 @@ _WHOLE = {int, bool, type(None)}
 _WITH_FRACTIONS = (float, np.floating, Decimal)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000}
 """How many of them are one of these units, which are less fine than Python's times."""
+_PYTHON_TIMES = ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999")
 _LISTS = (list, tuple, np.ndarray, set, frozenset)
 _NESTED = (dict, list, tuple, set, frozenset)
 MOST_LEVELS = 100
@@ -43,14 +44,19 @@ _CUT_NOTHING = frozenset(
 
 def column_values(column: pa.Array) -> list[Any]:
     """A column as Python values. By way of numpy where that gives the same values, for it is faster: 30 times for
-    timestamps, several times for numbers before pyarrow 20. Raises ValueError for nanoseconds that only pandas' values
-    can hold, where pandas is not installed."""
+    timestamps, several times for numbers before pyarrow 20. Raises ValueError for times that Python's own cannot hold:
+    beyond its years, and nanoseconds, where pandas is not installed."""
     data_type = column.type
-    if (column.null_count == 0 and data_type in _NUMPY_TYPES) or _is_plain_time(data_type):
+    is_plain_time = _is_plain_time(data_type)
+    if (column.null_count == 0 and data_type in _NUMPY_TYPES) or is_plain_time:
         values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+        if is_plain_time and _beyond_python(values) > column.null_count:
+            raise _out_of_years(data_type)
         return values.tolist()
     try:
         return column.to_pylist()
+    except OverflowError as error:
+        raise _out_of_years(data_type) from error
     except ValueError as error:
         if "pandas" not in str(error) and "microseconds" not in str(error):
             raise
@@ -58,6 +64,21 @@ def column_values(column: pa.Array) -> list[Any]:
             f"a {data_type} has nanoseconds, which Python's own times cannot hold: install pandas, or cast the column to "
             "microseconds"
         ) from error
+
+
+def _beyond_python(times: np.ndarray[Any, Any]) -> int:
+    """How many of these times are before the year 1 or after 9999, of which numpy makes numbers, or none at all; what
+    stands for a null is one of them."""
+    least, most = np.array(_PYTHON_TIMES, "datetime64[us]").astype(times.dtype).view(np.int64)
+    counts = times.view(np.int64)
+    return int(np.count_nonzero((counts < least) | (counts > most)))
+
+
+def _out_of_years(data_type: pa.DataType) -> ValueError:
+    return ValueError(
+        f"a {data_type} lies beyond Python's own times (years 1 to 9999, durations of less than a billion days): leave such "
+        "rows out before, or cast the column to whole numbers"
+    )
 
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.columnar.python_values import array_of
+from snapline.dataflow.columnar.python_values import array_of, column_values
 
 I64 = pa.int64()
 NESTED: list[tuple[pa.DataType, Any]] = [
@@ -63,6 +63,28 @@ def test_a_time_is_not_cut_to_the_unit_of_its_type(data_type: pa.DataType, whole
     for value, its_type in ((finer, data_type), ([finer], pa.list_(data_type))):
         with pytest.raises(pa.ArrowInvalid, match="finer than"):
             array_of([None, value], its_type)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "least", "most"),
+    [
+        (pa.timestamp("us"), -62_135_596_800_000_000, 253_402_300_799_999_999),
+        (pa.timestamp("us", "UTC"), -62_135_596_800_000_000, 253_402_300_799_999_999),
+        (pa.timestamp("ms"), -62_135_596_800_000, 253_402_300_799_999),
+        (pa.timestamp("s"), -62_135_596_800, 253_402_300_799),
+        (pa.date32(), -719_162, 2_932_896),
+    ],
+)
+def test_a_time_beyond_pythons_years_is_refused_and_no_number(data_type: pa.DataType, least: int, most: int) -> None:
+    """What lies within is what pyarrow makes of it, and a null is none, also where a greater column is sliced."""
+    fits = pa.array([least, None, 0, most], data_type)
+    assert column_values(fits) == fits.to_pylist()
+    lowest = -(1 << (data_type.bit_width - 1))
+    for number in (least - 1, most + 1, lowest, -lowest - 1):
+        column = pa.array([0, number, None], data_type)
+        assert column_values(column[:1]) == column[:1].to_pylist()
+        with pytest.raises(ValueError, match=re.escape(f"a {data_type} lies beyond Python's own times")):
+            column_values(column)
 
 
 @given(st.data())
