@@ -5,6 +5,7 @@ Decides what is shown and in which format; what is read is `snapline.state`'s bu
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -136,7 +137,8 @@ def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -
                 writer.write_batch(batch)
                 rows += batch.num_rows
     except BaseException as refusal:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # also where what the path goes through is no directory
+            partial.unlink()
         if isinstance(refusal, (pa.ArrowException, OSError)):
             hint = "; .parquet and .arrow take states of any type" if isinstance(refusal, pa.ArrowInvalid) else ""
             raise StateReadError(f"{target} cannot be written: {refusal}{hint}") from refusal
@@ -156,9 +158,18 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """For people: what stands for `never` inside is shown as null."""
+    """For people: what stands for `never` inside is shown as null. Raises StateReadError for a time that Python has
+    not."""
+    from snapline.dataflow.columnar.python_values import column_values
+    from snapline.state_reader import StateReadError
+
     for batch in batches:
-        for row in batch.to_pylist():
+        try:
+            columns = {name: column_values(batch.column(name)) for name in batch.schema.names}
+        except ValueError as refusal:
+            raise StateReadError(f"rows cannot be shown: {refusal}; --to FILE.parquet takes all of them") from refusal
+        for number in range(batch.num_rows):
+            row = {name: values[number] for name, values in columns.items()}
             yield {name: _for_people(value) for name, value in row.items()}
 
 

@@ -254,13 +254,29 @@ def test_the_json_of_rows_has_no_number_that_json_lacks(tmp_path: Path) -> None:
     assert [{"k": 0, "n": [None, 1.5]}, {"k": 1, "n": [None]}] == sorted(found, key=lambda row: int(row["k"]))
 
 
+def test_times_that_python_has_not_are_no_traceback(tmp_path: Path) -> None:
+    """Neither as a state, nor within one; a file takes them, and the line says so."""
+    column = pa.array([-(1 << 63)], pa.timestamp("us"))
+    for number, state in enumerate((column, pa.StructArray.from_arrays([column], ["at"]))):
+        path = written(tmp_path / str(number), state)
+        for output in ("table", "json"):
+            refused = run("read", path, "op", "-o", output).exception
+            assert isinstance(refused, StateReadError)
+            assert "beyond Python's own times" in str(refused)
+            assert "--to FILE.parquet" in str(refused)
+        assert run("read", path, "op", "--to", str(tmp_path / "rows.parquet")).exit_code == 0
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(writer: Writer, tmp_path: Path) -> None:
     """Neither a half file, nor one of a format that nobody asked for."""
     writer.put([("rome", 5, 1)])
     path = writer.snapshot()
+    (tmp_path / "no-directory").touch()
     for name, wanted in (
         ("rows.txt", ".parquet, .arrow, .csv"),
         ("rows.csv", ".parquet and .arrow take states of any type"),
+        ("no-directory/rows.arrow", "Not a directory"),
+        (f"{'n' * 249}.arrow", "File name too long"),
     ):
         result = run("read", path, "totals", "--to", str(tmp_path / name))
         assert isinstance(result.exception, StateReadError)
