@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.jobmaster.taps import MOST_BYTES
 from snapline.coordinator.leading_keys import ROUNDS, count_keys, table_of, tap_of_keys
+from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.message_json import without_nan
 from snapline.dataflow.wire.statuses import JobStatus, decode_job_status
@@ -45,7 +48,8 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
     """Rows of an operator, so many a second at most, until `limit` rows have come; none come while the job restarts.
-    Raises RequestRefused when the job has ended, SnaplineError when rows flow of which not even one may be shown."""
+    Raises RequestRefused when the job has ended, SnaplineError when rows flow of which not even one may be shown, and
+    for values that Python has not."""
     shown = refused = 0
     while limit is None or shown < limit:
         began = clock()
@@ -59,7 +63,7 @@ def follow(
             refused = refused + 1 if runs else 0  # the first time it may have restarted just now
             if not refusal.retryable or refused > 1:
                 raise
-        for row in table_of(parts, wanted).to_pylist():
+        for row in _python_rows(table_of(parts, wanted), uid):
             shown += 1
             yield row
         if not shown and any(part.rows_seen and not part.rows_taken for part in parts):
@@ -69,6 +73,14 @@ def follow(
             )
         if limit is None or shown < limit:
             sleep(max(0.0, ROUND_SECONDS - (clock() - began)))
+
+
+def _python_rows(table: pa.Table, uid: str) -> list[dict[str, Any]]:
+    try:
+        columns = [column_values(column.combine_chunks()) for column in table.columns]
+    except ValueError as refusal:
+        raise SnaplineError(f"the rows of {uid!r} cannot be shown: {refusal}") from refusal
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def as_json(row: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ RESTARTS = "no subtask of 'out' runs: the job is RESTARTING"
 class Job:
     """Stands for a client of a job whose taps are answered so: with rows, or with why there are none and its status."""
 
-    def __init__(self, *answers: list[int] | tuple[str, JobStatus, bool]) -> None:
+    def __init__(self, *answers: list[int] | pa.Array | tuple[str, JobStatus, bool]) -> None:
         self._answers = list(answers)
         self._status = JobStatus.RUNNING
 
@@ -69,3 +69,10 @@ def test_rows_that_are_too_large_are_named() -> None:
     with pytest.raises(SnaplineError, match="a row of 'out' has more bytes than a subtask may show: 99 "):
         shown(Job([]), 1)
     assert shown(Job([1], [], [2]), 2) == [1, 2]
+
+
+def test_rows_with_a_time_that_python_has_not_are_one_line() -> None:
+    """The operator and the type are named, instead of a traceback."""
+    times = pa.array([-(1 << 63)], pa.timestamp("us"))
+    with pytest.raises(SnaplineError, match=r"the rows of 'out' cannot be shown: a timestamp\[us\] lies beyond"):
+        shown(Job(times), 1)
