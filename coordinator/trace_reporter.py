@@ -23,7 +23,7 @@ def open_trace_reporter(configuration: Configuration) -> TraceReporter | None:
     endpoint = configuration.get_option(TRACES_OTEL_ENDPOINT)
     if not endpoint:
         return None
-    if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).hostname:
+    if not _is_url(endpoint):
         raise ConfigurationError(
             f"{TRACES_OTEL_ENDPOINT.key} has to be a URL such as http://127.0.0.1:4317, not {endpoint!r}"
         )
@@ -33,6 +33,15 @@ def open_trace_reporter(configuration: Configuration) -> TraceReporter | None:
         raise ConfigurationError(
             f"{TRACES_OTEL_ENDPOINT.key} needs the extra otlp (pip install 'snapline[otlp]'): {error}"
         ) from error
+
+
+def _is_url(endpoint: str) -> bool:
+    """Whether the endpoint is a URL with a host, and with a port that can be or none."""
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets that do not close, and of a port beyond those that there are
+        return False
 
 
 class TraceReporter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -48,12 +49,14 @@ def test_start_checkpoint_restart_and_rescale_are_spans(tmp_path):
     assert attributes_of(checkpoint)["subtasks"] == attributes_of(checkpoint)["acknowledgedSubtasks"] > 0
 
 
-def test_an_endpoint_that_is_no_url_is_refused():
+@pytest.mark.parametrize(
+    "endpoint", ["collector:4317", "http://", "http://[::1:4317", "http://collector:99999", "http://collector:otlp"]
+)
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str):
     """Before anything starts, with the form that it should have."""
-    with pytest.raises(
-        ConfigurationError, match=r"has to be a URL such as http://127.0.0.1:4317, not 'collector:4317'"
-    ):
-        open_trace_reporter(Configuration({"traces.reporter.otel.exporter.endpoint": "collector:4317"}))
+    form = f"has to be a URL such as http://127.0.0.1:4317, not {endpoint!r}"
+    with pytest.raises(ConfigurationError, match=re.escape(form)):
+        open_trace_reporter(Configuration({"traces.reporter.otel.exporter.endpoint": endpoint}))
 
 
 def test_without_the_packages_the_setting_says_what_to_install(monkeypatch):
