@@ -246,6 +246,7 @@ def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[
     chaining = configuration.get_option(OPERATOR_CHAINING)
     head_of: dict[int, int] = {}
     depths: dict[int, int] = {}
+    maxima: dict[int, int | None] = {}  # what one operator of a chain was given, by its head, holds for all of it
     for item in resolved:
         node = item.node
         head, depth = node.node_id, 1
@@ -257,10 +258,12 @@ def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[
                 and upstream.chainable
                 and upstream.slot_sharing_group == node.slot_sharing_group
                 and upstream.max_parallelism in (None, node.max_parallelism)
+                and (node.max_parallelism is None or maxima[head_of[edge.source]] in (None, node.max_parallelism))
                 and depths[edge.source] < MAX_CHAINED
             ):
                 head, depth = head_of[edge.source], depths[edge.source] + 1
         head_of[node.node_id], depths[node.node_id] = head, depth
+        maxima[head] = node.max_parallelism or maxima.get(head)
     return head_of
 
 

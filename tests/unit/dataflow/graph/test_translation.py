@@ -139,6 +139,19 @@ def test_a_job_carries_no_secret_of_its_client():
     }
 
 
+def test_branches_of_unlike_max_parallelism_do_not_share_a_chain():
+    """The chain has one max parallelism, that of the first branch, and the other branch had it as well."""
+    env = environment(parallelism__default=1)
+    numbers = source(env)
+    for name, most in (("few", 4), ("many", 8), ("some", 4)):
+        numbers.map_batches(identity, name=name, uid=name, schema=None).set_max_parallelism(most)
+
+    graph = env.translate("job").job_graph
+
+    assert {"CollectionSource -> few -> some": 4, "many": 8} == {v.name: v.max_parallelism for v in graph.vertices}
+    assert [Partitioning.FORWARD] == [edge.partitioning for edge in graph.edges]
+
+
 def test_other_parallelism_breaks_the_chain_and_rebalances():
     """A forward edge needs equal parallelism; without one, batches are spread."""
     env = environment(parallelism__default=2)
