@@ -179,7 +179,7 @@ def _skew(details: pb.JobDetails) -> list[pb.JobFinding]:
             continue
         hottest = max(vertex.subtasks, key=lambda s: s.records_in_per_second)
         if hottest.busy_ms_per_second < PRESSED_MS or hottest.records_in_per_second < SKEW_FACTOR * max(
-            1, median_low(sorted(rates)[: len(rates) // 2 + 1])
+            1, median_low(rates)
         ):
             continue
         parallelism = max(1, vertex.parallelism)

@@ -168,6 +168,13 @@ def test_even_subtasks_are_no_skew() -> None:
     assert explained(job([subtask()], even)) == []
 
 
+@pytest.mark.parametrize("rates", [(100, 300, 300), (300, 100, 100, 300, 300), (1, 1, 1, 300, 300, 300, 300, 300)])
+def test_what_most_subtasks_get_is_no_skew(rates: tuple[int, ...]) -> None:
+    """The subtask in the middle has as many rows as the hottest one: a few have less, because they have fewer keys."""
+    busy = [subtask(n, busy_ms_per_second=900, records_in_per_second=rate) for n, rate in enumerate(rates)]
+    assert explained(job([subtask()], busy)) == []
+
+
 def test_a_checkpoint_says_whom_it_waits_for() -> None:
     """After five seconds, or three times what is usual."""
     waiting = pb.CheckpointDetails(overview=pb.CheckpointOverview(checkpoint_id=7, trigger_timestamp_ms=1_000))
