@@ -124,7 +124,8 @@ class CheckpointsInFlight:
         for attempt in pending.plan.tasks_to_wait_for:
             by_vertex[attempt.vertex_id] = by_vertex.get(attempt.vertex_id, 0) + 1
         kind = pending.properties.snapshot_type
-        stats = self._stats.report_pending(checkpoint_id, kind, pending.timestamp_ms, by_vertex)
+        finished = frozenset((each.vertex_id, each.subtask_index) for each in pending.plan.finished_tasks)
+        stats = self._stats.report_pending(checkpoint_id, kind, pending.timestamp_ms, by_vertex, finished)
         self._entries[checkpoint_id] = InFlight(pending, request, stats)
 
     def contains(self, checkpoint_id: CheckpointID) -> bool:

@@ -260,14 +260,15 @@ def _summary(snapshot: StatsSummarySnapshot) -> pb.SummaryStatistics:
 def checkpoint_details(
     master: JobMaster, stats: CheckpointStats, now_ms: int, retained: frozenset[CheckpointID]
 ) -> pb.CheckpointDetails:
-    """One checkpoint by vertex and subtask. Subtasks that have not acknowledged are there without a time."""
+    """One checkpoint by vertex and subtask. Subtasks that have not acknowledged are there without a time; those that
+    had finished are not there."""
     details = pb.CheckpointDetails(overview=checkpoint_overview(master, stats, now_ms, retained))
     names = master.scheduler.graph.job_vertices
     reports = {(vertex_id, index): (ack, size, metrics) for vertex_id, index, ack, size, metrics in stats.reports}
-    for vertex_id, parallelism in stats.subtasks_by_vertex.items():
+    for vertex_id, subtasks in stats.subtasks_that_take_part().items():
         vertex = names.get(vertex_id)
         shown = details.vertices.add(vertex_id=vertex_id, name=vertex.name if vertex else "")
-        for index in range(parallelism):
+        for index in subtasks:
             subtask = shown.subtasks.add(subtask_index=index)
             report = reports.get((vertex_id, index))
             if report is not None:

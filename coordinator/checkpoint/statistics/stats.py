@@ -10,6 +10,7 @@ The hot path is `CheckpointStats.report_subtask`: one tuple appended per acknowl
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,21 @@ class CheckpointStats:
     """In order of the acknowledgements; grows while in progress. Empty where only totals were kept."""
     final_totals: CheckpointTotals | None = None
     """The sums, fixed when the checkpoint ends; None until then."""
+    finished: frozenset[tuple[JobVertexID, int]] = frozenset()
+    """Subtasks that had finished, and take no part. Not kept beyond this process."""
+
+    def subtasks_that_take_part(self) -> dict[JobVertexID, list[int]]:
+        """The subtasks that have to acknowledge, and those that did, of each vertex. Where it is not known who had
+        finished, whoever has not acknowledged may be another one."""
+        acknowledged: dict[JobVertexID, set[int]] = {}
+        for vertex_id, index, *_ in self.reports:
+            acknowledged.setdefault(vertex_id, set()).add(index)
+        found = {}
+        for vertex_id, number in self.subtasks_by_vertex.items():
+            done = acknowledged.get(vertex_id, set())
+            others = (n for n in itertools.count() if n not in done and (vertex_id, n) not in self.finished)
+            found[vertex_id] = sorted([*done, *itertools.islice(others, max(0, number - len(done)))])
+        return found
 
     def report_subtask(
         self, vertex_id: JobVertexID, subtask_index: int, ack_ms: int, size_bytes: int, metrics: CheckpointMetrics
@@ -179,9 +195,12 @@ class CheckpointStatsTracker:
         snapshot_type: SnapshotType,
         trigger_timestamp_ms: int,
         subtasks_by_vertex: Mapping[JobVertexID, int],
+        finished: frozenset[tuple[JobVertexID, int]] = frozenset(),
     ) -> CheckpointStats:
         """A checkpoint has its id; the returned object takes the acknowledgements."""
-        stats = CheckpointStats(checkpoint_id, snapshot_type, trigger_timestamp_ms, subtasks_by_vertex)
+        stats = CheckpointStats(
+            checkpoint_id, snapshot_type, trigger_timestamp_ms, subtasks_by_vertex, finished=finished
+        )
         self.counts = replace(self.counts, total=self.counts.total + 1, in_progress=self.counts.in_progress + 1)
         self._in_progress[checkpoint_id] = stats
         self.refusal = ""

@@ -4,6 +4,8 @@ leaders."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from snapline.coordinator.checkpoint.events import (
     CompletedCheckpointsRecovered,
     RestoreLatest,
 )
+from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics, encode_statistics
+from snapline.coordinator.rpc.views import checkpoint_details
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID
 from snapline.dataflow.snapshot.handles import OperatorState, OperatorStateMode, TaskStateSnapshot
 from snapline.dataflow.wire.messages import ExecutionState
@@ -186,3 +190,22 @@ def test_nothing_is_made_up_for_tasks_that_wait_for_no_last_checkpoint() -> None
     job.tell(running(first, state=ExecutionState.FINISHED))
 
     assert take(job, 2, {second: union, sink: TaskStateSnapshot()}) is None
+
+
+def test_who_has_finished_is_no_subtask_that_a_checkpoint_waits_for() -> None:
+    """It was shown as the one that is waited for, in the place of the one that is, whose figures nobody saw."""
+    job, completed = with_one_ended()
+    _, second = job.sources
+    job.trigger("checkpoint 3", 3)
+    scheduler = SimpleNamespace(graph=SimpleNamespace(job_vertices={}))
+    master: Any = SimpleNamespace(job_id="a", scheduler=scheduler, url_of=lambda location: location)
+
+    def shown(number: int) -> list[tuple[int, bool]]:
+        (stats,) = (each for each in job.core.stats.history if each.checkpoint_id == number)
+        details = checkpoint_details(master, stats, 10_000, frozenset([completed.checkpoint_id]))
+        (vertex,) = (each for each in details.vertices if each.vertex_id == second.vertex_id)
+        return [(each.subtask_index, bool(each.acknowledge_timestamp_ms)) for each in vertex.subtasks]
+
+    assert [shown(1), shown(2), shown(3)] == [[(0, True), (1, True)], [(1, True)], [(1, False)]]
+    again = decode_statistics(encode_statistics(job.core.stats), 10)
+    assert again.history[1].subtasks_that_take_part()[second.vertex_id] == [1]
