@@ -99,6 +99,8 @@ class WatermarkCadence:
                 pass
             elif self._generator.has_waiting:
                 self.keep_active()
+            elif (split_idle_ms := self._generator.next_idle_ms(activity_ms)) is not None:
+                self._active_ms = split_idle_ms - self._idle_timeout_ms  # what that lets rise has to be heard
             elif looked or self._is_certain(activity_ms):
                 self._idle = True
                 self.before_idle(output)

@@ -351,6 +351,29 @@ def test_a_split_that_never_had_rows_holds_nothing_back_when_all_are_idle() -> N
     assert read(harness) == []
 
 
+def test_a_source_is_idle_once_the_last_of_its_splits_is() -> None:
+    """Rows go through the chain before their split counts as active: the watermark that a split let rise after the
+    source had become idle was heard by nobody."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    operator = SourceOperator(source([[times(1)], [times(100), times(200)]], strategy, s0=0, s1=1))
+    operator._generator.waits_for_unread = False  # as in a source without an end
+    harness = Harness(operator).start()
+    emit = harness.emit_batch
+
+    def emit_slowly(batch: pa.RecordBatch) -> None:
+        emit(batch)
+        harness.time.advance(7)
+
+    harness.emit_batch = emit_slowly
+    assert read(harness) == [[100]]
+    harness.time.advance(50)
+    assert read(harness) == []
+    assert operator.wake_at_ms == 57
+
+    harness.time.advance(57)
+    assert read(harness) == [Watermark(99), WatermarkStatus.IDLE]
+
+
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 ALIGNED = WatermarkStrategy.for_monotonous_timestamps("t").with_watermark_alignment("g", 50, update_interval_ms=100)
