@@ -18,7 +18,8 @@ import pyarrow as pa
 from snapline.connected import add_two_input, check_same_keys
 from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
 from snapline.dataflow.arguments import check_milliseconds
-from snapline.dataflow.columnar.column_types import kept_schema
+from snapline.dataflow.columnar.arrow_columns import narrow_type
+from snapline.dataflow.columnar.column_types import kept_schema, kept_type, workable_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
@@ -185,6 +186,11 @@ def _compared(on: object, name: str) -> dict[str, str]:
     return compared
 
 
+def _in_keys(field: pa.Field) -> pa.DataType:
+    """The type without what makes no difference to keys: texts of Polars are views."""
+    return narrow_type(kept_type(field.type))
+
+
 def table_path(path: str | os.PathLike[str]) -> str:
     """One that means the same in every task; a URL stays as it is."""
     text = os.fspath(path)
@@ -212,13 +218,14 @@ def enriched(
                 raise JobDefinitionError(
                     f"{name!r}: the table has no column {other!r}: it has {', '.join(table.column_names)}"
                 )
-            if stream.schema is not None and stream.schema.field(own).type != table.schema.field(other).type:
+            if stream.schema is not None and _in_keys(stream.schema.field(own)) != _in_keys(table.schema.field(other)):
                 raise JobDefinitionError(
                     f"{name!r}: column {own!r} is {stream.schema.field(own).type} and the table's {other!r} is "
                     f"{table.schema.field(other).type}: cast one of them"
                 )
         if stream.schema is not None:
-            added = [field.remove_metadata() for field in table.schema if field.name not in pairs.values()]
+            there = workable_schema(table.schema)
+            added = [field.remove_metadata() for field in there if field.name not in pairs.values()]
             for field in added:
                 if field.name in stream.schema.names:
                     raise JobDefinitionError(

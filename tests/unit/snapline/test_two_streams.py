@@ -137,6 +137,18 @@ def test_a_stream_is_enriched_from_any_table_that_arrow_can_read() -> None:
         assert left.enrich(towns, "id").schema.names[-1] == "town"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("physical", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_a_stream_is_enriched_by_texts_however_the_table_has_them(physical: pa.DataType) -> None:
+    """As those of Polars, whose texts are views: keys are equal by value, and the schema is what comes out."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    shops = env.from_collection([{"shop": "a"}, {"shop": "b"}], uid="shops")
+    towns = pa.table({"shop": pa.array(["a"], physical), "town": pa.array(["x"], physical)})
+    enriched = shops.enrich(towns, "shop", uid="towns")
+    rows = enriched.execute_and_collect(local=True).to_arrow()
+    assert rows.schema == enriched.schema
+    assert rows.to_pylist() == [{"shop": "a", "town": "x"}, {"shop": "b", "town": None}]
+
+
 @pytest.mark.parametrize(
     "assigner", [sl.TumblingEventTimeWindows(5), sl.SlidingEventTimeWindows(10, 5), sl.EventTimeSessionWindows(5)]
 )
