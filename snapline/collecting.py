@@ -24,6 +24,7 @@ from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTO
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamGraph
+from snapline.dataflow.graph.translation import uids_of
 from snapline.job_handle import JobHandle
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
             needed.add(number)
             waiting += [edge.source for edge in nodes[number].inputs]
     places = {number: place for place, number in enumerate(sorted(needed))}
+    uids = uids_of(stream.environment.graph)
     graph = StreamGraph(
         [
             replace(
@@ -142,7 +144,8 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
                 inputs=tuple(replace(edge, source=places[edge.source]) for edge in nodes[number].inputs),
             )
             for number, place in places.items()
-        ]
+        ],
+        {place: uids[number] for number, place in places.items()},
     )
     environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
     environment.graph, environment.python_modules = graph, stream.environment.python_modules

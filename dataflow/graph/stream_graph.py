@@ -63,6 +63,8 @@ class StreamGraph:
     """Nodes in the order of their creation, which is topological."""
 
     nodes: list[StreamNode] = field(default_factory=list)
+    generated_uids: dict[int, str] = field(default_factory=dict)
+    """In a part of a graph: what was generated in the whole, where more nodes may have one name and input."""
 
     def add(
         self,

@@ -179,23 +179,32 @@ def _is_external_sink(spec: object) -> bool:
     return isinstance(spec, ExternalSpec) and spec.shape == "sink"
 
 
+def uids_of(graph: StreamGraph) -> list[str]:
+    """The uid of each node, given or generated. An enumerator goes with its readers."""
+    generated = GeneratedUids()
+    uids: list[str] = []
+    readers = {
+        edge.source: node for node in graph.nodes for edge in node.inputs if edge.partitioning is Partitioning.DEMAND
+    }
+    for node in graph.nodes:
+        if (reader := readers.get(node.node_id)) is not None:
+            node.uid = f"{reader.uid}-splits" if reader.uid else ""
+            node.slot_sharing_group = reader.slot_sharing_group
+        _check_printable("an operator's name", node.name)
+        _check_printable(f"operator {node.name!r}: a uid", node.uid if node.uid is not None else "")
+        known = node.uid or graph.generated_uids.get(node.node_id)
+        uids.append(known or generated.draw(node.name, [uids[edge.source] for edge in node.inputs]))
+    return uids
+
+
 def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Resolved], list[tuple[str, str]]]:
     default_parallelism = configuration.get_option(PARALLELISM_DEFAULT)
     checkpointing = configuration.get_option(CHECKPOINTING_INTERVAL) > 0
     resolved: list[_Resolved] = []
     uids: dict[str, str] = {}
     tasks: dict[str, str] = {}
-    generated = GeneratedUids()
     without_uid: list[tuple[str, str]] = []
-    readers = {
-        edge.source: node for node in graph.nodes for edge in node.inputs if edge.partitioning is Partitioning.DEMAND
-    }
-    for node in graph.nodes:
-        if (reader := readers.get(node.node_id)) is not None:  # an enumerator goes with its readers
-            node.uid = f"{reader.uid}-splits" if reader.uid else ""
-            node.slot_sharing_group = reader.slot_sharing_group
-        _check_printable("an operator's name", node.name)
-        _check_printable(f"operator {node.name!r}: a uid", node.uid if node.uid is not None else "")
+    for node, uid in zip(graph.nodes, uids_of(graph), strict=True):
         parallelism = node.parallelism or default_parallelism
         if parallelism < 1:
             raise JobDefinitionError(f"operator {node.name!r}: parallelism must be at least 1, got {parallelism}")
@@ -212,7 +221,6 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
                     "use rebalance(), or give both the same parallelism"
                 )
             inputs.append((edge, partitioning))
-        uid = node.uid or generated.draw(node.name, [resolved[edge.source].uid for edge in node.inputs])
         if node.stateful and not node.uid:
             if checkpointing and not configuration.get_option(AUTO_GENERATE_UIDS):
                 raise JobDefinitionError(

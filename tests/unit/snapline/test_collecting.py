@@ -18,6 +18,7 @@ from snapline.collecting import alone
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.translation import uids_of
 from snapline.local import collect_sink
 from snapline.local.local_job import LocalJob
 from snapline.runtime.settings import Setting
@@ -251,6 +252,24 @@ def test_a_stream_alone_keeps_the_query_that_fills_it_and_no_other() -> None:
     environment, _ = alone(wanted)
 
     assert queries[:1] == environment.streamed_frames
+
+
+def test_a_stream_alone_has_the_generated_uids_of_its_whole_environment(tmp_path):
+    """Of two operators that are called alike and read the same stream, the second one found the state of the first."""
+
+    def two():
+        env = sl.StreamExecutionEnvironment.get_execution_environment()
+        keyed = env.from_collection([{"k": "a", "v": 1}], uid="rows").key_by("k")
+        return env, [keyed.reduce(lambda left, right: {**left, "v": left["v"] + right["v"]}) for _ in range(2)]
+
+    writer = SavepointWriter.new_savepoint()
+    for uid, v in zip(uids_of(two()[0].graph)[1:], (100, 1_000), strict=True):
+        writer = writer.with_operator(uid, pa.table({"k": ["a"], "reduced": [{"k": "a", "v": v}]}), key="k")
+    snapshot = writer.write(tmp_path / "both")
+    for number, total in ((0, 101), (1, 1_001)):
+        env, sums = two()
+        env.restore_from(snapshot)
+        assert list(sums[number].execute_and_collect(local=True)) == [{"k": "a", "v": total}]
 
 
 def test_rows_with_two_columns_of_one_name_are_refused():
