@@ -18,6 +18,8 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,15 @@ class JobFiles:
         _HERE.update(self.files)
         _ARCHIVES_HERE.update(self.archives)
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within, and in threads that begin there, `job_file` finds these before those of other jobs that run here."""
+        token = _OF_THIS_JOB.set(self)
+        try:
+            yield
+        finally:
+            _OF_THIS_JOB.reset(token)
+
     def hand_to_spark(self, host: Any) -> tuple[str, ...]:
         """Give everything to a session (a SparkHost); returns the names of archives with Python packages."""
         for file in self.files.values():
@@ -102,6 +113,9 @@ class JobFiles:
         for name, file in self.archives.items():
             host.add_archive(file, name)
         return tuple(self.packages)
+
+
+_OF_THIS_JOB: ContextVar[JobFiles | None] = ContextVar("job files", default=None)
 
 
 def job_file(name: str) -> Path:
@@ -116,8 +130,11 @@ def job_file(name: str) -> Path:
     root = os.environ.get(ROOT_VARIABLE)
     if root is not None and (Path(root) / name).exists():
         return Path(root) / name
-    archive = _ARCHIVES_HERE.get(name)
-    found = _HERE.get(name)
+    own = _OF_THIS_JOB.get()
+    has_it = own is not None and (name in own.files or name in own.archives)
+    files, archives = (own.files, own.archives) if own is not None and has_it else (_HERE, _ARCHIVES_HERE)
+    archive = archives.get(name)
+    found = files.get(name)
     if found is None and archive is not None:
         if archive not in _UNPACKED:
             _UNPACKED[archive] = _unpacked(archive)

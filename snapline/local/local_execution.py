@@ -82,7 +82,7 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
     logger = ConsoleLogger()
     for warning in translation.warnings:
         logger.warning(warning)
-    return LocalJob(translation.job_graph, threads, logger)
+    return LocalJob(translation.job_graph, threads, logger, environment.job_files.in_use)
 
 
 def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -66,8 +66,14 @@ NOBODY_IS_SILENT = {
 class LocalJob:
     """A job that runs here; a context manager."""
 
-    def __init__(self, job_graph: JobGraph, threads: int, logger: Any) -> None:
-        """Nothing runs yet. Raises a SnaplineError that says why the job cannot."""
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        threads: int,
+        logger: Any,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Nothing runs yet. `within`: what it is driven in. Raises a SnaplineError that says why the job cannot run."""
         if threads < 1:
             raise JobDefinitionError(f"a local run needs at least one thread, got threads={threads}")
         configuration = Configuration({**job_graph.configuration, **NOBODY_IS_SILENT})
@@ -76,6 +82,7 @@ class LocalJob:
             self._directory = tempfile.mkdtemp(prefix="snapline-checkpoints-")
             configuration = configuration.with_values({CHECKPOINTS_DIRECTORY.key: self._directory})
         self.job_graph = job_graph = replace(job_graph, configuration=dict(configuration))
+        self._within = within
         self._interrupted = False
         self._thread: threading.Thread | None = None
         self._driving = threading.Lock()
@@ -152,7 +159,7 @@ class LocalJob:
         now_ms = clock.now_ms()
         look_ms, end_ms = now_ms, None if wait_ms is None else now_ms + wait_ms
         last: pb.JobDetails | None = None
-        with self._driving, self._interrupts():
+        with self._driving, self._within(), self._interrupts():
             try:
                 while not (self._coordinator.has_ended or until()):
                     now_ms = clock.now_ms()

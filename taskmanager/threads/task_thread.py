@@ -8,6 +8,7 @@ of ours: the task is abandoned, which reports FAILED. Mirrors the executing thre
 from __future__ import annotations
 
 import threading
+from contextvars import copy_context
 
 from snapline.runtime.clock import Clock
 from snapline.taskmanager.task.stream_task import WORKED, Progress, ProgressKind, StreamTask
@@ -52,7 +53,7 @@ class TaskThread:
         self._clock = clock
         self._turns = turns
         self._bell = Bell()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True)
 
     @property
     def thread_id(self) -> int | None:

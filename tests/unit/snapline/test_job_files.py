@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import snapline as sl
@@ -111,3 +112,19 @@ def test_a_service_refuses_what_its_task_managers_cannot_get(env, tmp_path):
         JobDefinitionError, match=r"'rates.csv' was added to a job for a coordinator that runs as a service"
     ):
         env.execute("refused")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_files_of_jobs_that_run_at_one_time_may_have_one_name(tmp_path, threads):
+    """The first one read what the second one had brought from its start on."""
+    jobs = []
+    for number in ("1", "2"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "factor.txt").write_text(number)
+        env = sl.StreamExecutionEnvironment.get_execution_environment().add_file(tmp_path / number / "factor.txt")
+        rows = env.from_collection([{"n": n} for n in range(20_000)], uid="rows")
+        factors = rows.map_batches(lambda batch: pa.record_batch({"n": [int(sl.job_file("factor.txt").read_text())]}))
+        jobs.append(iter(factors.execute_and_collect(local=True, threads=threads)))
+
+    assert [next(job)["n"] for job in jobs] == [1, 2]
+    assert [{row["n"] for row in job} for job in jobs] == [{1}, {2}]
