@@ -211,4 +211,6 @@ def located(path: str, directory: str) -> str:
     """The whole path of what a handle or a location of the checkpoint's names, or its URL when no mounted file system
     holds it: a program opens a path as it is, in whatever language."""
     whole = path if "://" in path or path.startswith("/") else f"{directory}/{path}"
-    return unquote(urlsplit(whole).path) if whole.startswith("file://") else whole
+    if not whole.startswith("file://"):
+        return whole
+    return unquote(urlsplit(whole.replace("?", "%3F").replace("#", "%23")).path)

@@ -44,7 +44,8 @@ class HadoopStorage:
                 f"cannot use {url}: {str(error).splitlines()[0]}; HDFS needs libhdfs and a Hadoop client on this machine "
                 "(HADOOP_HOME, JAVA_HOME and CLASSPATH from `hadoop classpath --glob`)"
             ) from error
-        return cls(filesystem, parts.path or "/", url)
+        path = url.partition("://")[2].partition("/")[2]  # which may have ? and # in it
+        return cls(filesystem, f"/{path}", url)
 
     @property
     def url(self) -> str:

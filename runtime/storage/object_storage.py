@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from snapline.runtime.absolute_paths import without_query
 from snapline.runtime.storage.storage_port import (
     Buffer,
     Storage,
@@ -50,7 +51,7 @@ def open_storage(url: str, configuration: Mapping[str, str] | None = None) -> St
     """The storage below a path or URL. Opens no connection yet; raises StorageError for a URL that nobody
     understands."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(without_query(url))
     except ValueError as error:
         raise StorageError(f"{url!r} is no path and no URL: {error}") from error
     scheme = parts.scheme.lower()
@@ -101,7 +102,7 @@ class ObjectStorage:
         retries = {"max_retries": RETRIES_MAX, "retry_timeout": RETRY_TIMEOUT}
         try:
             # obstore types each vendor's settings apart; which vendor it is, is only known here
-            store = from_url(url, config=config or None, client_options=client, retry_config=retries)  # type: ignore[call-overload]
+            store = from_url(without_query(url), config=config or None, client_options=client, retry_config=retries)  # type: ignore[call-overload]
         except Exception as error:
             raise StorageError(f"cannot use {url}: {_first_line(error)}") from error
         return cls(store, url)

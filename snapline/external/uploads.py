@@ -92,7 +92,8 @@ def digests_of(data: bytes) -> bytes:
 
 def _mounted(place: str) -> Path:
     if place.startswith("file://"):
-        return Path(urllib.request.url2pathname(urllib.parse.urlsplit(place).path))
+        escaped = place.replace("?", "%3F").replace("#", "%23")  # characters of a path like others
+        return Path(urllib.request.url2pathname(urllib.parse.urlsplit(escaped).path))
     if "://" in place or not place:
         raise ValueError(
             f"{place or 'an empty location'} is no path of a mounted file system: move the bytes with the store's own client, and "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from snapline.dataflow.snapshot.program_state import located
 from snapline.runtime.storage.hadoop_storage import HadoopStorage
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.memory_storage import MemoryStorage
@@ -21,6 +23,19 @@ def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:
         storage = open_storage(url)
         assert isinstance(storage, LocalStorage)
         assert storage.url == f"file://{tmp_path}/a%20b"
+
+
+def test_a_mark_in_a_url_is_a_character_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was behind it was lost, so that all checkpoints below one directory were one."""
+    monkeypatch.setattr("pyarrow.fs.HadoopFileSystem", lambda *arguments, **keywords: None)
+    for name in ("day#1/chk-1", "day?1/chk-1"):
+        open_storage(f"file://{tmp_path}/{name}").put("_metadata", b"")
+        assert (tmp_path / name / "_metadata").is_file()
+        assert located(f"file://{tmp_path}/{name}", "") == f"{tmp_path}/{name}"
+        storage: Any = open_storage(f"s3://bucket/{name}", {"s3.region": "us-east-1"})
+        assert storage._store.prefix == name
+        storage = open_storage(f"hdfs://name-node/{name}")
+        assert storage._base == f"/{name}"
 
 
 @pytest.mark.parametrize(
