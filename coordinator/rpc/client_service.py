@@ -59,8 +59,8 @@ HEAP_MS = 2_000
 WATCH_INTERVAL_SECONDS = 0.2
 """How often a watcher looks when nobody tells it that something changed."""
 MAX_REFUSAL = 4000
-LEADS_NO_MORE = f"{STANDS_BY}, because another one may lead: ask again"
 """Characters of the line that says why a request is refused, because it repeats what a client has sent."""
+LEADS_NO_MORE = f"{STANDS_BY}, because another one may lead: ask again"
 
 
 class Cluster(Protocol):
