@@ -200,7 +200,8 @@ def down_since_ms(status: JobStatus, since_ms: Mapping[JobStatus, int], now_ms: 
     if status not in DOWN:
         return now_ms
     ran_ms = since_ms.get(JobStatus.RUNNING, 0)
-    return min(at_ms for each, at_ms in since_ms.items() if each in DOWN and at_ms >= ran_ms)
+    downs = [at_ms for each, at_ms in since_ms.items() if each in DOWN and at_ms >= ran_ms]
+    return min(downs, default=since_ms[status])  # none, where the clock was put back
 
 
 def _statuses(now: JobStatus, labels: dict[str, str]) -> Iterator[Sample]:

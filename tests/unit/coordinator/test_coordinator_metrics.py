@@ -59,6 +59,11 @@ def test_a_job_is_down_since_the_failure_that_stopped_it(status: JobStatus, down
     assert down_since_ms(status, since, 9_000) == down_since
 
 
+def test_a_job_is_down_though_the_clock_was_put_back() -> None:
+    """Its failure lies before its last run then, and nothing was shown of the whole coordinator."""
+    assert down_since_ms(JobStatus.FAILING, {JobStatus.RUNNING: 5_000, JobStatus.FAILING: 4_000}, 4_500) == 4_000
+
+
 def test_a_job_that_does_not_answer_hides_nothing_else() -> None:
     """Nothing was shown of the whole coordinator, as if there were none that leads."""
     loop = asyncio.new_event_loop()
