@@ -41,6 +41,8 @@ _FRACTIONS = re.compile(r"(%%|%s|%\.?[369]f|%f)")
 """What of a form of strftime Arrow does not know, and `%%`, which is none of it."""
 _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
 """Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
+_GREATEST_POWER = {pa.float32(): 38, pa.float64(): 308}
+"""Exponents of the greatest powers of ten that floats hold."""
 _ANY_WHOLE = pa.decimal128(20, 0)
 """Holds every int64 and every uint64."""
 _WITHIN_A_DAY = frozenset({"microsecond", "millisecond", "second", "minute", "hour"})
@@ -348,6 +350,8 @@ def _round(value: Value, decimals: int) -> Value:
         return pc.round(values, decimals, "half_towards_infinity")
 
     bits, most_decimals = _DIGITS_OF.get(value.type, (0, 0))
+    if bits and -decimals > _GREATEST_POWER[value.type]:  # more than twice any of them, which Arrow leaves as it is
+        return pc.if_else(pc.is_finite(value), pc.multiply(value, pa.scalar(0, value.type)), value)
     if not bits or decimals < 0:
         return rounded(value)
     if decimals > most_decimals:

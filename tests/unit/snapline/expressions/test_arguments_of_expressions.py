@@ -52,3 +52,10 @@ def test_literals_may_stand_on_the_left_of_every_operator() -> None:
     batch = pa.RecordBatch.from_pydict({"x": [0, 3], "b": [True, False]})
     assert (2**X).evaluate(batch).to_pylist() == [1, 8]
     assert (True ^ sl.col("b")).evaluate(batch).to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize(("kind", "decimals"), [(pa.float32(), -39), (pa.float64(), -309), (pa.float64(), -1_000)])
+def test_a_float_rounded_to_more_than_floats_hold_is_zero(kind: pa.DataType, decimals: int) -> None:
+    """It stayed as it was; what is no number stays what it is."""
+    batch = pa.record_batch({"x": pa.array([1.25, -3e38, float("inf"), float("nan"), None], kind)})
+    assert repr(X.round(decimals).evaluate(batch).to_pylist()) == "[0.0, -0.0, inf, nan, None]"
