@@ -356,7 +356,7 @@ def test_a_source_is_idle_once_the_last_of_its_splits_is() -> None:
     source had become idle was heard by nobody."""
     strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
     operator = SourceOperator(source([[times(1)], [times(100), times(200)]], strategy, s0=0, s1=1))
-    operator._generator.waits_for_unread = False  # as in a source without an end
+    operator._generator.waits_for_unread = False  # as in a source without an end  # type: ignore[union-attr]
     harness = Harness(operator).start()
     emit = harness.emit_batch
 
@@ -364,7 +364,7 @@ def test_a_source_is_idle_once_the_last_of_its_splits_is() -> None:
         emit(batch)
         harness.time.advance(7)
 
-    harness.emit_batch = emit_slowly
+    harness.emit_batch = emit_slowly  # type: ignore[method-assign]
     assert read(harness) == [[100]]
     harness.time.advance(50)
     assert read(harness) == []
