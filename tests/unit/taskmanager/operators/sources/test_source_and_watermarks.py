@@ -356,7 +356,7 @@ def test_a_source_is_idle_once_the_last_of_its_splits_is() -> None:
     source had become idle was heard by nobody."""
     strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
     operator = SourceOperator(source([[times(1)], [times(100), times(200)]], strategy, s0=0, s1=1))
-    operator._generator.waits_for_unread = False  # as in a source without an end  # type: ignore[union-attr]
+    operator._generator.waits_for_unread = False  # type: ignore[union-attr]  # as in a source without an end
     harness = Harness(operator).start()
     emit = harness.emit_batch
 
