@@ -587,7 +587,16 @@ def _new_rows_before_restored_ones() -> Iterator[None]:
 @contextmanager
 def _swallow_the_last_watermark() -> Iterator[None]:
     """A restored operator over keys that had the last watermark does not let it pass again."""
-    with patch.object(keyed_operator, "MAX_WATERMARK_MS", None):
+    initialize = keyed_operator.KeyedOperator.initialize_state
+
+    def swallow(operator: keyed_operator.KeyedOperator, restored: Any) -> None:
+        initialize(operator, restored)
+        operator._may_be_unheard = False
+
+    with (
+        patch.object(keyed_operator, "MAX_WATERMARK_MS", None),
+        patch.object(keyed_operator.KeyedOperator, "initialize_state", swallow),
+    ):
         yield
 
 
