@@ -90,6 +90,16 @@ def test_a_failing_seed_is_an_assertion_error_that_says_how_to_replay_it():
         simulate(mistake.build)
 
 
+def test_a_job_is_rescaled_up_to_its_max_parallelism():
+    """More subtasks than key groups there cannot be: it was a ValueError of the simulator."""
+
+    def build(env):
+        triples = rows_of(env).key_by("shop").count_window(3).aggregate(uid="triples", n=sl.sum("n"))
+        triples.set_max_parallelism(2).sink_to(DiscardingSink(), uid="out")
+
+    assert simulate(build, seeds=20).ok
+
+
 def test_inputs_take_the_place_of_sources():
     """Rows, a table, or a list of such, one for each split; a source that never ends needs them."""
 
