@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from snapline.coordinator.execution.slot_sharing import required_slots
 from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
@@ -95,11 +94,6 @@ class UserJob:
     """The operators of the job, sources first."""
     kept_parallelism: frozenset[JobVertexID]
     """Vertices whose parallelism the program has set itself."""
-
-    @property
-    def slots(self) -> int:
-        """Return how many slots the job needs at its own parallelism."""
-        return required_slots(self.graph)
 
     @property
     def that_pass_committables(self) -> frozenset[str]:

@@ -160,8 +160,12 @@ def draw_plan(job: UserJob, seed: int) -> RunPlan:
 
 
 def _slots(job: UserJob) -> int:
-    """The slots of each TaskManager: the job runs with all of them, and may be rescaled."""
-    return -(-max(job.slots, LARGEST_PARALLELISM) // TASK_MANAGERS)
+    """The slots of each TaskManager: the job runs with all of them, and may be rescaled in each slot sharing group."""
+    most: dict[str, int] = {}
+    for vertex in job.graph.vertices:
+        group = vertex.slot_sharing_group
+        most[group] = max(most.get(group, LARGEST_PARALLELISM), vertex.parallelism)
+    return -(-sum(most.values()) // TASK_MANAGERS)
 
 
 @dataclass

@@ -100,6 +100,16 @@ def test_a_job_is_rescaled_up_to_its_max_parallelism():
     assert simulate(build, seeds=20).ok
 
 
+def test_a_job_of_two_slot_sharing_groups_has_slots_for_both():
+    """Also with more subtasks: it waited for slots that the simulated cluster did not have, and was said to hang."""
+
+    def build(env):
+        triples = rows_of(env).key_by("shop").count_window(3).aggregate(uid="triples", n=sl.sum("n"))
+        triples.slot_sharing_group("heavy").sink_to(DiscardingSink(), uid="out")
+
+    assert simulate(build, seeds=20).ok
+
+
 def test_inputs_take_the_place_of_sources():
     """Rows, a table, or a list of such, one for each split; a source that never ends needs them."""
 
