@@ -195,8 +195,8 @@ class RowProducer:
         except self._library.KafkaException as error:
             raise ConnectorError(f"KafkaSink: {error.args[0].str()}") from error
 
-    def send(self, batch: pa.RecordBatch) -> None:
-        """Queue the rows; waits while too many are queued."""
+    def send(self, batch: pa.RecordBatch) -> int:
+        """Queue the rows, and return how many these are; waits while too many are queued."""
         what = f"KafkaSink {self._sink.topic}"
         require_columns(self._sink.format.schema, batch.schema, what)
         values: Sequence[bytes | None]
@@ -221,6 +221,7 @@ class RowProducer:
                 self._send_together(those, partition)
         self.producer.poll(0)
         self.check()
+        return len(values)
 
     def _with_tombstones(self, batch: pa.RecordBatch, what: str) -> tuple[pa.RecordBatch, Sequence[bytes | None]]:
         """The rows without those before updates, and their values, which are null where a row is deleted."""
@@ -425,8 +426,7 @@ class KafkaWriter(SinkWriter):
                 raise ConnectorError("KafkaSink: the writer is closed")
             self._current = self._next.result()
             self._prepare_next()
-        self._current.rows += batch.num_rows
-        self._current.out.send(batch)
+        self._current.rows += self._current.out.send(batch)
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         if self._plain is not None:
@@ -436,7 +436,7 @@ class KafkaWriter(SinkWriter):
         if not self._swept:
             self._swept = True
             committables.append(Committable({"sweep": self._name.attempt, "jobs": self._jobs}))
-        if self._current is not None:
+        if self._current is not None and self._current.rows:  # one without rows is none to Kafka, and goes on
             committables.append(self._current.pre_commit(checkpoint_id))
             self._current = None  # dropped, which leaves the transaction open
         return committables

@@ -231,3 +231,21 @@ def test_changes_need_keys(broker):
             broker, broker.topic(), {"k": pa.array([None], pa.string()), "n": [1], "gone": [True]},
             format=NUMBER, key="k", delete="gone",
         )  # fmt: skip
+
+
+def test_a_checkpoint_of_rows_before_updates_alone(broker):
+    """It has no row for Kafka, which cannot commit a transaction without one; the rows of the next one are
+    committed."""
+    topic = broker.topic()
+    sink = KafkaSink(topic, bootstrap_servers=broker.bootstrap, format=NUMBER, key="n", delete="row_kind")
+    writer, committer = sink.create_writer(Place(), ()), sink.create_committer(Place())
+    assert committer is not None
+    try:
+        for number, kind in enumerate(("-U", "+U", "-U"), 1):
+            writer.write(pa.RecordBatch.from_pydict({"n": [number], "row_kind": [kind]}))
+            committer.commit(writer.prepare_commit(number))
+    finally:
+        writer.close()
+        committer.close()
+
+    assert [b'{"n": 2}'] == broker.values(topic)
