@@ -116,11 +116,23 @@ class KafkaReader(SourceReader):
         self._paused = asked
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        self._go_past_markers()
         self._published.snapshot(checkpoint_id)
         return [
             SourceSplit(split.split_id, split.description, {"offset": self._offsets[place]}, self._is_read(place))
             for place, split in self._splits.items()
         ]
+
+    def _go_past_markers(self) -> None:
+        """What the client has passed and never hands out, the ends of transactions above all, is read: once retention
+        has deleted it, a position before it would look like one whose rows are lost."""
+        partition, waiting = self._library.TopicPartition, {rows.place for rows in self._ready}
+        asked = [partition(*place) for place in self._offsets if place not in waiting | self._finished]
+        for passed in self._consumer.position(asked) if asked else ():
+            place = (passed.topic, passed.partition)
+            if passed.offset > self._offsets[place]:
+                self._offsets[place] = passed.offset
+                self._published.update({self._splits[place].split_id: passed.offset})
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -387,6 +387,29 @@ def test_offsets_that_are_gone(kafka):
         reader.close()
 
 
+def test_the_end_of_a_transaction_that_retention_has_deleted(kafka):
+    """It is no row, so that none is lost: a job goes on from its position when nothing has come for so long."""
+    topic = kafka.topic()
+    producer = kafka.transactional()
+    producer.produce(topic, b'{"n": 7}')
+    producer.commit_transaction(PATIENCE_SECONDS)
+    source = source_of(kafka, topic, format=NUMBERS)
+    reader = open_reader(source)
+    end = {"offset": 2}
+    found = polls(reader, until=lambda _: reader.snapshot_splits(1)[0].position == end)
+    splits = reader.snapshot_splits(2)
+    reader.close()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
+        done.result(PATIENCE_SECONDS)
+    send_numbers(kafka, topic, 8, 9)
+    reader = open_reader(source, splits)
+    found += polls(reader, until=at_least(1))
+    reader.close()
+
+    assert [7, 8] == numbers(rows_of(found))
+
+
 def test_a_topic_that_is_deleted_while_it_is_read(kafka):
     """The reader says so, once librdkafka is sure."""
     quick = {"topic.metadata.refresh.interval.ms": 200, "topic.metadata.propagation.max.ms": 200}
