@@ -119,8 +119,11 @@ class KafkaSink(Sink):
             ).ready()
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
-        earlier = {str(job) for state in restored for job in state["jobs"]}
-        return KafkaWriter(self, name_of(self, context), sorted(earlier | {context.job_id}), context.metrics)
+        jobs = {str(job) for state in restored for job in state["jobs"]} | {context.job_id}
+        places = {(int(subtask), int(of)) for state in restored for subtask, of in state.get("places", ())}
+        places.add((context.subtask_index, context.parallelism))
+        left = {"jobs": sorted(jobs), "places": [list(place) for place in sorted(places)]}
+        return KafkaWriter(self, name_of(self, context), left, context.metrics)
 
     def create_committer(self, context: SourceContextInfo) -> Committer | None:
         return KafkaCommitter(self, context) if self.two_phase else None
@@ -170,7 +173,7 @@ class KafkaCommitter(Committer):
                 log.error("%s", lost)
         for each in committables:
             if each.data.get("sweep") == self._own.attempt:
-                self._abort_orphans(frozenset(each.data["jobs"]))
+                self._abort_orphans(frozenset(each.data["jobs"]), each.data["places"])
 
     def abort(self, committables: Sequence[Committable]) -> None:
         for name in self._require_own(committables):
@@ -189,15 +192,19 @@ class KafkaCommitter(Committer):
     def _is_own(self, name: object) -> bool:
         return isinstance(name, str) and TransactionName.parse(name, self._own.prefix, self._own.uid) is not None
 
-    def _abort_orphans(self, jobs: frozenset[str]) -> None:
-        """What earlier attempts of this subtask left open, and earlier jobs of this sink."""
+    def _abort_orphans(self, jobs: frozenset[str], places: Sequence[Sequence[int]]) -> None:
+        """What earlier attempts of this subtask left open, and earlier jobs of this sink. `places`: which subtasks, of
+        how many, have left their state to this one: where there are more than before, not all know of an earlier
+        job."""
         own = self._own
         foreign: set[str] = set()
         for transactional_id in self._transactions.open_ones():
             name = TransactionName.parse(transactional_id, own.prefix, own.uid)
             if name is None or name.attempt == own.attempt:
                 continue
-            if name.subtask % self._parallelism != own.subtask:
+            is_of_earlier_job = name.job in jobs and name.job != own.job
+            mine = places if is_of_earlier_job else [(own.subtask, self._parallelism)]
+            if not any(name.subtask % of == subtask for subtask, of in mine):
                 continue
             if name.job not in jobs:
                 if self._sink.transactional_id_prefix is None:

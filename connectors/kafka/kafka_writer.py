@@ -393,11 +393,12 @@ class OneTransaction:
 class KafkaWriter(SinkWriter):
     """The writer of one subtask."""
 
-    def __init__(self, sink: KafkaSink, name: TransactionName, jobs: Sequence[str], metrics: MetricGroup) -> None:
+    def __init__(self, sink: KafkaSink, name: TransactionName, left: dict[str, Any], metrics: MetricGroup) -> None:
+        """`left`: whose open transactions are to be ended when the first checkpoint is complete."""
         self._sink = sink
         self._metrics = metrics
         self._name = name
-        self._jobs = list(jobs)
+        self._left = left
         self._swept = False
         self._plain: RowProducer | None = None
         self._current: OneTransaction | None = None
@@ -435,14 +436,14 @@ class KafkaWriter(SinkWriter):
         committables = []
         if not self._swept:
             self._swept = True
-            committables.append(Committable({"sweep": self._name.attempt, "jobs": self._jobs}))
+            committables.append(Committable({"sweep": self._name.attempt, **self._left}))
         if self._current is not None and self._current.rows:  # one without rows is none to Kafka, and goes on
             committables.append(self._current.pre_commit(checkpoint_id))
             self._current = None  # dropped, which leaves the transaction open
         return committables
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
-        return [{"jobs": self._jobs}] if self._plain is None else ()
+        return [self._left] if self._plain is None else ()
 
     def serve(self) -> None:
         """Take in what librdkafka has to say of transactions that may have no rows for long."""

@@ -37,8 +37,9 @@ class Job:
 
     What it remembers between runs is the latest completed checkpoint only, as after a crash."""
 
-    def __init__(self, kafka, topic, *, job_id="job", subtask=0, **options):
-        self.kafka, self.topic, self.job_id, self.subtask = kafka, topic, job_id, subtask
+    def __init__(self, kafka, topic, *, job_id="job", subtask=0, parallelism=2, **options):
+        self.kafka, self.topic, self.job_id = kafka, topic, job_id
+        self.subtask, self.parallelism = subtask, parallelism
         self.sink = pickle.loads(
             pickle.dumps(
                 KafkaSink(
@@ -57,7 +58,7 @@ class Job:
         self.attempt += 1
         context = Place(
             attempt_number=self.attempt, job_id=self.job_id, subtask_index=self.subtask,
-            execution_attempt=f"{self.job_id}-{self.subtask}-{self.attempt}", parallelism=2,
+            execution_attempt=f"{self.job_id}-{self.subtask}-{self.attempt}", parallelism=self.parallelism,
         )  # fmt: skip
         committer = self.sink.create_committer(context)
         writer: Any = None
@@ -281,6 +282,19 @@ def test_a_job_that_goes_on_from_the_state_of_another_ends_what_that_left(kafka)
     new.run(100)
 
     assert list(range(100)) == numbers(kafka, topic)
+    assert [] == kafka.open_transactions(f"snapline:{old_id}")
+
+
+def test_a_job_of_more_subtasks_ends_what_the_old_one_left(kafka):
+    """The old subtask's state went to another one than the one of its number, which knows nothing of the old job."""
+    topic, old_id, new_id = kafka.topic(), f"old-{uuid.uuid4()}", f"new-{uuid.uuid4()}"
+    old = Job(kafka, topic, job_id=old_id, subtask=1)
+    old.run(100, die_at="write")
+    for subtask, completed in ((1, (0, [], [])), (2, old.completed)):
+        new = Job(kafka, topic, job_id=new_id, subtask=subtask, parallelism=3)
+        new.completed = completed
+        new.run(100)
+
     assert [] == kafka.open_transactions(f"snapline:{old_id}")
 
 
