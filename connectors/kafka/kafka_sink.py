@@ -138,8 +138,9 @@ class KafkaSink(Sink):
 
 
 def name_of(sink: KafkaSink, context: SourceContextInfo) -> TransactionName:
-    """The name of the first transaction of an attempt."""
-    attempt = hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest()
+    """The name of the first transaction of an attempt, which says which attempts of its execution graph it follows."""
+    graph = context.execution_attempt.rsplit("_", 2)[0]
+    attempt = f"{hashlib.blake2b(graph.encode(), digest_size=6).hexdigest()}_{context.attempt_number}"
     prefix = sink.transactional_id_prefix or PREFIX
     return TransactionName(prefix, context.job_id, context.operator_uid, context.subtask_index, attempt, 0)
 
@@ -200,7 +201,7 @@ class KafkaCommitter(Committer):
         foreign: set[str] = set()
         for transactional_id in self._transactions.open_ones():
             name = TransactionName.parse(transactional_id, own.prefix, own.uid)
-            if name is None or name.attempt == own.attempt:
+            if name is None or name.attempt == own.attempt or name.follows(own):
                 continue
             is_of_earlier_job = name.job in jobs and name.job != own.job
             mine = places if is_of_earlier_job else [(own.subtask, self._parallelism)]

@@ -84,6 +84,12 @@ class TransactionName:
         job, _, named = parts[0].partition(SEPARATOR)
         return cls(prefix, job, uid, int(parts[1]), parts[2], int(parts[3])) if named == uid else None
 
+    def follows(self, other: TransactionName) -> bool:
+        """Whether this is of a later attempt of the same execution graph: one that has taken the other's place."""
+        graph, _, number = self.attempt.partition("_")
+        known, _, earlier = other.attempt.partition("_")
+        return graph == known and number.isdecimal() and int(number) > int(earlier)
+
 
 class TransactionLost(ConnectorError):
     """Rows that were pre-committed are not in Kafka, and cannot be brought there any more."""

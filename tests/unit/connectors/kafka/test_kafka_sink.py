@@ -298,6 +298,25 @@ def test_a_job_of_more_subtasks_ends_what_the_old_one_left(kafka):
     assert [] == kafka.open_transactions(f"snapline:{old_id}")
 
 
+def test_an_attempt_that_hears_late_of_its_first_checkpoint(kafka):
+    """Its process stood still, and another attempt has taken its place: the transaction of that one stays open."""
+    topic = kafka.topic()
+    sink = sink_of(kafka, topic, format=JsonFormat(SCHEMA))
+    earlier, later = (Place(attempt_number=number, execution_attempt=f"graph_vertex_0_{number}") for number in (9, 10))
+    held: list[Any] = []
+    for number, place in enumerate((earlier, later)):
+        writer = sink.create_writer(place, [])
+        writer.write(pa.RecordBatch.from_pydict({"n": [number]}, SCHEMA))
+        held.append(writer.prepare_commit(number + 1))
+        writer.close()
+    for place, committables in zip((earlier, later), held, strict=True):
+        committer = sink.create_committer(place)
+        committer.commit(committables)
+        committer.close()
+
+    assert [0, 1] == numbers(kafka, topic)
+
+
 def test_at_least_once_writes_without_transactions(kafka):
     """Rows are there at the barrier, for every reader."""
     topic = kafka.topic()
