@@ -145,18 +145,28 @@ class TransactionOf:
     uid: str
     subtask: int
     attempt_number: int
-    attempt: str
+    graph: str
+    """Stands for the execution graph of the attempt; each leader of the job that restarts it has another one."""
     checkpoint_id: int = 0
 
     @classmethod
     def attempt_of(cls, context: SourceContextInfo) -> TransactionOf:
         """The name for a subtask's attempt, which has come to no checkpoint yet."""
-        attempt = hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest()
         job, uid = file_name(context.job_id), file_name(context.operator_uid)
-        return cls(job, uid, context.subtask_index, context.attempt_number, attempt)
+        graph = hashlib.blake2b(context.execution_attempt.rsplit("_", 2)[0].encode(), digest_size=6).hexdigest()
+        return cls(job, uid, context.subtask_index, context.attempt_number, graph)
 
     def __str__(self) -> str:
-        return f"{self.whose}{self.subtask}:{self.attempt_number}:{self.attempt}:{self.checkpoint_id}"
+        return f"{self.whose}{self.subtask}:{self.attempt}:{self.checkpoint_id}"
+
+    @property
+    def attempt(self) -> str:
+        """What no other attempt of the subtask has."""
+        return f"{self.attempt_number}:{self.graph}"
+
+    def follows(self, other: TransactionOf) -> bool:
+        """Whether the other attempt is over: an earlier one of this execution graph, or one of another leader."""
+        return self.graph != other.graph or self.attempt_number > other.attempt_number
 
     @property
     def whose(self) -> str:
@@ -173,8 +183,8 @@ class TransactionOf:
         found = re.fullmatch(r"(\d+):(\d+):([0-9a-f]+):(\d+)", text.removeprefix(self.whose))
         if not text.startswith(self.whose) or found is None:
             return None
-        subtask, number, attempt, checkpoint_id = found.groups()
-        return TransactionOf(self.job, self.uid, int(subtask), int(number), attempt, int(checkpoint_id))
+        subtask, number, graph, checkpoint_id = found.groups()
+        return TransactionOf(self.job, self.uid, int(subtask), int(number), graph, int(checkpoint_id))
 
 
 class PostgresWriter(SinkWriter):
@@ -484,7 +494,7 @@ class PostgresCommitter(Committer):
             ).fetchall()
             for (text,) in found:
                 name = self._own.parse(text)
-                if name is not None and name.attempt_number < self._own.attempt_number and is_lost(name):
+                if name is not None and self._own.follows(name) and is_lost(name):
                     try:
                         self._end("ROLLBACK", text)
                     except errors.UndefinedObject:

@@ -229,6 +229,20 @@ def test_others_transactions_are_left_alone(server, table):
     assert sorted(names) == sorted(name for (name,) in server.rows("SELECT gid FROM pg_prepared_xacts"))
 
 
+def test_what_attempts_of_another_leader_left_is_rolled_back(server, table):
+    """A leader that starts the job again counts its attempts from nothing."""
+    sink = sink_of(server, key=["id"])
+    writer = sink.create_writer(Place(attempt_number=3, execution_attempt="earlier_vertex_0_3"), ())
+    writer.write(rows(1))
+    writer.prepare_commit(4)
+    writer.close()
+    committer = sink.create_committer(Place(execution_attempt="graph_vertex_0_0"))
+    assert committer is not None and prepared(server) == 1
+    committer.restored_from(3)
+    committer.close()
+    assert prepared(server) == 0
+
+
 def test_a_subtask_that_restarts_alone_ends_its_own_transactions_alone(server, table):
     """Without a key no data connects it with the others, which run on: what they had prepared was rolled back, and
     the job could never go on. With one all of them restart, and any transaction may hold locks."""
