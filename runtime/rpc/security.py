@@ -197,6 +197,7 @@ class SecurityFiles:
             state = self._state()
             contents = {key: self._read(key, path) for key, path in self.paths.items()}
             if self._tls:
+                self._check_authority()
                 self._check_pair()
             if state == self._state():
                 return state, contents
@@ -245,6 +246,14 @@ class SecurityFiles:
             return Path(path).read_bytes()
         except OSError as error:
             raise SecurityError(f"{key}: cannot read {path}: {error.strerror}") from error
+
+    def _check_authority(self) -> None:
+        """The file has a certificate: with an empty one nothing would be encrypted, and nobody asked for one."""
+        path = self.paths[SECURITY_SSL_CA.key]
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except (ssl.SSLError, OSError) as error:
+            raise SecurityError(f"{SECURITY_SSL_CA.key}: {path} has no certificate of an authority in PEM") from error
 
     def _check_pair(self) -> None:
         """The key is that of the certificate; gRPC would say so to the first caller only."""

@@ -134,6 +134,19 @@ def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) 
     assert "new" == living.current().token
 
 
+@pytest.mark.parametrize("said", ["", "no certificate\n"], ids=["empty", "another file"])
+def test_an_authority_that_is_none_does_not_switch_tls_off(files: LiveFiles, said: str) -> None:
+    """An empty file, as one has that is being written, did: the token went in the clear, and a coordinator for
+    everybody, which TLS alone protected, let everybody in."""
+    living = Security.from_configuration(files.configuration)
+    before = living.current()
+    (files.live / "ca.pem").write_text(said)
+
+    assert before == living.current()
+    with pytest.raises(SecurityError, match=r"security\.ssl\.ca-file: .*ca\.pem has no certificate of an authority"):
+        Security.from_configuration(files.configuration)
+
+
 def test_files_that_change_while_they_are_read_are_read_again(files: LiveFiles) -> None:
     """The new certificate was taken with the key of the old one, since the key came just before both were compared: who
     connected in that moment was cut off. A busy machine found it, as a stream that ended."""
