@@ -7,6 +7,7 @@ process's own sockets every few seconds, and only when there are more than one h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -57,22 +58,24 @@ class ConnectionLimits:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._look_s):
-            if len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")) > self._most:  # noqa: PTH112, PTH208
-                self.close_surplus()
+            with contextlib.suppress(OSError):  # no file is left to look with; the next look may have one
+                if len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")) > self._most:  # noqa: PTH112, PTH208
+                    self.close_surplus()
 
     def close_surplus(self) -> None:
         """Look once, and close the newest connections of each host that has too many."""
-        hosts = {
-            os.fstat(each.fileno()).st_ino: each.getpeername()[0].removeprefix("::ffff:")
-            for each in connections(self._port)
-        }
+        hosts = {}
+        for each in connections(self._port):
+            with contextlib.suppress(OSError):  # it has ended
+                hosts[os.fstat(each.fileno()).st_ino] = each.getpeername()[0].removeprefix("::ffff:")
         surplus = set(surplus_connections(hosts, self._known, self._most))
         self._known = hosts.keys() - surplus
         if not surplus:
             return
         for each in connections(self._port):
-            if os.fstat(each.fileno()).st_ino in surplus:
-                each.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                if os.fstat(each.fileno()).st_ino in surplus:
+                    each.shutdown(socket.SHUT_RDWR)
         self._logger.warning(
             "connections closed", hosts=sorted({hosts[each] for each in surplus}), closed=len(surplus), most=self._most
         )

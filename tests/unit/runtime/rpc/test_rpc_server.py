@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import json
@@ -17,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from snapline.runtime.logs import make_logger, silent_logger
-from snapline.runtime.rpc import rpc_server
+from snapline.runtime.rpc import rpc_server, sender_limits
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, open_channel
 from snapline.runtime.rpc.rpc_server import RpcServer, parse_address
 from snapline.runtime.rpc.security import Security
@@ -221,6 +222,31 @@ def test_one_host_has_so_many_connections_and_others_have_theirs() -> None:
     for each in [*before, *greedy, *other]:
         each.close()
     server.stop()
+
+
+def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file was left for it, or a connection ended while it was looked at, its thread was gone, and hosts had
+    as many connections as they liked from then on."""
+    tries = iter([OSError(errno.EMFILE, "Too many open files")])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), timeout=20) as client,
+        listener.accept()[0] as served,
+        socket.socket() as ended,
+    ):
+
+        def connections(_port: int) -> Iterator[socket.socket]:
+            for error in tries:
+                raise error
+            yield from (ended, served)
+
+        monkeypatch.setattr(sender_limits, "connections", connections)
+        limits = ConnectionLimits(0, silent_logger(), most=0, look_s=0.01)
+        limits.start()
+        try:
+            assert b"" == client.recv(1)
+        finally:
+            limits.stop()
 
 
 def test_what_is_refused_is_one_line_a_second_with_who_sent_it() -> None:
