@@ -1,7 +1,8 @@
 """Clients that wait for thread dumps of TaskManagers: request id -> what has come so far.
 
 An answer is complete when all that were asked have answered, or when the time is over: a TaskManager whose every thread
-holds Python's lock, or that is gone, must not keep anybody waiting.
+holds Python's lock, or that is gone, must not keep anybody waiting. Each answers once: what it says again, and what
+others say, counts for nobody else.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ class PendingThreadDumps:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[str, tuple[int, list[ThreadDump], asyncio.Event]] = {}
+        self._waiting: dict[str, tuple[frozenset[str], dict[str, ThreadDump], asyncio.Event]] = {}
 
     def draw(self, resource_ids: Collection[str]) -> tuple[str, Callable[[float], Awaitable[Sequence[ThreadDump]]]]:
         """A new request, and the function that waits so many seconds for its answers."""
         request_id = uuid.uuid4().hex
-        found: list[ThreadDump] = []
+        found: dict[str, ThreadDump] = {}
         complete = asyncio.Event()
         if not resource_ids:
             complete.set()
-        self._waiting[request_id] = (len(resource_ids), found, complete)
+        self._waiting[request_id] = (frozenset(resource_ids), found, complete)
 
         async def answer(timeout_seconds: float) -> Sequence[ThreadDump]:
             try:
@@ -36,7 +37,7 @@ class PendingThreadDumps:
                 pass
             finally:
                 del self._waiting[request_id]
-            return tuple(found)
+            return tuple(found.values())
 
         return request_id, answer
 
@@ -46,9 +47,9 @@ class PendingThreadDumps:
 
     def _arrived(self, dump: ThreadDump) -> None:
         waiting = self._waiting.get(dump.request_id)
-        if waiting is None:
+        if waiting is None or dump.resource_id not in waiting[0]:
             return
-        expected, found, complete = waiting
-        found.append(dump)
-        if len(found) >= expected:
+        asked, found, complete = waiting
+        found.setdefault(dump.resource_id, dump)
+        if len(found) == len(asked):
             complete.set()
