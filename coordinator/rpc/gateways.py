@@ -276,7 +276,7 @@ class _Gateway:
         try:
             async for envelope in requests:
                 self._streams.received(stream, envelope)
-                pause_s = budget.spend(len(envelope.messages), clock())
+                pause_s = budget.spend(max(1, len(envelope.messages)), clock())  # an empty one is told, too
                 if pause_s:
                     await asyncio.sleep(pause_s)
         except StreamRefused as refusal:
