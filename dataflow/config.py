@@ -325,7 +325,7 @@ ROCKSDB_MEMORY = _size(
 ROCKSDB_DIRECTORY = _string(
     "state.backend.rocksdb.localdir",
     "",
-    "Directory on each TaskManager's machine for state that memory has no room for, in files without a name, which go with their process; empty: the temporary directory.",
+    "Directory on each TaskManager's machine for state that memory has no room for, in files without a name, which go with their process. The job's word counts, else the TaskManager's; empty: the temporary directory.",
 )
 LOCAL_RECOVERY = _bool(
     "execution.state-recovery.from-local",

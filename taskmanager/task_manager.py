@@ -21,6 +21,7 @@ from snapline.dataflow.config import (
     HA_TYPE,
     LOCAL_RECOVERY,
     LOCAL_STATE_ROOTS,
+    ROCKSDB_DIRECTORY,
     TASKMANAGER_PROCESSOR_SHARE,
     TASKMANAGER_RELAYS,
     TASKMANAGER_TURNS,
@@ -170,6 +171,7 @@ class TaskManager:
             logger,
             self._exchange.programs.offer,
             LoadingRules.from_configuration(configuration),
+            configuration.get_option(ROCKSDB_DIRECTORY),
         )
         self._has_processor_share = configuration.get_option(TASKMANAGER_PROCESSOR_SHARE)
         self._processors = ProcessorShare(

@@ -81,9 +81,11 @@ class RunningTasks:
         logger: Logger,
         offer_place: OfferPlaceIn = lambda _, *told: offer_no_place(*told),
         rules: LoadingRules = ALL_ALLOWED,
+        segment_directory: str = "",
     ) -> None:
         """`local`: None: there is no local recovery here. `is_local_by_default`: whether jobs that do not say so have
-        it. `make_runner`: for the task of this name. `rules`: of what jobs bring or name."""
+        it. `make_runner`: for the task of this name. `rules`: of what jobs bring or name. `segment_directory`: for
+        state outside of memory, where a job names none."""
         self._exchange = exchange
         self._uploader = uploader
         self._storages = storages
@@ -95,6 +97,7 @@ class RunningTasks:
         self._logger = logger
         self._offer_place = offer_place
         self._rules = rules
+        self._segment_directory = segment_directory
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskRunner] = {}
         self._cancelled: set[ExecutionAttemptID] = set()
@@ -122,6 +125,7 @@ class RunningTasks:
                 local_recovery_of(descriptor, self._local, is_default=self._is_local_by_default),
                 partial(self._offer_place, descriptor.allocation_id),
                 self._rules,
+                self._segment_directory,
             )
             task = StreamTask(descriptor, environment)
         except Exception as error:

@@ -56,13 +56,15 @@ class TaskEnvironment:
         local: JobLocalRecovery | None = None,
         offer_place: OfferPlace = offer_no_place,
         rules: LoadingRules = ALL_ALLOWED,
+        segment_directory: str = "",
     ) -> None:
         """`on_terminal_state` is called before the TaskExecutor learns that the task has ended. `rules`: of what the
-        job brings or names."""
+        job brings or names. `segment_directory`: for state outside of memory, where the job names none."""
         self._descriptor = descriptor
         self._exchange = exchange
         self.offer_place = offer_place
         self._rules = rules
+        self._segment_directory = segment_directory
         threshold = descriptor.configuration.get(FILE_THRESHOLD.key)
         self._snapshot_sink = uploader.for_task(
             descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)
@@ -97,7 +99,7 @@ class TaskEnvironment:
 
     def open_segment_space(self, directory: str) -> SegmentSpace:
         """Files without names on the local disk."""
-        return SegmentFiles(directory)
+        return SegmentFiles(directory or self._segment_directory)
 
     def unpickle(self, payload: bytes) -> Any:
         """One task after the other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -165,3 +166,29 @@ def test_a_user_function_that_fails_is_a_warning_with_its_traceback(uploader) ->
     ((level, event, context),) = [line for line in log.lines if line[1] != "task started"]
     assert (level, event, context["operator"]) == ("warning", "task failed", "map")
     assert "no such airport" in context["traceback"]
+
+
+def test_state_outside_of_memory_lies_where_the_job_says_else_its_task_manager(uploader, tmp_path: Path) -> None:
+    """What a TaskManager's settings said of a directory on its machine was read by nobody, and the state filled the
+    temporary directory."""
+    source = ListSource([[batch(k=[1])]])
+    job = LocalJob([Operator("all", SourceSpec(source, source.spec_splits()))])
+    runner, log = ByHand("all"), RecordedLog()
+    tasks = RunningTasks(
+        LocalExchange(),
+        uploader,
+        StateStorages(lambda _: MemoryStorage("none")),
+        None,
+        False,
+        lambda _: runner,
+        ManualClock(),
+        lambda _: None,
+        log,  # type: ignore[arg-type]
+        segment_directory=str(tmp_path / "machine"),
+    )
+    tasks.start(job.tasks[0].descriptor)
+    assert runner.task is not None
+    for named in ("", str(tmp_path / "job")):
+        runner.task._environment.open_segment_space(named)
+
+    assert ["job", "machine"] == sorted(each.name for each in tmp_path.iterdir())
