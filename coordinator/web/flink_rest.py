@@ -293,14 +293,15 @@ class FlinkRest:
 
     async def _checkpoint(self, request: Request) -> Answer:
         details = await self._checkpoint_details(request)
-        return flink_checkpoints.checkpoint_statistics(details.overview, details)
+        make = flink_checkpoints.checkpoint_statistics
+        return await self._large.make(details, lambda: JSONResponse(make(details.overview, details)))
 
     async def _checkpoint_of_vertex(self, request: Request) -> Answer:
         details = await self._checkpoint_details(request)
         vertex = flink_checkpoints.history_vertex(details, _id(request, "vertexid"))
         if vertex is None:
             raise FlinkError(404, f"checkpoint {details.overview.checkpoint_id} has no such vertex")
-        return flink_checkpoints.task_statistics(details, vertex)
+        return await self._large.make(vertex, lambda: JSONResponse(flink_checkpoints.task_statistics(details, vertex)))
 
     async def _savepoint(self, request: Request) -> Answer:
         message = pb.GetSavepointRequest(job_id=_id(request, "jobid"), trigger_id=str(request.path_params["triggerid"]))

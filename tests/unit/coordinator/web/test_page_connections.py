@@ -19,7 +19,14 @@ import pytest
 
 pytest.importorskip("starlette")
 from snapline.coordinator.rpc.coordinator_stub import CoordinatorStub
-from snapline.coordinator.web import flink_cluster, flink_jobs, page_app, page_connections, request_bodies
+from snapline.coordinator.web import (
+    flink_checkpoints,
+    flink_cluster,
+    flink_jobs,
+    page_app,
+    page_connections,
+    request_bodies,
+)
 from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.protos import client_pb2 as pb
@@ -352,6 +359,13 @@ def test_a_large_answer_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) 
 MANY_SUBTASKS = pb.VertexDetails(
     vertex_id=ID.decode(), subtasks=[pb.SubtaskDetails(subtask_index=n, records_in=n) for n in range(20_000)]
 )
+THEIR_CHECKPOINT = pb.VertexCheckpointDetails(
+    vertex_id=ID.decode(),
+    subtasks=[pb.SubtaskCheckpointDetails(subtask_index=n, acknowledge_timestamp_ms=n + 1) for n in range(20_000)],
+)
+CHECKPOINT = pb.CheckpointDetails(
+    overview=pb.CheckpointOverview(status=pb.CHECKPOINT_STATUS_COMPLETED), vertices=[THEIR_CHECKPOINT]
+)
 METRICS = b"/v1/jobs/" + ID + b"/vertices/" + ID + b"/subtasks/metrics?"
 
 
@@ -384,8 +398,10 @@ def test_a_figure_that_is_asked_for_often_is_shown_once(monkeypatch: pytest.Monk
         (b"/v1/jobs/" + ID + b"/vertices/" + ID + b"/taskmanagers", (flink_jobs, "_io_metrics")),
         (METRICS.replace(b"/subtasks", b""), (flink_cluster, "vertex_figures")),
         (METRICS, (flink_cluster, "aggregated")),
+        (b"/v1/jobs/" + ID + b"/checkpoints/details/1", (flink_checkpoints, "_task")),
+        (b"/v1/jobs/" + ID + b"/checkpoints/details/1/subtasks/" + ID, (flink_checkpoints, "_task")),
     ],
-    ids=["job", "taskmanagers", "vertex metrics", "subtask metrics"],
+    ids=["job", "taskmanagers", "vertex metrics", "subtask metrics", "checkpoint", "checkpoint of a vertex"],
 )
 def test_a_large_answer_of_flinks_api_is_made_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch, path: bytes, translates: tuple[Any, str]
@@ -399,7 +415,8 @@ def test_a_large_answer_of_flinks_api_is_made_beside_the_loop(
         return translate(*arguments)
 
     overview = pb.JobOverview(status=job_pb2.JOB_STATUS_RUNNING)
-    answering(monkeypatch, GetJob=pb.JobDetails(overview=overview, vertices=[MANY_SUBTASKS]))
+    job = pb.JobDetails(overview=overview, vertices=[MANY_SUBTASKS])
+    answering(monkeypatch, GetJob=job, GetCheckpoint=CHECKPOINT)
     monkeypatch.setattr(*translates, watched)
     with serving(monkeypatch, 60) as (port, _):
         assert asked(port, b"GET " + path).startswith(b"HTTP/1.1 200")
