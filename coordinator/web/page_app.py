@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -33,7 +34,7 @@ from snapline.coordinator.web.request_bodies import BodyRefused, number_in, read
 from snapline.dataflow.config import is_secret
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.protos import client_pb2 as pb
-from snapline.runtime.cores.credentials import CredentialRefused, Role
+from snapline.runtime.cores.credentials import CredentialRefused, Role, is_credential
 from snapline.runtime.logs import REDACTED
 from snapline.runtime.rpc.exposure import host_name, names_this_machine
 from snapline.runtime.rpc.security import Security
@@ -164,19 +165,25 @@ class PageApp:
             and request.headers.get("sec-fetch-dest") != "document"
         ):
             return 403, "a page of another site may not ask here"
-        if self._security.token:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._security.token and not self._is_own_credential(given):
             try:
                 identity = self._security.identify_token(given)
             except CredentialRefused:
                 return 401, "the cluster has a token: send it as Authorization: Bearer TOKEN (security.auth.token)"
             if identity.role not in (Role.ADMINISTRATOR, Role.CLIENT) or identity.job:
                 return 403, f"a {identity} may not ask here: the page is for clients of all jobs"
-        elif not names_this_machine(host) and host_name(host) not in self._hosts:
+        elif not self._security.token and not names_this_machine(host) and host_name(host) not in self._hosts:
             return 403, f"this page is not {host}: ask for it by its address or as localhost"
         if changes and request.headers.get("x-snapline") != "page":
             return 403, "send the header X-Snapline: page with what changes something"
         return None
+
+    def _is_own_credential(self, given: str) -> bool:
+        """Whether it is what this process shows to the coordinator, which alone can tell what it opens: whoever has a
+        credential and no secret can check no other."""
+        own = self._security.current().secrets
+        return all(map(is_credential, own)) and any(hmac.compare_digest(given.encode(), each.encode()) for each in own)
 
     async def _index(self, _request: Request) -> Response:
         return FileResponse(STATIC / "index.html")

@@ -31,6 +31,7 @@ from snapline.coordinator.web.page_server import PageServer
 from snapline.dataflow.config import Configuration
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from tests.services.certificates import Authority, why_not
 from tests.services.cluster import wait_until
 
@@ -208,6 +209,7 @@ def made(directory: Path) -> Path:
     return directory
 
 
+SECRET = "a secret of a cluster"
 ID = b"a" * 32
 NUMBERS = [
     b"/v1/jobs/" + ID + b"/checkpoints/details/" + b"9" * 5000,
@@ -433,8 +435,19 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
     monkeypatch.setattr(CoordinatorStub, "call", call)
 
 
-def asked(port: int, line: bytes) -> bytes:
+def asked(port: int, line: bytes, token: str = "") -> bytes:
     """The whole answer to a request."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        header = f"Authorization: Bearer {token}\r\n".encode() if token else b""
+        connection.sendall(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + header + b"\r\n")
         return received(connection)
+
+
+def test_a_page_with_a_credential_takes_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can check no other, and let nobody in: `snapline ui` with the settings of a client asked for a token, and
+    refused each."""
+    own, other = (sign_credential(SECRET, Identity(Role.CLIENT, name=name)) for name in ("", "other"))
+    answering(monkeypatch)
+    with serving(monkeypatch, 10, {"security.auth.token": own}) as (port, _):
+        said = [asked(port, b"GET /api/jobs", given) for given in (own, other, SECRET, "")]
+    assert [b"200", b"401", b"401", b"401"] == [each.split()[1] for each in said]
