@@ -11,7 +11,7 @@ import click
 
 from snapline.commands.printing import echo
 from snapline.commands.target import Target, absolute, with_coordinator, with_target
-from snapline.dataflow.config import COORDINATOR_ADDRESS, DROP_STATE_COLUMNS, SECURITY_TOKEN
+from snapline.dataflow.config import COORDINATOR_ADDRESS, DROP_STATE_COLUMNS, SECURITY_TOKEN, SECURITY_TOKEN_FILE
 from snapline.restore_variables import ALLOW_NON_RESTORED_VARIABLE, CLAIM_VARIABLE, RESTORE_VARIABLE
 from snapline.runtime.settings import hand_on
 
@@ -55,9 +55,12 @@ def run(
         raise click.UsageError("--threads is for local runs: give --local, too")
     if local:
         os.environ[LOCAL_VARIABLE] = str(threads or 1)
+    origins = target.configuration.origins
     for option in () if local else (COORDINATOR_ADDRESS, SECURITY_TOKEN):
         if value := target.configuration.get_option(option):
-            hand_on(os.environ, option.key, value, target.configuration.origins.get(option.key, "default"))
+            hand_on(os.environ, option.key, value, origins.get(option.key, "default"))
+    if not local and target.configuration.get(SECURITY_TOKEN_FILE.key) == "":  # --token counts instead
+        hand_on(os.environ, SECURITY_TOKEN_FILE.key, "", origins.get(SECURITY_TOKEN_FILE.key, "default"))
     if detached:
         os.environ["SNAPLINE_DETACHED"] = "1"
     if from_savepoint:

@@ -14,11 +14,12 @@ from pathlib import Path
 import click
 
 from snapline.commands.printing import echo
+from snapline.commands.target import token_instead
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import A_LONGER_SECRET, Identity, Role, sign_credential, why_guessable
 from snapline.runtime.rpc.security import Security, check_secret
-from snapline.runtime.settings import Setting, default_layers, resolve
+from snapline.runtime.settings import default_layers, resolve
 
 ROLES = [role.value for role in Role if role is not Role.ADMINISTRATOR]
 EXCHANGE_NAME = "snapline-taskmanager"
@@ -35,8 +36,9 @@ PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 def credential(role: str, job: str, name: str, expires: str, token: str) -> None:
     """Print a credential that opens less than the cluster's secret, from which it is made: `snapline credential --role
     client --job ID --expires '30 d'`."""
-    given = {SECURITY_TOKEN.key: Setting(token, "--token")} if token else {}
-    configuration = resolve(default_layers(os.environ), given)
+    layers = default_layers(os.environ)
+    given = token_instead(token, layers) if token else {}
+    configuration = resolve(layers, given)
     echo(make_credential(configuration, Identity(Role(role), job, name), expires))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,14 @@ from google.protobuf.message import Message
 
 from snapline.client import ClusterClient
 from snapline.commands.printing import echo, print_table
-from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, SECURITY_TOKEN, Configuration, ConfigurationError
+from snapline.dataflow.config import (
+    COORDINATOR_ADDRESS,
+    HA_TYPE,
+    SECURITY_TOKEN,
+    SECURITY_TOKEN_FILE,
+    Configuration,
+    ConfigurationError,
+)
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.wire.message_json import message_as_dict
 from snapline.runtime.absolute_paths import path_to_send
@@ -36,7 +43,7 @@ class Target:
         if coordinator:
             given[COORDINATOR_ADDRESS.key] = Setting(coordinator, "--coordinator")
         if token:
-            given[SECURITY_TOKEN.key] = Setting(token, "--token")
+            given |= token_instead(token, layers)
         self.configuration: Configuration = resolve(layers, given)
         self.as_json = output == "json"
 
@@ -56,7 +63,8 @@ class Target:
             echo(line, err=True)
         values = {COORDINATOR_ADDRESS.key: address} if address else {}
         tokens = [each.token for each in known if each.address == address]
-        if tokens and SECURITY_TOKEN.key not in self.configuration:
+        has_token = any(self.configuration.get_option(each) for each in (SECURITY_TOKEN, SECURITY_TOKEN_FILE))
+        if tokens and not has_token:
             values[SECURITY_TOKEN.key] = tokens[0]
         return ClusterClient.from_configuration(self.configuration.with_values(values))
 
@@ -67,6 +75,12 @@ class Target:
             echo(json.dumps(dicts, indent=2))
             return
         print_table(columns, map(row, messages))
+
+
+def token_instead(token: str, layers: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings of `--token`, which counts instead of a file that the settings before name."""
+    no_file = {SECURITY_TOKEN_FILE.key: Setting("", "--token")} if SECURITY_TOKEN_FILE.key in layers else {}
+    return {SECURITY_TOKEN.key: Setting(token, "--token"), **no_file}
 
 
 def with_coordinator(command: Callable[..., None]) -> Callable[..., None]:

@@ -47,6 +47,24 @@ def test_commands_find_the_coordinator_beside_a_driver(announced: Path, coordina
     assert running() == []
 
 
+def test_a_token_counts_instead_of_a_file_and_is_not_added_to_one(
+    announced: Path, coordinator: CoordinatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has a file of tokens in its settings was told that both are set, although it had said one: by --token, or
+    none at all where a driver runs."""
+    file = tmp_path / "token"
+    file.write_text("another")
+    monkeypatch.setenv("SNAPLINE_CONF_security__auth__file", str(file))
+    named = CliRunner().invoke(cli, ["list", "-o", "json", "-m", coordinator.address, "--token", "secret"])
+    file.write_text("secret")
+    take_back = announce(coordinator.address, "secret")
+    found = CliRunner().invoke(cli, ["list", "-o", "json"])
+    take_back()
+
+    assert (0, "[]\n") == (named.exit_code, named.stdout), named.exception
+    assert (0, "[]\n") == (found.exit_code, found.stdout), found.exception
+
+
 def test_what_a_driver_left_behind_is_removed_and_what_others_wrote_is_not_believed(announced: Path) -> None:
     """A file of a process that is gone goes; one that others may write is not read."""
     take_back = announce("127.0.0.1:2", "token")

@@ -213,7 +213,8 @@ def test_a_program_knows_the_options_of_the_command_that_runs_it(tmp_path, monke
     """As where its settings are from; what the user's environment says is from there."""
     monkeypatch.setattr("sys.argv", ["snapline"])
     monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("os.environ", {**os.environ, "SNAPLINE_CONF_parallelism__default": "2"})
+    own = {"SNAPLINE_CONF_parallelism__default": "2", "SNAPLINE_CONF_security__auth__file": "/instead/of/it"}
+    monkeypatch.setattr("os.environ", {**os.environ, **own})
     script = tmp_path / "job.py"
     script.write_text(
         "import json, pathlib, snapline\n"
@@ -224,6 +225,7 @@ def test_a_program_knows_the_options_of_the_command_that_runs_it(tmp_path, monke
     assert json.loads((tmp_path / "origins").read_text()) == {
         "jobmanager.rpc.address": "--coordinator",
         "security.auth.token": "--token",
+        "security.auth.file": "--token",
         "state.schema-evolution.drop-columns": "--drop-state-columns",
         "parallelism.default": "environment variable SNAPLINE_CONF_parallelism__default",
     }

@@ -32,8 +32,9 @@ def run(*arguments: str) -> str:
     return result.output.strip()
 
 
-def test_a_credential_is_made_from_the_secret() -> None:
-    """With a role, a job and an end."""
+def test_a_credential_is_made_from_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a role, a job and an end; that of the command line counts instead of a file."""
+    monkeypatch.setenv("SNAPLINE_CONF_security__auth__file", "/instead/of/it")
     made = run("credential", "--role", "client", "--job", "job-1", "--expires", "1 d", "--token", SECRET)
 
     found = identify([SECRET], made, now_s=0)
