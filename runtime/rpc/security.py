@@ -132,7 +132,8 @@ class Security:
         return self._context(ssl.Purpose.SERVER_AUTH)
 
     def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        context = ssl.create_default_context(purpose, cadata=self.ca.decode())
+        # Python takes ASCII alone, and what stands between certificates may be anything
+        context = ssl.create_default_context(purpose, cadata=self.ca.decode("ascii", errors="ignore"))
         context.verify_mode = ssl.CERT_REQUIRED
         # Python 3.13 refuses authorities that do not say what their key is for; gRPC and Python before take them
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -147,6 +147,16 @@ def test_an_authority_that_is_none_does_not_switch_tls_off(files: LiveFiles, sai
         Security.from_configuration(files.configuration)
 
 
+def test_what_stands_between_certificates_may_be_anything(files: LiveFiles) -> None:
+    """A file of authorities with names in other letters is taken by gRPC; the page, /metrics and the sockets of a host
+    broke at each connection."""
+    file = files.live / "ca.pem"
+    file.write_bytes("# Autorité\n".encode() + file.read_bytes() + "# größer\n".encode("latin-1"))
+
+    security = Security.from_configuration(files.configuration)
+    assert 1 == len(security.server_context().get_ca_certs())
+
+
 def test_files_that_change_while_they_are_read_are_read_again(files: LiveFiles) -> None:
     """The new certificate was taken with the key of the old one, since the key came just before both were compared: who
     connected in that moment was cut off. A busy machine found it, as a stream that ended."""
