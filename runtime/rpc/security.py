@@ -259,8 +259,14 @@ class SecurityFiles:
     def _check_pair(self) -> None:
         """The key is that of the certificate; gRPC would say so to the first caller only."""
         certificate, key = (self.paths[option.key] for option in (SECURITY_SSL_CERTIFICATE, SECURITY_SSL_KEY))
+
+        def refuse() -> str:
+            raise SecurityError(
+                f"{SECURITY_SSL_KEY.key}: {key} is encrypted, and nobody is asked for its passphrase: `openssl pkey` writes it in the clear"
+            )
+
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, refuse)
         except (ssl.SSLError, OSError) as error:
             line = str(error).partition("(")[0].strip() or "not PEM"
             raise SecurityError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,16 @@ def test_what_stands_between_certificates_may_be_anything(files: LiveFiles) -> N
 
     security = Security.from_configuration(files.configuration)
     assert 1 == len(security.server_context().get_ca_certs())
+
+
+def test_nobody_is_asked_for_the_passphrase_of_a_key(files: LiveFiles) -> None:
+    """OpenSSL asked on the terminal for it, for as long as nobody answered, and gRPC could not use the key then."""
+    key, plain = files.live / "node.key", files.authorities[0].directory / "node.key"
+    command = ["openssl", "pkey", "-in", str(plain), "-aes128", "-passout", "pass:open sesame", "-out", str(key)]
+    subprocess.run(command, check=True, capture_output=True)
+
+    with pytest.raises(SecurityError, match=r"security\.ssl\.key-file: .*node\.key is encrypted"):
+        Security.from_configuration(files.configuration)
 
 
 def test_files_that_change_while_they_are_read_are_read_again(files: LiveFiles) -> None:
