@@ -49,7 +49,11 @@ class Standby:
             self._metrics = MetricsServer(
                 lambda: [sample("jobmanager", "isLeader", 0)], self._logger, security=security
             )
-            port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
+            try:
+                port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
+            except BaseException:
+                self.stop()  # the next try begins with nothing
+                raise
         self._logger.info("standby answers", address=address, metrics_port=port)
         return address
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 
 from snapline.coordinator import __main__ as process
 from snapline.coordinator import cluster_entrypoint, leader_candidate, standby
+from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.dataflow.config import Configuration, ConfigurationError
+from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.storage.storage_port import StorageError
 
@@ -95,3 +99,20 @@ def test_it_ends_where_the_settings_are_wrong(
     """A store that has never been good is one of them: that is seen at once."""
     assert run(monkeypatch, Candidacy(is_patient=is_patient, tries=3), error) == (process.EXIT_REFUSED, 1)
     assert capsys.readouterr().err == f"coordinator: {error}\n"
+
+
+def test_it_stands_by_with_everything_or_not_at_all() -> None:
+    """Where the port of /metrics was taken for a moment, as by the leader before, the next try found its server there,
+    and there were no metrics until it led."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = CoordinatorConfig("127.0.0.1:0", metrics_port=port)
+        waiting = standby.Standby(config, lambda: "127.0.0.1:1", silent_logger())
+        with pytest.raises(SnaplineError, match="cannot serve metrics"):
+            waiting.start()
+    try:
+        waiting.start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b"snapline_jobmanager_isLeader 0.0" in answer.read()
+    finally:
+        waiting.stop()
