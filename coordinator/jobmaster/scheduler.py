@@ -558,6 +558,10 @@ class Scheduler:
         """Take the vertices into the round, which goes back to waiting for their ends."""
         if self.status is not JobStatus.RESTARTING:
             self._job_status(JobStatus.RESTARTING, now_ms)
+        self._start_over(vertices, delay_ms, now_ms)
+
+    def _start_over(self, vertices: dict[ExecutionVertexID, None], delay_ms: int, now_ms: int) -> None:
+        """Begin a round over the vertices, or widen the one in progress, and end what runs of them."""
         self._begin_round(vertices, now_ms + delay_ms)
         for vertex in vertices:
             self._cancel_execution(self.graph.current(vertex), now_ms)
@@ -633,7 +637,7 @@ class Scheduler:
                     self._deploy(current, now_ms)
                 return
             if self.reactive is not None:  # slots were lost since: begin again with those that are left
-                self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms)
+                self._start_over(dict.fromkeys(self.graph.vertices), self._stabilization_ms, now_ms)
                 self._advance_round(now_ms)
                 return
             if not self.pool.programs_required:  # with two kinds of slots, the number of free ones says little

@@ -323,3 +323,23 @@ def test_a_reactive_job_leaves_a_task_manager_for_the_slots_that_it_has_elsewher
     assert story.core.scheduler.deployed_on(B).keys() == {moved}
     assert answer(story.enters("b", moved, ExecutionState.RUNNING)) == Acknowledged()
     assert story.core.scheduler.restarts == 0 and not story.core.scheduler.exceptions
+
+
+def test_a_reactive_job_that_loses_a_slot_while_a_region_restarts_begins_again_as_a_whole() -> None:
+    """With the slots that are left. The other region ran on, and the JobMaster broke when it was to be replaced."""
+    story = Story(**REACTIVE).start()
+    story.task_manager(A, 0)
+    story.task_manager(B, 0)
+    story.take(TimerFired(RestartDelayTimer()), 100)
+    executions = {execution.resource_id: execution.attempt_id for execution in story.core.scheduler.graph.executions}
+    for who, each in executions.items():
+        story.enters(who, each, ExecutionState.RUNNING)
+    failed = story.enters(B, executions[B], ExecutionState.FAILED, SerializedFailure("it broke"))
+    assert statuses(failed) == [JobStatus.RESTARTING] and messages(failed, CancelTask) == []
+    story.take(ConnectionLost(ConnectionID("tm-b"), "reset"))
+
+    effects = story.take(TimerFired(RestartDelayTimer()), 140)
+    assert messages(effects, CancelTask) == [CancelTask(executions[A])]
+    story.enters(A, executions[A], ExecutionState.CANCELED)
+    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 240), SubmitTasks)
+    assert {task.parallelism for task in submitted.tasks} == {1}
