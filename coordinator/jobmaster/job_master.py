@@ -471,7 +471,7 @@ class JobMaster:
 
     def _state_restored(self, effect: StateRestored) -> None:
         if round_of(effect.request_id) == RECONCILING_ROUND:
-            self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
+            self.scheduler.use_max_parallelism(effect.max_parallelism)
             self._latest_completed = effect.checkpoint_id
             self._had_finished = frozenset(t for t, state in effect.assignments.items() if state.is_task_finished)
             return
@@ -481,7 +481,7 @@ class JobMaster:
             self._loading_round = round_of(effect.request_id)
             self._out.append(LoadSavepoint(savepoint.path))
             return
-        self.scheduler.graph.use_max_parallelism(effect.max_parallelism)
+        self.scheduler.use_max_parallelism(effect.max_parallelism)
         restored = RestoredTasks(effect.checkpoint_id, effect.assignments)
         self._schedule(self.scheduler.state_restored(round_of(effect.request_id), restored, self._now_ms))
 

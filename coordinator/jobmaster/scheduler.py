@@ -252,6 +252,14 @@ class Scheduler:
             programs[task] = max(programs[task], number)
         self.pool.set_required(max(needed, more), programs)
 
+    def use_max_parallelism(self, max_parallelism: Mapping[JobVertexID, int]) -> None:
+        """A restored snapshot fixes the number of key groups of these vertices: a job in reactive mode follows its
+        slots no further."""
+        self.graph.use_max_parallelism(max_parallelism)
+        if self.reactive is not None and max_parallelism and not self.is_over:
+            self.reactive = ReactiveParallelism(self.graph.job_graph)
+            self.require_slots()
+
     @property
     def _stabilization_ms(self) -> int:
         """In reactive mode slots are waited for even if some are there."""

@@ -7,11 +7,13 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
+    StateRestored,
 )
 from snapline.coordinator.checkpoint.events import (
     CheckpointRequested,
     CheckpointRequestID,
     CheckpointStored,
+    RestoreLatest,
     StartCheckpointScheduler,
 )
 from snapline.coordinator.jobmaster.effects import (
@@ -343,3 +345,25 @@ def test_a_reactive_job_that_loses_a_slot_while_a_region_restarts_begins_again_a
     story.enters(A, executions[A], ExecutionState.CANCELED)
     (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 240), SubmitTasks)
     assert {task.parallelism for task in submitted.tasks} == {1}
+
+
+def test_a_reactive_job_spreads_no_further_than_its_state() -> None:
+    """A snapshot has fixed its key groups: with more slots than those, each JobMaster broke, and the job failed."""
+    source = JobVertexID("source")
+    story = Story(**REACTIVE)
+    story.checkpoints.answers[RestoreLatest] = [
+        StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5), max_parallelism={source: 2})
+    ]
+    story.start().task_manager(A, 0)
+    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
+    first = submitted.tasks[0].attempt_id
+    del story.checkpoints.answers[RestoreLatest]
+    story.enters("a", first, ExecutionState.RUNNING)
+    story.task_manager(B, 0, 1)
+    key = CheckpointRequestID("reactive-1")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    assert statuses(story.take(TimerFired(RescaleTimer()), 200)) == [JobStatus.RESTARTING]
+
+    tasks = [t for each in messages(story.enters("a", first, ExecutionState.CANCELED), SubmitTasks) for t in each.tasks]
+    assert [(task.parallelism, task.max_parallelism) for task in tasks] == [(2, 2), (2, 2)]
+    assert story.core.scheduler.pool.required == 2
