@@ -494,9 +494,10 @@ class Scheduler:
         for resource_id in leave:
             self._leaving[resource_id] = None
             self.pool.leave(resource_id)
-        self._out += self._durable_graph.want(
-            with_parallelism(self.graph.job_graph, self._rescale_to)
-        )  # while tasks end
+        wanted = with_parallelism(self.graph.job_graph, self._rescale_to)
+        leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
+        self.require_slots(required_slots(wanted) + leaving, required_programs(wanted))
+        self._out += self._durable_graph.want(wanted)  # while tasks end
         self._restart(dict.fromkeys(self.graph.vertices), 0, now_ms)
         self._after_change(now_ms)
         return self._done()

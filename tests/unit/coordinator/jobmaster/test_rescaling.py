@@ -24,6 +24,7 @@ from snapline.coordinator.jobmaster.events import (
     JobGraphUpdated,
     OperationRequested,
 )
+from snapline.coordinator.jobmaster.identity import IdleSlotTimer
 from snapline.coordinator.jobmaster.operations import (
     Acknowledged,
     CancelJob,
@@ -367,3 +368,18 @@ def test_a_reactive_job_spreads_no_further_than_its_state() -> None:
     tasks = [t for each in messages(story.enters("a", first, ExecutionState.CANCELED), SubmitTasks) for t in each.tasks]
     assert [(task.parallelism, task.max_parallelism) for task in tasks] == [(2, 2), (2, 2)]
     assert story.core.scheduler.pool.required == 2
+
+
+def test_slots_that_a_rescale_has_waited_for_are_not_given_back_while_its_tasks_end() -> None:
+    """Those that came first had been idle for long, and went: the job stood still until there were others."""
+    story = Story().run()
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    story.operate(RescaleJob({JobVertexID("source"): 3}))
+    story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 1)))
+    effects = story.hears("a", OfferSlots(ONE.job_id, A, offers("a", 2)), at_ms=600)
+    assert statuses(effects) == [JobStatus.RESTARTING]
+
+    assert messages(story.take(TimerFired(IdleSlotTimer())), FreeSlot) == []
+    (submitted,) = messages(story.enters("a", attempt(), ExecutionState.CANCELED), SubmitTasks)
+    assert len(submitted.tasks) == story.core.scheduler.pool.required == 3
