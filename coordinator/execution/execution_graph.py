@@ -244,6 +244,7 @@ class ExecutionGraph:
         del self._by_attempt[old.attempt_id]
         self._count[old.state] -= 1
         execution = Execution(attempt_id, state, now_ms, allocation_id, resource_id, confirmed=True)
+        execution.timestamps_ms[state] = now_ms
         self._current[vertex] = execution
         self._by_attempt[attempt_id] = execution
         self._count[state] += 1

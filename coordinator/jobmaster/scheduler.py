@@ -77,6 +77,8 @@ ON_TASK_MANAGER = frozenset(
 
 NOT_DEPLOYED = frozenset({ExecutionState.CREATED, ExecutionState.SCHEDULED})
 
+_HAS_RUN = frozenset({ExecutionState.RUNNING, ExecutionState.FINISHED})
+
 _PROGRESS = {
     ExecutionState.DEPLOYING: 0,
     ExecutionState.INITIALIZING: 1,
@@ -560,7 +562,7 @@ class Scheduler:
         if failure.error_type != TASK_MANAGER_LOST or not isinstance(self._restart_strategy, NoRestartStrategy):
             return False
         together = map(self.graph.current, self._regions.tasks_needing_restart(failed))
-        has_run = any(ExecutionState.RUNNING in execution.timestamps_ms for execution in together)
+        has_run = any(not _HAS_RUN.isdisjoint(execution.timestamps_ms) for execution in together)
         return not has_run and self._restart_strategy.deploys_again()
 
     def _restart(self, vertices: dict[ExecutionVertexID, None], delay_ms: int, now_ms: int) -> None:

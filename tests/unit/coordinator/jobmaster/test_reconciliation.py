@@ -16,6 +16,7 @@ from snapline.coordinator.checkpoint.events import (
 )
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.execution.given_slots import GivenSlots
+from snapline.coordinator.execution.restart_strategy import NoRestartStrategy
 from snapline.coordinator.jobmaster.events import JobMasterStarted
 from snapline.coordinator.jobmaster.identity import ReconciliationTimer
 from snapline.coordinator.jobmaster.operations import CancelJob
@@ -58,6 +59,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.runtime.cores.connections import (
     ConnectionID,
+    ConnectionLost,
     ConnectionOpened,
     MessageReceived,
     ResourceManagerLeaderChanged,
@@ -496,3 +498,14 @@ def test_accumulators_of_an_attempt_that_was_replaced_do_not_count() -> None:
 
     assert story.core.status is JobStatus.RUNNING
     assert [(value.name, value.whole) for value in shown.accumulators] == [("rows", 5)]
+
+
+def test_an_adopted_job_that_is_not_restarted_fails_when_its_tasks_are_lost() -> None:
+    """They had run under the leader before: deployed again, the job began anew, and its rows came a second time."""
+    story = recovering(restart_strategy=NoRestartStrategy(chosen=False))
+    reports(story, A, report(0))
+    reports(story, B, report(1))
+    effects = story.take(ConnectionLost(ConnectionID("tm-b"), "reset"))
+
+    assert statuses(effects) == [JobStatus.FAILING]
+    assert statuses(story.enters(A, old(0), ExecutionState.CANCELED)) == [JobStatus.FAILED]
