@@ -10,7 +10,7 @@ outside is a slot of its own kind, which only its external task can use, and whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapline.coordinator.execution.given_slots import ForgedSlot, IsGiven
@@ -151,9 +151,16 @@ class SlotPool:
         self.required, self.programs_required = required, wanted
         return changed
 
-    def offer_slots(self, resource_id: ResourceID, offers: Iterable[SlotOffer], now_ms: int) -> OffersAnswered:
-        """Take what is needed. A slot that is here already is accepted again: the TaskManager may repeat itself. One
-        that was given back is not, nor one that nobody has given."""
+    def offer_slots(
+        self,
+        resource_id: ResourceID,
+        offers: Iterable[SlotOffer],
+        now_ms: int,
+        in_use: Collection[AllocationID] = (),
+    ) -> OffersAnswered:
+        """Take what is needed, and what is `in_use` by tasks of a former leader, however much that is. A slot that is
+        here already is accepted again: the TaskManager may repeat itself. One that was given back is not, nor one that
+        nobody has given."""
         accepted: list[AllocationID] = []
         rejected: list[AllocationID] = []
         for offer in offers:
@@ -163,7 +170,9 @@ class SlotPool:
             elif not self.is_given(resource_id, offer.allocation_id, offer.external_task):
                 self.last_forged = ForgedSlot.after(self.last_forged, resource_id)
                 rejected.append(offer.allocation_id)
-            elif self._surplus(offer.external_task) < 0 and offer.allocation_id not in self._given_back:
+            elif (
+                self._surplus(offer.external_task) < 0 or offer.allocation_id in in_use
+            ) and offer.allocation_id not in self._given_back:
                 slot = AllocatedSlot(offer.allocation_id, resource_id, offer.slot_number, offer.external_task)
                 self._slots[slot.allocation_id] = slot
                 self._counts[slot.external_task] = self.count(slot.external_task) + 1

@@ -684,7 +684,8 @@ class JobMaster:
         return refusal is not None
 
     def _slots_offered(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> None:
-        answer = self.scheduler.pool.offer_slots(resource_id, offers, self._now_ms)
+        in_use = () if self._reconciliation is None else self._reconciliation.slots_in_use(resource_id)
+        answer = self.scheduler.pool.offer_slots(resource_id, offers, self._now_ms, in_use)
         self._send(resource_id, SlotOffersAnswered(self.job_id, answer.accepted, answer.rejected))
         self._schedule(self.scheduler.slots_offered(self._now_ms))
 
@@ -792,7 +793,7 @@ class JobMaster:
             self._send(slot.resource_id, FreeSlot(slot.allocation_id, "the job does not need it any more"))
 
     def _watch_idle_slots(self) -> None:
-        due_ms = None if self._is_closed else self.scheduler.pool.next_idle_release_ms()
+        due_ms = None if self._is_closed or self._reconciliation else self.scheduler.pool.next_idle_release_ms()
         if due_ms == self._idle_timer_ms:
             return
         self._idle_timer_ms = due_ms

@@ -139,6 +139,10 @@ class Reconciliation:
         """The TaskManager is gone, or will say it again."""
         self._reported = {k: v for k, v in self._reported.items() if v.resource_id != resource_id}
 
+    def slots_in_use(self, resource_id: ResourceID) -> frozenset[AllocationID]:
+        """The slots of this TaskManager in which something runs."""
+        return frozenset(each.report.allocation_id for each in self.live() if each.resource_id == resource_id)
+
     def live(self) -> tuple[ReportedExecution, ...]:
         """Everything that runs, wanted or not."""
         return tuple(each for each in self._reported.values() if not each.report.state.is_terminal)

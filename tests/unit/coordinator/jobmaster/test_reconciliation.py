@@ -18,7 +18,7 @@ from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTrac
 from snapline.coordinator.execution.given_slots import GivenSlots
 from snapline.coordinator.execution.restart_strategy import NoRestartStrategy
 from snapline.coordinator.jobmaster.events import JobMasterStarted
-from snapline.coordinator.jobmaster.identity import ReconciliationTimer
+from snapline.coordinator.jobmaster.identity import IdleSlotTimer, ReconciliationTimer
 from snapline.coordinator.jobmaster.operations import CancelJob
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
@@ -43,6 +43,7 @@ from snapline.dataflow.wire.messages import (
     ExecutionReport,
     ExecutionState,
     Fenced,
+    FreeSlot,
     HeartbeatResponse,
     JobStatus,
     NotifyCheckpointAborted,
@@ -509,3 +510,14 @@ def test_an_adopted_job_that_is_not_restarted_fails_when_its_tasks_are_lost() ->
 
     assert statuses(effects) == [JobStatus.FAILING]
     assert statuses(story.enters(A, old(0), ExecutionState.CANCELED)) == [JobStatus.FAILED]
+
+
+def test_slots_in_which_tasks_run_are_taken_whoever_comes_first() -> None:
+    """The job had more than it needs: those of the TaskManager that came last were refused, and their tasks ended."""
+    story = recovering()
+    reports(story, ResourceID("c"))
+    reports(story, A, report(0))
+    effects = reports(story, B, report(1))
+    assert statuses(effects) == [JobStatus.RUNNING]
+
+    assert [freed.allocation_id for freed in messages(story.take(TimerFired(IdleSlotTimer()), 500), FreeSlot)] == ["c0"]
