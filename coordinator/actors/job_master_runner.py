@@ -127,6 +127,8 @@ class JobMasterRunner:
         self._early: list[Any] | None = []
         """What was told before the actor was there; None: it is there, or never will be."""
         self._ended = False
+        self._is_marked = False
+        """Whether it is marked as being started, which counts once, however often the stores are tried."""
         self._outbox: Outbox | None = None
         self._hooks: MasterHookRunner | None = None
 
@@ -146,9 +148,10 @@ class JobMasterRunner:
 
     def _open(self) -> JobStores:
         """One that a former leader has had is marked until its JobMaster is there: it may have ended that leader."""
-        if self._recovered:
+        if self._recovered and not self._is_marked:
             try:
                 self._services.start_marks.begin(self._job_graph.job_id)
+                self._is_marked = True
             except StorageError as error:
                 self._logger.warning("the job is started without its mark", reason=str(error))
         return self._services.high_availability.open_job(self._job_graph.job_id)

@@ -9,12 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from snapline.coordinator.actors import job_master_runner
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices
 from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.events import CheckpointStored, Shutdown
 from snapline.coordinator.dispatcher.events import JobMasterEnded
 from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedJobGraphs
+from snapline.coordinator.ha.high_availability import JobStores
 from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.coordinator.io import IoExecutor
@@ -43,7 +45,7 @@ CANCEL = OperationRequested(RequestID("r"), CancelJob())
 class Running:
     """A job that waits for slots which nobody has."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recovered: bool = False) -> None:
         clock, logger = SystemClock(), silent_logger()
         self.timers = TimerScheduler(clock)
         self.io = IoExecutor(self.timers, clock, logger)
@@ -70,7 +72,7 @@ class Running:
             replies=self.replies,
             logger=logger,
         )
-        self.runner = JobMasterRunner(GRAPH, services, self.told.put, recovered=False)
+        self.runner = JobMasterRunner(GRAPH, services, self.told.put, recovered=recovered)
         self.runner.start()
 
     def end(self) -> JobMasterEnded:
@@ -177,3 +179,24 @@ def test_a_job_that_cannot_be_archived_ends_all_the_same(running: Running, monke
 def assert_cancelled_with_defect(end: JobMasterEnded) -> None:
     assert end.status is JobStatus.CANCELED
     assert end.failure is not None and "defect in the JobMaster" in end.failure.summary
+
+
+def test_a_leader_that_tries_on_marks_a_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the stores were away each try counted as a leader that had ended, and the next leader parked the job."""
+    open_job = EmbeddedHighAvailability.open_job
+    marks: list[int] = []
+
+    def opens_late(high_availability: EmbeddedHighAvailability, job_id: JobID) -> JobStores:
+        marks.append(StartMarks(high_availability.storage).count(job_id))
+        if len(marks) < 3:
+            raise StorageError("away")
+        return open_job(high_availability, job_id)
+
+    monkeypatch.setattr(EmbeddedHighAvailability, "open_job", opens_late)
+    monkeypatch.setattr(job_master_runner, "STORE_RETRY_MS", 1)
+    running = Running(recovered=True)
+    try:
+        running.told.get(timeout=10)
+        assert marks == [1, 1, 1]
+    finally:
+        running.close()
