@@ -179,9 +179,10 @@ class Dispatcher:
             known = self._jobs.get(graph.job_id)
             if known is None or known.phase is JobPhase.RUNNING:
                 return [Reply(request_id, JobSubmitted(graph.job_id))]
-            if known.phase is JobPhase.STORING:
-                known.submitters.append(request_id)
-                return []
+            if known.phase is JobPhase.HELD and known.failure is not None:
+                return [_refuse(known.failure.summary)(request_id)]
+            known.submitters.append(request_id)  # it hears what the first one hears
+            return []
         problem = self._why_not(graph)
         if problem is not None:
             return [problem(request_id)]

@@ -377,3 +377,23 @@ def test_a_held_job_keeps_its_name_until_one_starts_from_a_snapshot() -> None:
         goes_on.job_id: JobStatus.CREATED,
         JOB: JobStatus.FAILED,
     }
+
+
+def test_a_submission_that_comes_again_while_it_is_taken_back_hears_why() -> None:
+    """Its client was told that the same graph was another one, and that asking again does not help."""
+    core = started()
+    core.handle(SubmitJob(R, SUBMITTED), 0)
+    core.handle(JobGraphStoreFailed(JOB, "disk full"), 1)
+
+    assert core.handle(SubmitJob(AGAIN, SUBMITTED), 2) == []
+    failed = OperationFailed(SerializedFailure("the job could not be stored: disk full", Blame.EXTERNAL))
+    assert core.handle(JobGraphRemoved(JOB), 3) == [Reply(R, failed), Reply(AGAIN, failed)]
+
+
+def test_a_submission_that_comes_again_to_a_leader_that_holds_its_job_hears_why() -> None:
+    """The leader before had stored it; the next one may not start it, whatever the reason is."""
+    core = Dispatcher()
+    core.handle(DispatcherStarted((), (HeldJob(SUBMITTED, "it has master hooks: take them out"),)), 0)
+
+    assert refusal(core, SUBMITTED) == "it has master hooks: take them out"
+    assert "with another graph" in refusal(core, replace(GRAPH, submission_digest="d2"))
