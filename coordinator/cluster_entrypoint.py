@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc.aio
@@ -231,7 +231,7 @@ class ClusterEntrypoint:
             traces=self._traces,
         )
         self._start_metrics(address)
-        self._read_archive(archive)
+        self._read_archive(archive, (*recovered, *(each.job_graph for each in held)))
         self._resource_manager.tell(ResourceManagerStarted())
         self._dispatcher.tell(DispatcherStarted(recovered, held, set_aside))
         if self._elsewhere is None:
@@ -523,13 +523,15 @@ class ClusterEntrypoint:
             failure = SerializedFailure(f"job {effect.job_id} has no JobMaster right now", Blame.INTERNAL)
             self._replies.perform(Reply(effect.request_id, OperationFailed(failure)))
 
-    def _read_archive(self, archive: JobArchive) -> None:
-        """Remember the jobs that have ended under former leaders; nobody waits for that."""
+    def _read_archive(self, archive: JobArchive, stored: Iterable[JobGraph]) -> None:
+        """Remember the jobs that have ended under former leaders, but for those that are `stored` and so have not;
+        nobody waits for that."""
+        not_over = {graph.job_id for graph in stored}
 
         def read(found: ArchivedJobs) -> None:
             for reason in found.unreadable:
                 self._logger.warning("archived job cannot be read", reason=reason)
-            self._registry.remember(found.jobs)
+            self._registry.remember(job for job in found.jobs if job.details.overview.job_id not in not_over)
 
         def failed(error: object) -> None:
             self._logger.warning("the archive of jobs cannot be read", reason=str(error))

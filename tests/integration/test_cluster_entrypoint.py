@@ -20,15 +20,20 @@ from snapline.coordinator.actors.job_master_runner import JobMasterRunner
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_process import CoordinatorProcess
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.dataflow.config import Configuration, ConfigurationError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
-from snapline.dataflow.ids import JobID, JobVertexID, OperatorID
+from snapline.dataflow.ids import JobID, JobVertexID, LeaderSessionID, OperatorID
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
+from snapline.runtime.clock import SystemClock
 from snapline.runtime.logs import make_logger
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.storage_port import StorageError
 from tests.services.cluster import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -287,3 +292,27 @@ def test_a_coordinator_leads_and_ends_although_the_disk_below_its_output_is_full
             coordinator.terminate()
             coordinator.wait()
         assert coordinator.returncode == 0
+
+
+def test_a_job_that_runs_again_is_not_shown_as_it_ended(tmp_path, monkeypatch):
+    """Its leader died after the job was archived, and before its graph was gone; the next one opens its stores late."""
+    storage = open_storage(str(tmp_path / "ha"), Configuration({}))
+    graph, other = waiting_job(), waiting_job("other")
+    EmbeddedHighAvailability(storage, LeaderSessionID("first"), durable=True).job_graphs.put(graph)
+    for each in (graph, other):
+        overview = pb.JobOverview(job_id=each.job_id, name=each.name, status=job_pb2.JOB_STATUS_FINISHED)
+        archived = pb.ArchivedJob(details=pb.JobDetails(overview=overview))
+        JobArchive(storage, 10, 0).put(archived, SystemClock().now_ms())
+
+    def away(*_):
+        raise StorageError("away")
+
+    monkeypatch.setattr(EmbeddedHighAvailability, "open_job", away)
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+    coordinator = entrypoint(io.StringIO(), settings)
+    try:
+        with ClusterClient(coordinator.start(), Security()) as client:
+            wait_until(lambda: any(job.job_id == other.job_id for job in client.list_page(page_size=9).jobs), "archive")
+            assert decode_job_status(client.get_job(graph.job_id).overview.status) is JobStatus.CREATED
+    finally:
+        coordinator.stop()
