@@ -50,7 +50,7 @@ class ResourceManagerConnection:
         self._declared: DeclareRequiredSlots | None = None
         """What the ResourceManager that we are registered with was told last."""
         self.note = ""
-        """What it said last about what it cannot give; to be added to a sentence."""
+        """What it said last about what it cannot give, until the job has that; to be added to a sentence."""
 
     def owns(self, event: object) -> bool:
         """Whether an event about a connection or timer is for this."""
@@ -77,6 +77,8 @@ class ResourceManagerConnection:
 
     def declare(self, pool: SlotPool) -> list[Send]:
         """Say what is needed and held, unless the ResourceManager knows."""
+        if self.note and not pool.missing:
+            self.note = ""
         declared = self._declared
         if declared is not None and declared.held is pool.held and declared.required == pool.required:
             return []
