@@ -201,17 +201,18 @@ class CompactingCommitter(GlobalCommitter):
 
     def commit(self, together: GlobalCommittable) -> None:
         require_staged(self._sink, file_name(together.sink_uid), together.committables)
-        groups: dict[tuple[str, int], list[Committable]] = {}
+        checkpoints: dict[int, dict[str, list[Committable]]] = {}
         for each in together.committables:
             if "staged" in each.data:
-                directory = posixpath.dirname(each.data["target"])
-                groups.setdefault((directory, each.data["checkpoint_id"]), []).append(each)
+                groups = checkpoints.setdefault(each.data["checkpoint_id"], {})
+                groups.setdefault(posixpath.dirname(each.data["target"]), []).append(each)
         # A group is what the writers handed out for one checkpoint: the same whenever it is committed again.
-        merging = [
-            self._threads.submit(self._merged, together, directory, checkpoint_id, group)
-            for (directory, checkpoint_id), group in groups.items()
-        ]
-        publish(self._sink, self._files, [each for future in merging for each in future.result()])
+        for checkpoint_id, groups in sorted(checkpoints.items()):  # readers of committed files go by this order
+            merging = [
+                self._threads.submit(self._merged, together, directory, checkpoint_id, group)
+                for directory, group in groups.items()
+            ]
+            publish(self._sink, self._files, [each for future in merging for each in future.result()])
         for each in together.committables:
             if "sweep" in each.data and not together.may_repeat:
                 data = each.data

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import itertools
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +26,7 @@ import snapline as sl
 from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
 from snapline.connectors.files import file_writer, output_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
-from snapline.connectors.files.output_files import open_output
+from snapline.connectors.files.output_files import LocalOutputFiles, open_output
 from snapline.connectors.files.staging import SinkPlace
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
@@ -352,8 +354,6 @@ class Death(Exception):
 
 def test_a_compaction_that_dies_at_any_step_is_finished_by_its_successor(tmp_path, monkeypatch):
     """Every row is visible once, whatever was done before, and nothing is left in the staging directory."""
-    from snapline.connectors.files.output_files import LocalOutputFiles
-
     steps = [0]
 
     def mortal(name):
@@ -490,6 +490,50 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
     assert len(lost) == 4 and len(files(tmp_path)) == 2 and not (tmp_path / "_staging").exists()
 
 
+class Backwards:
+    """An executor that begins with what came last, once somebody asks for a result."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._waiting: list[tuple[Future[Any], Any, Any]] = []
+
+    def submit(self, call: Any, *arguments: Any) -> SimpleNamespace:
+        future: Future[Any] = Future()
+        self._waiting.append((future, call, arguments))
+        return SimpleNamespace(result=lambda: self._ended(future))
+
+    def shutdown(self) -> None:
+        while self._waiting:
+            future, call, arguments = self._waiting.pop()
+            future.set_result(call(*arguments))
+
+    def _ended(self, future: Future[Any]) -> Any:
+        self.shutdown()
+        return future.result()
+
+
+def test_files_of_a_checkpoint_are_put_together_before_those_of_the_next(tmp_path, monkeypatch):
+    """Whoever reads committed files goes by that order, and passed over an older file that appeared later."""
+    monkeypatch.setattr("snapline.connectors.files.file_sink.ThreadPoolExecutor", Backwards)
+    published: list[str] = []
+    publish = LocalOutputFiles.publish
+
+    def noted(self: Any, moves: Any) -> Any:
+        published.extend(Path(target).name for _, target in moves)
+        return publish(self, moves)
+
+    monkeypatch.setattr(LocalOutputFiles, "publish", noted)
+    sink = FileSink(tmp_path, compact_below=1 << 20)
+    waiting: list[Committable] = []
+    for number, subtask in itertools.product((5, 6), (0, 1)):
+        place = Place(subtask, 2, execution_attempt=f"{number}-{subtask}")
+        waiting += written(sink, rows(number), checkpoint_id=number, place=place)
+    committer = sink.create_global_committer(Place())
+    committer.commit(together(waiting, 6))
+    committer.close()
+
+    assert published == ["part-job-uid-all-000005.parquet", "part-job-uid-all-000006.parquet"]
+
+
 def as_any(value: object) -> Any:
     return value
 
@@ -557,6 +601,6 @@ def test_a_directory_that_goes_while_those_below_it_are_made_is_made_again(tmp_p
         directory.mkdir(parents=True)
 
     monkeypatch.setattr(output_files, "_make_directory", make_after_another_has_removed_it)
-    with output_files.LocalOutputFiles().open(str(tmp_path / "_staging" / "job" / "part")) as file:
+    with LocalOutputFiles().open(str(tmp_path / "_staging" / "job" / "part")) as file:
         file.write(b"row")
     assert (tmp_path / "_staging" / "job" / "part").read_bytes() == b"row" and len(made) == 2
