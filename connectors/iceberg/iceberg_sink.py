@@ -267,12 +267,13 @@ class IcebergRows:
         if self._written is None:
             self._written = self.fit(self._expected)
         batch = conformed(batch, self._expected, cast=self._sink.schema is not None, what=what)
-        return conformed(batch, self._written, cast=True, what=what)
+        batch = conformed(batch, self._written, cast=True, what=what)
+        require_known_years(batch, what)
+        return batch
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         batch = self.prepared(batch)
         require_no_nulls(batch, self._sink.described)
-        require_known_years(batch, self._sink.described)
         for values, rows in split_by_keys(batch, self.partitions.values(batch)):
             yield self.partitions.directory(values), rows
 

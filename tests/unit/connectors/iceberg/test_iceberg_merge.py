@@ -140,3 +140,14 @@ def test_what_cannot_work(place_for_tables: Path) -> None:  # noqa: F811
     ):
         with pytest.raises(ConnectorError, match=says):
             written(sink, batch)
+
+
+@pytest.mark.parametrize("at", [pa.array([1 << 58], pa.timestamp("us")), pa.array([-(1 << 30)], pa.date32())])
+def test_a_time_that_the_library_cannot_read_back_is_refused_by_key_as_well(
+    place_for_tables: Path,  # noqa: F811
+    at: pa.Array,
+) -> None:
+    """It waited in a file, and each commit of its checkpoint failed from then on."""
+    sink = sink_at(place_for_tables, key=["k"])
+    with pytest.raises(ConnectorError, match="column 'at' has a time in a year before 1 or after 9999"):
+        written(sink, rows(k=[1], at=at))
