@@ -33,7 +33,7 @@ from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy,
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import names_of
-from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, file_name, is_of_sink
+from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, StagedName, file_name, is_of_sink
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.connectors.own_output import require_own
@@ -48,6 +48,7 @@ from snapline.dataflow.api.connector_api import (
     SourceContextInfo,
 )
 from snapline.dataflow.errors import ConnectorError
+from snapline.runtime.cores.machine import check
 
 COMPACTION_THREADS = 4
 MERGING = ".merging"
@@ -243,7 +244,7 @@ class CompactingCommitter(GlobalCommitter):
         limit = self._sink.compact_below or 0
         small = sorted(
             (each for each in group if each.data.get("small", each.data["bytes"] < limit)),
-            key=lambda each: str(each.data["staged"]),
+            key=_place_among_rows,
         )
         if len(small) < 2:
             return list(group)
@@ -273,6 +274,12 @@ class CompactingCommitter(GlobalCommitter):
         for source in sources:
             self._files.delete(source)
         return [each for each in group if each not in small]
+
+
+def _place_among_rows(each: Committable) -> tuple[int, int, int]:
+    """Where a staged file stands in one that is put together: rows of a subtask keep their order."""
+    name = check(StagedName.parse(posixpath.basename(each.data["staged"])), "require_staged has let it pass")
+    return name.subtask, name.attempt_number, name.sequence
 
 
 def require_staged(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:

@@ -534,6 +534,19 @@ def test_files_of_a_checkpoint_are_put_together_before_those_of_the_next(tmp_pat
     assert published == ["part-job-uid-all-000005.parquet", "part-job-uid-all-000006.parquet"]
 
 
+def test_rows_of_a_subtask_keep_their_order_in_files_that_are_put_together(tmp_path):
+    """Its tenth file came before its second one, because names were compared as texts."""
+    sink = FileSink(tmp_path, compact_below=1 << 20, rolling=RollingPolicy(max_bytes=1))
+    sink.format.batch_rows = 1
+    waiting = written(sink, *(rows(number) for number in range(12)))
+    committer = sink.create_global_committer(Place())
+    committer.commit(together(waiting))
+    committer.close()
+
+    (name,) = files(tmp_path)
+    assert pq.read_table(tmp_path / name)["n"].to_pylist() == list(range(12))
+
+
 def as_any(value: object) -> Any:
     return value
 
