@@ -33,7 +33,16 @@ from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy,
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import names_of
-from snapline.connectors.files.staging import IN_PROGRESS, STAGED, STAGING, SinkPlace, StagedName, file_name, is_of_sink
+from snapline.connectors.files.staging import (
+    IN_PROGRESS,
+    STAGED,
+    STAGING,
+    SinkPlace,
+    StagedName,
+    file_name,
+    is_of_sink,
+    suffix_of,
+)
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.connectors.own_output import require_own
@@ -249,10 +258,13 @@ class CompactingCommitter(GlobalCommitter):
         if len(small) < 2:
             return list(group)
         job, uid = file_name(together.job_id), file_name(together.sink_uid)
-        name = f"part-{job}-{uid}-all-{checkpoint_id:06d}{self._sink.format.suffix}"
+        suffix = suffix_of(small[0].data["target"], self._sink.format.suffix)
+        name = f"part-{job}-{uid}-all-{checkpoint_id:06d}{suffix}"
         target = f"{directory}/{name}"
         sources = [str(each.data["staged"]) for each in small]
         if not self._files.exists(target):
+            if suffix != self._sink.format.suffix:  # the job has another format now, which cannot read them
+                return list(group)
             staging = posixpath.dirname(sources[0])
             gone = [source for source in sources if not self._files.exists(source)]
             if gone:

@@ -26,6 +26,7 @@ DIRECTORY_BYTES_MAX = 255
 """What file systems take as a name; object stores take more, and their files are copied to file systems."""
 SHORTENED = 60
 """So many letters remain of what is too long for the name of a directory."""
+_FINAL = re.compile(r"part-.+-\d{4,}-\d{6,}-\d+-[0-9a-f]+-\d{4,}(.*)")
 _NOT_IN_NAMES = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 """What Hive and Spark escape. Readers look for a column by its name as it is, whatever its letters are."""
 
@@ -117,6 +118,12 @@ def is_of_sink(uid: str, staged: object, target: object) -> bool:
         and posixpath.basename(target).startswith("part-")
         and not {"", ".", ".."} & {*name.split("/"), *target.removeprefix(f"{directory}/").split("/")}
     )
+
+
+def suffix_of(target: str, unknown: str) -> str:
+    """What the name of a committed file ends with, by its format; `unknown` where it is no name of a subtask's file."""
+    match = _FINAL.fullmatch(posixpath.basename(target))
+    return unknown if match is None else match[1]
 
 
 def file_name(text: str) -> str:

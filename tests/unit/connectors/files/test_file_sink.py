@@ -547,6 +547,24 @@ def test_rows_of_a_subtask_keep_their_order_in_files_that_are_put_together(tmp_p
     assert pq.read_table(tmp_path / name)["n"].to_pylist() == list(range(12))
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_job_goes_on_from_a_snapshot_with_another_compression(tmp_path, dies):
+    """What the snapshot holds was looked for under the new name, so that a job which had committed it did not start."""
+    form = JsonFormat(NUMBERS)
+    sink = FileSink(tmp_path, form, compression="gzip", compact_below=1 << 20)
+    waiting = [each for number in (0, 1) for each in written(sink, rows(number), place=Place(number, 2))]
+    if not dies:
+        committer = sink.create_global_committer(Place())
+        committer.commit(together(waiting))
+        committer.close()
+    successor = FileSink(tmp_path, form, compression="zstd", compact_below=1 << 20).create_global_committer(Place())
+    successor.commit(together(waiting, again=True))
+    successor.close()
+
+    found = [row["n"] for name in files(tmp_path) for row in read_json(str(tmp_path / name))]
+    assert sorted(found) == [0, 1]
+
+
 def as_any(value: object) -> Any:
     return value
 
