@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -247,14 +248,17 @@ class CompactingCommitter(GlobalCommitter):
     def _merged(
         self, together: GlobalCommittable, directory: str, checkpoint_id: int, group: Sequence[Committable]
     ) -> list[Committable]:
-        """The group with one file in place of its small ones; what was merged is deleted only when it is visible. Which
-        ones those are, the writers have said, because the limit may be another one when the group is committed again.
+        """The group with one file in place of its small ones, as far as they have the same columns as most; what was
+        merged is deleted only when it is visible. Which ones are small, the writers have said, because the limit may be
+        another one when the group is committed again.
         """
         limit = self._sink.compact_below or 0
         small = sorted(
             (each for each in group if each.data.get("small", each.data["bytes"] < limit)),
             key=_place_among_rows,
         )
+        columns = Counter(str(each.data.get("columns", "")) for each in small).most_common(1)
+        small = [each for each in small if str(each.data.get("columns", "")) == columns[0][0]]
         if len(small) < 2:
             return list(group)
         job, uid = file_name(together.job_id), file_name(together.sink_uid)

@@ -8,6 +8,7 @@ does not know what becomes of files that it handed out. Writers of tables share 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +95,7 @@ class SealedFile:
     path: str
     sequence: int
     partition: str
+    columns: pa.Schema
     rows: int
     size_bytes: int
     summary: Any
@@ -110,6 +112,7 @@ class OpenFile:
     """Below zero: everything is buffered yet."""
     path: str = ""
     sealed_path: str = ""
+    columns: pa.Schema | None = None
     buffered: list[pa.RecordBatch] = field(default_factory=list)
     buffered_rows: int = 0
     buffered_bytes: int = 0
@@ -217,6 +220,7 @@ class PartitionedFileWriter(SinkWriter, ABC):
         if file.encoder is None:
             file.sequence, self._sequence = self._sequence, self._sequence + 1
             file.path, file.sealed_path = self.paths(file.partition, file.sequence)
+            file.columns = schema
             file.stream = self._files.open(file.path)
             file.encoder = self._wanted.format.open(file.stream, schema)
         return file.encoder
@@ -240,7 +244,9 @@ class PartitionedFileWriter(SinkWriter, ABC):
         self._files_written.inc()
         summary = self.summary(file.encoder)
         self._sealed.append(
-            SealedFile(file.path, file.sealed_path, file.sequence, file.partition, file.rows, size_bytes, summary)
+            SealedFile(
+                file.path, file.sealed_path, file.sequence, file.partition, file.columns, file.rows, size_bytes, summary
+            )
         )
         self._files.seal(file.path, file.sealed_path)
 
@@ -303,6 +309,7 @@ class FileSinkWriter(PartitionedFileWriter):
                         "rows": sealed.rows,
                         "bytes": sealed.size_bytes,
                         "small": sealed.size_bytes < (self._sink.compact_below or 0),
+                        "columns": _digest_of(sealed.columns),
                     }
                 )
             )
@@ -324,6 +331,12 @@ class FileSinkWriter(PartitionedFileWriter):
             with failures("write", sink.path):
                 self._encoder_of(file, pa.schema(fields)).write(pa.schema(fields).empty_table())
             self._seal(file)
+
+
+def _digest_of(columns: pa.Schema) -> str:
+    """The same for two files if and only if they have the same columns."""
+    text = columns.to_string(show_field_metadata=False, show_schema_metadata=False)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def _abandon(file: OpenFile) -> None:

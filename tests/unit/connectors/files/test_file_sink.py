@@ -565,6 +565,21 @@ def test_a_job_goes_on_from_a_snapshot_with_another_compression(tmp_path, dies):
     assert sorted(found) == [0, 1]
 
 
+def test_files_with_other_columns_stay_as_they_are(tmp_path):
+    """Each subtask takes the columns of its first rows, where a text may be null: no commit of such files ended, so
+    that the job could not start any more."""
+    sink = FileSink(tmp_path, compact_below=1 << 20)
+    batches = [rows(1), rows(2, word=pa.nulls(1)), rows(3), rows(4, word=pa.array(["w"], pa.large_string()))]
+    waiting = [each for number, batch in enumerate(batches) for each in written(sink, batch, place=Place(number, 4))]
+    committer = sink.create_global_committer(Place())
+    for again in (False, True):
+        committer.commit(together(waiting, again=again))
+    committer.close()
+
+    found = [pq.read_table(tmp_path / name)["n"].to_pylist() for name in files(tmp_path)]
+    assert sorted(found) == [[1, 3], [2], [4]]
+
+
 def as_any(value: object) -> Any:
     return value
 
