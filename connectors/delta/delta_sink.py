@@ -40,7 +40,7 @@ from snapline.connectors.files.output_files import OutputFiles, open_output
 from snapline.connectors.files.partitions import names_of, split_by_values
 from snapline.connectors.files.staging import SinkPlace, partition_directory
 from snapline.connectors.formats.file_format import ParquetFormat
-from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows
+from snapline.connectors.tables.keyed_rows import GONE, KeyedRows, require_meeting, waiting_rows, without
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, require_files
 from snapline.connectors.tables.table_writer import TableRows, TableWriter
@@ -190,7 +190,7 @@ class DeltaRows:
             require_plain(table, sink.described)
             self._partition_by = require_partitions(table, sink.partition_by, sink.described)
             self._table = columns_of(table)
-        self._expected: pa.Schema | None = sink.schema
+        self._expected: pa.Schema | None = None if sink.schema is None else without(sink.schema, sink.delete)
         self._written: pa.Schema | None = None
         self._values: dict[str, dict[str, str | None]] = {}
         """The values of partitions that rows have come for, by their directory."""

@@ -34,7 +34,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     unusable,
     with_required_parts,
 )
-from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows
+from snapline.connectors.tables.keyed_rows import KeyedRows, require_meeting, waiting_rows, without
 from snapline.connectors.tables.table_columns import NewColumns, columns_to_write, require_known_years, require_no_nulls
 from snapline.connectors.tables.table_commits import commit_against_others, delete_files, path_of, require_files
 from snapline.connectors.tables.table_writer import TableWriter
@@ -244,7 +244,7 @@ class IcebergRows:
         self.partitions = Partitions(table, sink.partition_by, sink.described)
         self._table = None if table is None else columns_of(table)
         self._unfit = frozenset[str]() if table is None else with_required_parts(table)
-        self._expected: pa.Schema | None = sink.schema
+        self._expected: pa.Schema | None = None if sink.schema is None else without(sink.schema, sink.delete)
         self._written: pa.Schema | None = None
 
     def fit(self, rows: pa.Schema) -> pa.Schema:

@@ -38,6 +38,11 @@ def require_meeting(sink: str, key: Sequence[str], delete: str, shuffle: bool | 
         raise ConnectorError(f"{sink}: rows with key= meet by their key; leave out shuffle=")
 
 
+def without(rows: pa.Schema, column: str) -> pa.Schema:
+    """The columns of the rows but for this one, if they have it."""
+    return pa.schema([field for field in rows if field.name != column])
+
+
 class PreparedRows(Protocol):
     """How rows get the columns of one table."""
 
@@ -66,14 +71,12 @@ class KeyedRows:
 
     def fit(self, rows: pa.Schema) -> pa.Schema:
         """The columns that the table gets for such rows. Raises ConnectorError when they do not fit."""
-        for name in (*self._key, *([self._delete] if self._delete else ())):
-            if name not in rows.names:
-                raise ConnectorError(f"{self._what}: the rows have no column {name!r} but {', '.join(rows.names)}")
-        return self._rows.fit(pa.schema([field for field in rows if field.name != self._delete]))
+        self._require_columns(rows)
+        return self._rows.fit(without(rows, self._delete))
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         gone = pa.array([False] * batch.num_rows)
-        self.fit(batch.schema)
+        self._require_columns(batch.schema)
         if self._delete:
             batch, gone = self._without_kinds(batch)
         rows = self._rows.prepared(batch)
@@ -100,6 +103,11 @@ class KeyedRows:
 
     def note_of_file(self, file: SealedFile) -> dict[str, Any]:
         return {}
+
+    def _require_columns(self, rows: pa.Schema) -> None:
+        for name in (*self._key, *([self._delete] if self._delete else ())):
+            if name not in rows.names:
+                raise ConnectorError(f"{self._what}: the rows have no column {name!r} but {', '.join(rows.names)}")
 
     def _without_kinds(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows without those before updates, and which of them are to be deleted."""

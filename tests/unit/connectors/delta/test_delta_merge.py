@@ -113,3 +113,14 @@ def test_what_cannot_work(tmp_path):
     ):
         with pytest.raises(ConnectorError, match=says):
             written(sink, batch)
+
+
+def test_a_schema_has_the_column_that_says_what_is_deleted(tmp_path):
+    """It is one of the rows', and not of those that are written: such a sink took no rows."""
+    columns = pa.schema([("k", pa.int64()), ("n", pa.float32()), ("kind", pa.string())])
+    sink = DeltaSink(tmp_path, key=["k"], delete="kind", schema=columns)
+    sink.validate()
+    commit(sink, 1, rows(k=[1, 2], n=[1.0, 2.0], kind=["+I", "+I"]))
+    commit(sink, 2, rows(k=[1, 2], n=[0.5, 0.0], kind=["+U", "-D"]))
+
+    assert seen_by_all(tmp_path) == [{"k": 1, "n": 0.5}]

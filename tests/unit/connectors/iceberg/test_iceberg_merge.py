@@ -151,3 +151,14 @@ def test_a_time_that_the_library_cannot_read_back_is_refused_by_key_as_well(
     sink = sink_at(place_for_tables, key=["k"])
     with pytest.raises(ConnectorError, match="column 'at' has a time in a year before 1 or after 9999"):
         written(sink, rows(k=[1], at=at))
+
+
+def test_a_schema_has_the_column_that_says_what_is_deleted(place_for_tables: Path) -> None:  # noqa: F811
+    """It is one of the rows', and not of those that are written: such a sink took no rows."""
+    columns = pa.schema([("k", pa.int64()), ("n", pa.float32()), ("kind", pa.string())])
+    sink = sink_at(place_for_tables, key=["k"], delete="kind", schema=columns)
+    sink.validate()
+    commit(sink, 1, rows(k=[1, 2], n=[1.0, 2.0], kind=["+I", "+I"]))
+    commit(sink, 2, rows(k=[1, 2], n=[0.5, 0.0], kind=["+U", "-D"]))
+
+    assert seen_by_all(place_for_tables) == [{"k": 1, "n": 0.5}]
