@@ -224,11 +224,16 @@ def data_directory(table: Any) -> tuple[str, dict[str, str]]:
     return directory.removeprefix("file://") if directory.startswith("file:///") else directory, options
 
 
+def is_below(table: Any, directory: str) -> bool:
+    """Whether a directory is where files of the table go, or below the table."""
+    bases = {data_directory(table)[0], table.location().removeprefix("file://")}
+    is_there = any(f"{directory}/".startswith(f"{base.rstrip('/')}/") for base in bases)
+    return is_there and ".." not in directory.split("/")
+
+
 def require_directory(table: Any, note: Mapping[str, Any], what: str) -> None:
     """Raise ConnectorError for files to delete that lie neither where those of the table go nor below the table."""
-    directory = note["directory"]
-    bases = {data_directory(table)[0], table.location().removeprefix("file://")}
-    if ".." in directory.split("/") or not any(f"{directory}/".startswith(f"{base.rstrip('/')}/") for base in bases):
+    if not is_below(table, directory := note["directory"]):
         raise ConnectorError(
             f"{what}: the snapshot names files in {directory!r:.300}, which is no directory of the table: it was changed, or the "
             "table has moved; take another one"
@@ -320,6 +325,8 @@ class IcebergCommitter(GlobalCommitter):
         notes = [each.data for each in together.committables]
         what = f"Iceberg table {self._name}, checkpoint {together.checkpoint_id}"
         table = open_table(self._catalog, self._name)
+        if self._is_elsewhere(together, table, what):
+            return True
         if table is None:
             raise ConnectorError(
                 f"{what}: the table is gone since its rows were written; put it back, or start the job anew"
@@ -362,6 +369,23 @@ class IcebergCommitter(GlobalCommitter):
         if key or is_respread:
             self.abort(together)  # the rows are in the table's own files
         return True
+
+    def _is_elsewhere(self, together: GlobalCommittable, table: Any | None, what: str) -> bool:
+        """Whether another table has the rows, for which they were written. Raises ConnectorError when it has them not:
+        a job that starts from a snapshot with another table brings this one nothing that went there."""
+        for note in (each.data for each in together.committables):
+            name = note.get("table", self._name)
+            if name == self._name or (table is not None and is_below(table, note["directory"])):  # it was renamed
+                continue
+            other = open_table(self._catalog, name)
+            done = None if other is None else committed(other, together.job_id, together.sink_uid)
+            if done is not None and done >= together.checkpoint_id:
+                return True
+            raise ConnectorError(
+                f"{what}: the snapshot has rows that were written for the table {name}, and not committed there: start the job with that "
+                "table once more, or give the sink another uid"
+            )
+        return False
 
 
 def committed(table: Any, job_id: str, sink_uid: str) -> int | None:

@@ -391,3 +391,26 @@ def test_a_job_without_rows_makes_a_table_without_rows(place_for_tables, options
     stream.sink_to(sink_at(place_for_tables, **options), uid="table")
     env.execute("empty", local=True)
     assert table_at(place_for_tables).scan().to_arrow().schema.names == ["k", "n"]
+
+
+def test_a_snapshot_brings_no_rows_of_another_table(place_for_tables):
+    """A job that starts from it with another table committed the last rows there as well, by files that both had."""
+    sink = sink_at(place_for_tables)
+    waiting, lost = written(sink, rows(1)), written(sink, rows(2))
+    sink.create_global_committer(Place()).commit(together(waiting, 1))
+    other = IcebergSink("shop.others", catalog=properties(place_for_tables))
+    committer = other.create_global_committer(Place())
+    for _ in ("there is no such table", "there is one"):
+        committer.commit(together(waiting, 1, again=True))
+        with pytest.raises(
+            ConnectorError, match=r"rows that were written for the table shop\.sales, and not committed there"
+        ):
+            committer.commit(together(lost, 2, again=True))
+        written(other, rows(3))
+    catalog = load_catalog("default", **properties(place_for_tables))
+    assert catalog.load_table("shop.others").scan().to_arrow().num_rows == 0
+
+    catalog.rename_table(NAME, "shop.renamed")
+    renamed = IcebergSink("shop.renamed", catalog=properties(place_for_tables)).create_global_committer(Place())
+    renamed.commit(together(lost, 2, again=True))
+    assert sorted(catalog.load_table("shop.renamed").scan().to_arrow()["n"].to_pylist()) == [1, 2]
