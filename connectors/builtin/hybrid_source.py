@@ -103,7 +103,7 @@ class HybridEnumerator(SplitEnumerator):
 
     def discover(self, state: dict[str, Any]) -> Discovery:
         phase = int(state.get("phase", 0))
-        source = self._sources[phase]
+        source = _source_of(self._sources, phase)
         begun: Sequence[SourceSplit] = () if "inner" in state else source.enumerate_splits()
         if self._phase != phase:
             self.close()
@@ -140,7 +140,7 @@ class HybridReader(SourceReader):
         for phase in sorted({int(split.description["phase"]) for split in splits}):
             if phase != self._phase:
                 self.close()
-                self._phase, self._reader = phase, self._sources[phase].create_reader(self._context)
+                self._phase, self._reader = phase, _source_of(self._sources, phase).create_reader(self._context)
             if self._reader is not None:
                 self._reader.add_splits([_inner(split) for split in splits if split.description["phase"] == phase])
 
@@ -177,6 +177,16 @@ class HybridReader(SourceReader):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+
+def _source_of(sources: Sequence[Source], phase: int) -> Source:
+    """The source of a phase. Raises ConnectorError when a snapshot is of more sources than there are."""
+    if phase >= len(sources):
+        raise ConnectorError(
+            f"HybridSource: the snapshot is of a job that has come to source {phase}, and there are {len(sources)}; give the sources "
+            "that the job had, or another uid to read from the start"
+        )
+    return sources[phase]
 
 
 def _outer_id(phase: int, split_id: str) -> str:

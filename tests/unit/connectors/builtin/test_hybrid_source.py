@@ -160,3 +160,12 @@ def test_a_split_that_is_ahead_does_not_wait_for_what_comes_only_after_it(parall
     assert [1, 5, 9] == collected(
         HybridSource(ScriptedSource([{"n": 5}, {"n": 9}]), numbers(1, 1)), parallelism, strategy
     )
+
+
+def test_a_snapshot_of_more_sources_is_refused() -> None:
+    """A job that had come to the third of three sources goes on with two: that was an IndexError."""
+    source = HybridSource(numbers(0, 1), numbers(1, 1))
+    with pytest.raises(
+        ConnectorError, match="has come to source 2, and there are 2; give the sources that the job had"
+    ):
+        HybridEnumerator(source.sources).discover({"phase": 2})
