@@ -21,8 +21,9 @@ GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether Spark and Hive would leave out a file or directory of this name."""
-    return name.startswith(("_", "."))
+    """Return whether Spark and Hive would leave out a file or directory of this name. The directory of a partition, by
+    a column that begins with `_`, Spark does not."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def files_below(filesystem: Any, directory: str, *, recursive: bool = True, hidden: bool = False) -> list[Any]:

@@ -23,8 +23,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
-from snapline.connectors import AvroFormat, CsvFormat, FileSink, JsonFormat, OrcFormat, ParquetFormat, RollingPolicy
+from snapline.connectors import (
+    AvroFormat,
+    CsvFormat,
+    FileSink,
+    FileSource,
+    JsonFormat,
+    OrcFormat,
+    ParquetFormat,
+    RollingPolicy,
+)
 from snapline.connectors.files import file_writer, output_files
+from snapline.connectors.files.file_discovery import find_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import LocalOutputFiles, open_output
 from snapline.connectors.files.staging import SinkPlace
@@ -578,6 +588,17 @@ def test_files_with_other_columns_stay_as_they_are(tmp_path):
 
     found = [pq.read_table(tmp_path / name)["n"].to_pylist() for name in files(tmp_path)]
     assert sorted(found) == [[1, 3], [2], [4]]
+
+
+def test_rows_of_a_partition_by_a_column_with_an_underscore_are_read(tmp_path):
+    """Its directory counted as hidden, which it is not for Spark, so that nothing of it was read back."""
+    sink = FileSink(tmp_path, partition_by=["_day"])
+    sink.create_committer(Place()).commit(written(sink, rows(1, 2, _day=["x", "y"])))
+    source = FileSource(tmp_path)
+
+    assert len(find_files(source)) == 2
+    with pytest.raises(ConnectorError, match="has partition directories"):
+        sl.ParquetSource(tmp_path).schema()
 
 
 def as_any(value: object) -> Any:
