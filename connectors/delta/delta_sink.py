@@ -252,6 +252,8 @@ def partition_text(value: Any) -> str | None:
         return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
+    if isinstance(value, bytes):
+        return value.decode(errors="replace") or None
     return None if value is None else str(value) or None
 
 

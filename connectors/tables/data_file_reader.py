@@ -9,6 +9,7 @@ know versions.
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from snapline.connectors.tables.table_source import TableSource
 
 ZONE = r"(Z|[+-]\d\d:?\d\d)$"
+ESCAPED = re.compile(r"(\\u00[0-9A-Fa-f]{2})*")
 log = logging.getLogger(__name__)
 
 
@@ -115,7 +117,7 @@ class DataFileReader(SourceReader):
                 renamed = self._files.renamed_inside(column.type, self._names[field.name])
                 column = column if renamed == column.type else column.view(renamed)
             elif (text := values.get(field.name)) is not None:
-                column = pa.array([text], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
+                column = _of_partition(text, field.type).take(pa.array([0] * rows.num_rows, pa.int32()))
             else:
                 column = self._files.absent(field, rows.num_rows)
             try:
@@ -148,6 +150,13 @@ class DataFileReader(SourceReader):
         return ConnectorError(
             f"{what}: {path} cannot be read as Parquet: {first_line(error)}; restore the file, or start behind the version that has it"
         )
+
+
+def _of_partition(text: str, kind: pa.DataType) -> pa.Array:
+    """The value of a partition, as a text; of bytes, which a table may write as escaped signs, those."""
+    if pa.types.is_binary(kind) and ESCAPED.fullmatch(text):
+        return pa.array([bytes.fromhex(text.replace("\\u00", ""))], kind)
+    return pa.array([text], pa.string())
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

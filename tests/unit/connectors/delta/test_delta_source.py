@@ -14,6 +14,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors import DeltaSource
 from snapline.connectors.tables import table_discovery
 from snapline.dataflow.api.connector_api import InputStatus, Source, SourceSplit
@@ -251,3 +252,14 @@ def test_wrong_input(table, tmp_path_factory):
         with pytest.raises(ConnectorError, match=says) as raised:
             source().enumerate_splits()
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("start", [None, 0])
+def test_bytes_that_a_table_is_partitioned_by_are_read(tmp_path, start):
+    """The log has them as escaped signs, which came as they are, or as Python writes them."""
+    deltalake.write_deltalake(tmp_path, pa.table({"p": [b"ab", None, b"\xff\x00"], "n": [1, 2, 3]}), partition_by=["p"])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    source = env.from_source(DeltaSource(tmp_path, starting_version=start), uid="table")
+    found = {row["n"]: row["p"] for row in source.execute_and_collect(local=True)}
+
+    assert found == {1: b"ab", 2: None, 3: b"\xff\x00"}
