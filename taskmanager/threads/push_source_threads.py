@@ -7,6 +7,8 @@ replayed. Mirrors the LegacySourceFunctionThread of Flink's SourceStreamTask.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -96,6 +98,11 @@ class ThreadedPushSource(_RunOnThread):
         """Wake the task, because the function has pushed rows."""
         self._wake_up()
 
+    def tell(self, cancel: Callable[[], None]) -> None:
+        """On a thread of its own. What it raises is reported as what ends a thread is."""
+        with contextlib.suppress(RuntimeError):  # the host has no thread left, and the function hears nothing
+            threading.Thread(target=cancel, name=f"{self._name} cancel", daemon=True).start()
+
     def stop(self) -> None:
         """Let nothing wait any longer."""
         with self._room:
@@ -161,6 +168,13 @@ class TurnTakingPushSource(_RunOnThread):
     def _end_turn(self) -> None:
         self._task_turn.release()
         self._function_turn.acquire()
+
+    def tell(self, cancel: Callable[[], None]) -> None:
+        """At once. What it raises is reported as what ends a thread is."""
+        try:
+            cancel()
+        except Exception:
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
     def stop(self) -> None:
         """Let the function run to its end, with nothing to wait for."""

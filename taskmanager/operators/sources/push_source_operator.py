@@ -9,6 +9,7 @@ runner does. Mirrors Flink's StreamSource, SourceStreamTask and StreamSourceCont
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -70,9 +71,14 @@ class PushSourceRunner(Protocol):
         """Called by the function's side: something was put into the inbox."""
         ...
 
+    def tell(self, cancel: Callable[[], None]) -> None:
+        """Call the function's `cancel`, which may raise, or wait for whatever it likes: who cancels the task does not
+        wait for it. Called from any thread."""
+        ...
+
     def stop(self) -> None:
-        """The task ends: let nothing wait any longer. Called from any thread; the function's `cancel` was called
-        before."""
+        """The task ends: let nothing wait any longer. Called from any thread; the function's `cancel` is called
+        before, or meanwhile."""
         ...
 
     def join(self) -> None:
@@ -348,8 +354,12 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
     def cancel(self) -> None:
         self._cancelled = True
         if self._started:
-            self.function.cancel()
+            self._runner.tell(self._cancel_function)
         self._runner.stop()
+
+    def _cancel_function(self) -> None:
+        with contextlib.suppress(SourceStopped):  # it waited for room, which nobody makes any more
+            self.function.cancel()
 
     def close(self) -> None:
         if self._started and not self._runner.is_done:

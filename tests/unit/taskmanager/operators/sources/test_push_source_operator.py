@@ -314,3 +314,61 @@ def test_turns_repeat_exactly() -> None:
         return [item["k"].to_pylist() for item in harness.emitted]
 
     assert run() == run()
+
+
+class FailsToCancel(Counter):
+    def cancel(self) -> None:
+        super().cancel()
+        raise AttributeError("there is no connection to close")
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_cancel_that_raises_is_reported_and_ends_its_function(threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cancels a task is the actor of its TaskManager, which would break down, and all other tasks with it."""
+    reported: list[str] = []
+    told = threading.Event()
+
+    def report(what: threading.ExceptHookArgs) -> None:
+        reported.append(str(what.exc_value))
+        told.set()
+
+    monkeypatch.setattr(threading, "excepthook", report)
+    threaded = Threaded()
+    runner = threaded.runner if threads else TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(FailsToCancel(10**9)), runner)).start()
+    drain(harness, threaded.bell if threads else None, until=lambda: bool(harness.emitted))
+    harness.operator.cancel()
+    assert told.wait(5)
+    harness.operator.close()
+
+    assert set(reported) == {"there is no connection to close"}
+    assert runner.is_done
+
+
+class CancelsUnderTheLock(Counter):
+    def run(self, context: SourceContext) -> None:
+        self.context = context
+        super().run(context)
+
+    def cancel(self) -> None:
+        with self.context.get_checkpoint_lock():
+            super().cancel()
+
+
+def test_nobody_waits_for_the_cancel_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a server, or for room before the lock, which nobody makes any more. The actor that cancels has
+    heartbeats to answer."""
+    monkeypatch.setattr(push_source, "MAX_WAITING_ROWS", 10)
+    threaded = Threaded()
+    function = CancelsUnderTheLock(10**9)
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(function), threaded.runner)).start()
+    harness.operator.emit_next()
+    while function.position < 10:
+        assert threaded.bell.wait(5)
+    actor = threading.Thread(target=harness.operator.cancel, daemon=True)
+    actor.start()
+    actor.join(5)
+
+    assert not actor.is_alive()
+    harness.operator.close()
+    assert threaded.runner.is_done
