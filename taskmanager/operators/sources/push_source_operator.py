@@ -265,7 +265,9 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self._emit(element)
             return InputStatus.MORE_AVAILABLE
         failure = runner.failure
-        if failure is not None and not (self._cancelled and isinstance(failure, SourceStopped)):
+        if self._cancelled:  # it has ended, or failed, because of that: the rows have no end here
+            return InputStatus.NOTHING_AVAILABLE
+        if failure is not None:
             raise failure
         if is_done:
             if self._aligner is not None:

@@ -372,3 +372,27 @@ def test_nobody_waits_for_the_cancel_of_a_function(monkeypatch: pytest.MonkeyPat
     assert not actor.is_alive()
     harness.operator.close()
     assert threaded.runner.is_done
+
+
+class HangsUp(Counter):
+    def run(self, context: SourceContext) -> None:
+        super().run(context)
+        raise ConnectionError("the connection was closed")
+
+
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("function", [Counter, HangsUp])
+def test_the_end_of_a_cancelled_function_is_not_that_of_its_rows(threads: bool, function: type[Counter]) -> None:
+    """It comes before the task hears that it is cancelled. The last watermark would fire windows that are not full."""
+    threaded = Threaded()
+    runner = threaded.runner if threads else TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(function(10**9)), runner)).start()
+    drain(harness, threaded.bell if threads else None, until=lambda: bool(harness.emitted))
+    harness.operator.cancel()
+    runner.join()
+    assert runner.is_done
+
+    while (status := harness.operator.emit_next()) is InputStatus.MORE_AVAILABLE:
+        pass
+    harness.operator.close()
+    assert status is InputStatus.NOTHING_AVAILABLE
