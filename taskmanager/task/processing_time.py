@@ -30,6 +30,7 @@ class TaskProcessingTime:
         self._empty_polls = 0
         self._heap: list[tuple[int, int, TimerToken]] = []
         self._registered = 0
+        self._has_ended = False
 
     def now_ms(self) -> int:
         """Time of the current step."""
@@ -59,13 +60,19 @@ class TaskProcessingTime:
         """Call `callback(at_ms)` at or after that time."""
         token = TimerToken(at_ms, callback)
         self._registered += 1
-        heapq.heappush(self._heap, (at_ms, self._registered, token))
+        if not self._has_ended:
+            heapq.heappush(self._heap, (at_ms, self._registered, token))
         return token
 
     def cancel_timer(self, token: object) -> None:
         """Forget the timer that the token stands for."""
         if isinstance(token, TimerToken):
             token.is_cancelled = True
+
+    def end(self) -> None:
+        """The data has ended: no timer fires any more, whoever has registered it or will."""
+        self._has_ended = True
+        self._heap.clear()
 
     def take_due(self) -> TimerToken | None:
         """The next timer that is due now, taken off."""

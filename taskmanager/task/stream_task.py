@@ -418,6 +418,7 @@ class StreamTask:
             self._send_end_of_data(parts, drain=False)
 
     def _send_end_of_data(self, parts: TaskParts, *, drain: bool) -> None:
+        self._time.end()  # what is emitted behind the end comes to operators that have finished, or comes again
         for writer in parts.writers:
             writer.broadcast(EndOfData(drain))
         self._completion.end_of_data_sent()

@@ -341,6 +341,34 @@ class HoldsBack(StreamOperator):
             self.output.emit_batch(held)
 
 
+class Later(StreamOperator):
+    """Emits what came when its timer is due."""
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        time = self.context.processing_time
+        time.register_timer(time.now_ms() + 100, lambda _: self.output.emit_batch(batch))
+
+
+@pytest.mark.parametrize("how", [SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE])
+def test_no_timer_of_the_clock_fires_behind_the_end_of_the_data(how: SnapshotType) -> None:
+    """It is in the savepoint, so that its rows would come again when the job goes on from there; and the operators that
+    they come to have finished."""
+    source = ListSource([[batch(k=[1]), batch(k=[2])]], {"s0": 1})
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits())),
+        Operator("later", CustomOperatorSpec(Later), [edge(0, Partitioning.REBALANCE)]),
+        Operator("sink", SinkSpec(StagingSink("out")), [edge(1, Partitioning.REBALANCE)]),
+    ]
+    job = LocalJob(operators, CHECKPOINTS).run()
+    savepoint = job.trigger(how)
+    job.run().advance(100)
+    assert job.find("later").task.metrics().records_in == 1
+    assert job.find("later").task.metrics().records_out == 0
+
+    job.complete(savepoint)
+    assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
+
+
 def test_stop_with_savepoint_works_without_periodic_checkpoints() -> None:
     """The savepoint is the only snapshot, and its completion ends the job."""
     job = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3)).run()
