@@ -235,6 +235,7 @@ class TaskManager:
 
     def _release_job(self, job_id: JobID) -> None:
         self._logger.info("nothing of the job is left here", job_id=job_id)
+        self._tasks.release_job(job_id)
         self._local.release_job(job_id)
 
     def _tell(self, event: Any) -> bool:

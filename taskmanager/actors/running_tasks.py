@@ -104,6 +104,8 @@ class RunningTasks:
         """Those that run and were told to end."""
         self._sinks: dict[ExecutionAttemptID, TaskSnapshotSink] = {}
         """The sinks of tasks that run, or that have ended and whose snapshots are not released yet."""
+        self._graphs: dict[JobID, set[str]] = {}
+        """The execution graphs of each job that has or had tasks here: one for each of its leaders."""
         self._final: OrderedDict[ExecutionAttemptID, TaskMetrics] = OrderedDict()
         """Counters of tasks that have ended: with their end, and for a JobMaster that follows a lost one."""
 
@@ -136,6 +138,7 @@ class RunningTasks:
         with self._lock:
             self._running[attempt_id] = thread
             self._sinks[attempt_id] = environment.snapshot_sink
+            self._graphs.setdefault(descriptor.job_id, set()).add(attempt_id.execution_graph_id)
         self._logger.info("task started", task=descriptor.task_name, attempt=str(attempt_id))
         try:
             thread.start(task)
@@ -202,6 +205,13 @@ class RunningTasks:
             sink = self._sinks.pop(attempt_id, None)
         if sink is not None:  # else it could not even be built
             sink.release(untold)
+
+    def release_job(self, job_id: JobID) -> None:
+        """Nothing of the job is left here, and nobody will come for what its tasks have put out."""
+        with self._lock:
+            graphs = self._graphs.pop(job_id, set())
+        for execution_graph in graphs:
+            self._exchange.release_unread(execution_graph)
 
     def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         """Counters of those that run."""

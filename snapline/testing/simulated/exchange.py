@@ -75,6 +75,9 @@ class SimulatedExchange:
         self._released.add((producer, edge_id))
         self.local.release_result_partition(producer, edge_id)
 
+    def release_unread(self, execution_graph: str) -> None:
+        self.local.release_unread(execution_graph)
+
     # --- consumers --------------------------------------------------------------------------------------------------
 
     def create_input_channel(

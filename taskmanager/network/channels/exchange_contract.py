@@ -212,6 +212,11 @@ class Exchange(Protocol):
         """The attempt is gone; consumers that still read get an error."""
         ...
 
+    def release_unread(self, execution_graph: str) -> None:
+        """Nothing of the job is left here: what finished attempts of this execution graph have left to consumers that
+        never came is not read any more."""
+        ...
+
     def create_input_channel(
         self,
         *,

@@ -2,10 +2,10 @@
 
 Decides how producers and consumers find each other, whichever comes first, and when a result partition is forgotten:
 once every consumer has released its end, or the producer is gone, which consumers that still read are told; and what
-nobody has begun to read, once another attempt of its producer comes. It does not know tasks or connections. Pure but
-for the lock that a shell may hand in: with `threading.Lock` as the factory, all of it may be called from any thread;
-listeners are always called outside of the lock. Mirrors Flink's ResultPartitionManager, LocalInputChannel and
-PipelinedSubpartitionView.
+nobody has begun to read, once another attempt of its producer comes or its job has left. It does not know tasks or
+connections. Pure but for the lock that a shell may hand in: with `threading.Lock` as the factory, all of it may be
+called from any thread; listeners are always called outside of the lock. Mirrors Flink's ResultPartitionManager,
+LocalInputChannel and PipelinedSubpartitionView.
 """
 
 from __future__ import annotations
@@ -393,6 +393,19 @@ class LocalExchange:
             channel.fail(f"producer {producer} of {edge_id} is gone")
         for subpartition in partition:
             subpartition.release()
+
+    def release_unread(self, execution_graph: str) -> None:
+        """Nothing of the job is left here: what its producers have left to consumers that never came goes, too."""
+        with self._lock:
+            left = [
+                subpartition
+                for (producer, _), partition in self._partitions.items()
+                if producer.rsplit("_", 3)[0] == execution_graph
+                for subpartition in partition
+            ]
+        for subpartition in left:
+            if not subpartition.is_viewed:
+                subpartition.release()
 
     def create_input_channel(
         self,

@@ -146,6 +146,10 @@ class FlightExchange:
                 self._released.popitem(last=False)
         self._local.release_result_partition(producer, edge_id)
 
+    def release_unread(self, execution_graph: str) -> None:
+        """Nothing of the job is left here; consumers elsewhere that have begun to read go on."""
+        self._local.release_unread(execution_graph)
+
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def create_input_channel(

@@ -145,6 +145,44 @@ def test_a_task_without_a_thread_fails_by_itself(uploader) -> None:
     tasks.release_snapshots(descriptor.attempt_id, ())
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_nobody_will_read_goes_with_the_last_of_its_job(uploader, is_read: bool) -> None:
+    """A finished task leaves its results to its consumers; when the job ended before these came, they stayed until the
+    TaskManager ended. A consumer that has begun to read goes on."""
+    Outside.reset()
+    source = ListSource([[batch(k=[1])]])
+    job = LocalJob(
+        [
+            Operator("source", SourceSpec(source, source.spec_splits())),
+            Operator("sink", SinkSpec(DiscardingSink()), [edge(0, Partitioning.REBALANCE)]),
+        ]
+    )
+    descriptor = job.tasks[0].descriptor
+    producer, edge_id = str(descriptor.attempt_id), job.graph.edges[0].edge_id
+    exchange, log = LocalExchange(), RecordedLog()
+    runner = ByHand("source")
+    tasks = RunningTasks(
+        exchange,
+        uploader,
+        StateStorages(lambda _: MemoryStorage("none")),
+        None,
+        False,
+        lambda _: runner,
+        ManualClock(),
+        lambda _: None,
+        log,  # type: ignore[arg-type]
+    )
+    tasks.start(descriptor)
+    assert runner.run() is ExecutionState.FINISHED
+    left = exchange.subpartition(producer, edge_id, 0)
+    assert left is not None
+    view = left.create_view() if is_read else None
+    tasks.release_job(descriptor.job_id)
+
+    assert (exchange.subpartition(producer, edge_id, 0) is not None) is is_read
+    assert view is None or view.poll() is not None
+
+
 def test_a_producer_that_is_cancelled_first_is_no_warning(uploader) -> None:
     """When a job is cancelled each task hears of it by itself, and the consumer may be the last: only the JobMaster
     knows whether the loss of an input is a failure, and it warns of one."""
