@@ -157,13 +157,13 @@ class StreamTask:
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
-        self._interrupt_operators()
         self._mailbox.put(CancelMail())
+        self._interrupt_operators()
 
     def fail_externally(self, failure: SerializedFailure) -> None:
         """End as FAILED with this failure."""
-        self._interrupt_operators()
         self._mailbox.put(FailMail(failure))
+        self._interrupt_operators()
 
     def _interrupt_operators(self) -> None:
         """A function on a thread of its own is told at once, and who waits for a program; the task may wait for it."""
@@ -203,7 +203,7 @@ class StreamTask:
             self._end(stopped.state, stopped.failure)
             progress = OVER
         except Exception as error:
-            self._end(ExecutionState.FAILED, serialize_failure(error, self._position))
+            self._end(*self._end_by(error))
             progress = OVER
         self._meter.step_ends(progress.kind.label)
         self._hindered = progress.kind in HINDERED
@@ -518,7 +518,7 @@ class StreamTask:
     # --- mail ---------------------------------------------------------------------------------------------------------
 
     def _check_for_stop(self) -> None:
-        """End the task as CANCELED when that was asked before it began."""
+        """Raise _Stopped when somebody has asked for the end of the task."""
         kept: list[Mail] = []
         while (mail := self._mailbox.take()) is not None:
             if isinstance(mail, CancelMail):
@@ -528,6 +528,14 @@ class StreamTask:
             kept.append(mail)
         for mail in kept:
             self._mailbox.put(mail)
+
+    def _end_by(self, error: Exception) -> tuple[ExecutionState, SerializedFailure | None]:
+        """How the task ends after this was raised: as it was told to, if it was, because that ends waits."""
+        try:
+            self._check_for_stop()
+        except _Stopped as stopped:
+            return stopped.state, stopped.failure
+        return ExecutionState.FAILED, serialize_failure(error, self._position)
 
     def _handle_mail(self, now_ms: int) -> bool:
         """All of it. Returns whether anything but wake-ups was there."""

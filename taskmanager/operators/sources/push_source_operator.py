@@ -355,7 +355,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
 
     def cancel(self) -> None:
         self._cancelled = True
-        if self._started:
+        if self._started and not self._runner.is_done:
             self._runner.tell(self._cancel_function)
         self._runner.stop()
 

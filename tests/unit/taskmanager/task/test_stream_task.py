@@ -328,6 +328,37 @@ def test_cancel_before_the_first_step_restores_nothing() -> None:
     assert state_names(job.tasks[0]) == ["INITIALIZING", "CANCELED"]
 
 
+class Interrupted(StreamOperator):
+    """Waits for something outside, until it is told that its task is to end."""
+
+    meanwhile: ClassVar[list[Callable[[], None]]] = []
+    is_told = False
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        for end in self.meanwhile:
+            end()
+        if self.is_told:
+            raise TimeoutError("the wait was ended")
+
+    def cancel(self) -> None:
+        self.is_told = True
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_what_is_raised_because_a_task_is_to_end_is_no_failure_of_its_own(monkeypatch, is_cancelled: bool) -> None:
+    """It was said in place of the cause, and as a warning for each task that was cancelled while it waited."""
+    job = LocalJob(
+        [Operator("src", source_of([batch(k=[1])])), Operator("waits", CustomOperatorSpec(Interrupted), [edge(0)])]
+    )
+    task = job.tasks[0].task
+    lost = SerializedFailure("slot 0 was freed", Blame.EXTERNAL)
+    monkeypatch.setattr(Interrupted, "meanwhile", [task.cancel if is_cancelled else lambda: task.fail_externally(lost)])
+    job.run()
+
+    assert job.tasks[0].state is (ExecutionState.CANCELED if is_cancelled else ExecutionState.FAILED)
+    assert job.tasks[0].failure == (None if is_cancelled else lost)
+
+
 class Explodes(StreamOperator):
     """Raises where it is told to."""
 
