@@ -240,7 +240,7 @@ class StreamTask:
                 writer.flush_due(now_ms, idle=False)
             return WORKED
         times = [wake_at_ms, parts.timers.next_at_ms]
-        if has_room and parts.chain is not None:
+        if has_room and parts.chain is not None and not self._completion.stands_still:
             times.append(parts.chain.wake_at_ms)
         if has_room and kind is not ProgressKind.BLOCKED:
             times.append(self._time.next_at_ms)
@@ -249,7 +249,7 @@ class StreamTask:
 
     def _advance(self, parts: TaskParts, now_ms: int, *, has_room: bool) -> tuple[ProgressKind, int | None]:
         """The next piece of work, by phase."""
-        chain = parts.chain
+        chain = None if self._completion.stands_still else parts.chain
         if chain is not None and chain.has_pending_work:
             if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None

@@ -49,6 +49,12 @@ class TaskCompletion:
         return self.phase is DataPhase.ENDED and self._drain
 
     @property
+    def stands_still(self) -> bool:
+        """Whether the operators do nothing any more: the job stops, and what they would emit comes when it goes on from
+        its savepoint."""
+        return self.phase is DataPhase.ENDED and not self._drain
+
+    @property
     def reports_end_of_data(self) -> bool:
         """Whether the JobMaster is to know that this task waits for a checkpoint."""
         return self._drain and self._waits_for_final_checkpoint

@@ -15,7 +15,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
-from snapline.dataflow.elements import EndOfPartition, Watermark, WatermarkStatus
+from snapline.dataflow.elements import EndOfPartition, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
@@ -647,6 +647,25 @@ def test_requests_time_out_also_while_rows_wait_for_room(monkeypatch, capacity) 
     metrics = job.tasks[0].task.metrics()
     assert (metrics.busy_ms, metrics.idle_ms) == (job.now_ms - begin_ms, 0)
     assert job.now_ms - begin_ms == -(-4 // capacity) * 100
+
+
+def test_requests_that_a_savepoint_holds_are_not_answered_behind_it(monkeypatch) -> None:
+    """They are made again when the job goes on from there, so that their rows would come twice."""
+    monkeypatch.setattr("snapline.taskmanager.threads.async_calls.EventLoopCalls", Unanswered)
+    job = LocalJob(
+        [
+            Operator("src", source_of([batch(k=[1, 2, 3, 4]), batch(k=[5])], s0=1)),
+            Operator("ask", AsyncSpec(NeverAnswers(), 5, 100), [edge(0)]),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(1, Partitioning.REBALANCE)]),
+        ]
+    ).run()
+    savepoint = job.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    job.run().advance(100)
+    asks = job.find("ask")
+    assert (asks.task.metrics().records_out, asks.wake_at_ms) == (0, None)
+
+    job.complete(savepoint)
+    assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
 
 
 class Answering:
