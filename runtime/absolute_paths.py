@@ -45,12 +45,3 @@ def path_to_send(path: str | os.PathLike[str]) -> Path:
             "a locale of UTF-8"
         ) from error
     return found
-
-
-def without_query(url: str) -> str:
-    """The URL with the marks of a query and a fragment as characters of its path, which a directory may have.
-
-    >>> without_query("s3://bucket/day#1/a?b")
-    's3://bucket/day%231/a%3Fb'
-    """
-    return url.replace("?", "%3F").replace("#", "%23")

@@ -11,6 +11,7 @@ kafka-python's schema classes; up to version 4, whose answer leaves the epoch as
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ PAUSE_SECONDS = 0.1
 BOOTSTRAP_MS = 3_000
 ABORT_TIMEOUT_MS = 60_000
 SEPARATOR = ":"
+NUMBER = re.compile("[0-9]{1,18}")
+"""In names of up to 32,767 letters, which anybody may have given to a transaction: Python makes no number of so many
+digits."""
 CONVERTED = {
     "security.protocol": "security_protocol", "sasl.mechanism": "sasl_mechanism", "sasl.mechanisms": "sasl_mechanism",
     "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password", "ssl.ca.location": "ssl_cafile",
@@ -79,7 +83,7 @@ class TransactionName:
         if not text.startswith(prefix + SEPARATOR):
             return None
         parts = text[len(prefix) + 1 :].rsplit(SEPARATOR, 3)
-        if len(parts) != 4 or not parts[1].isdecimal() or not parts[3].isdecimal():
+        if len(parts) != 4 or not NUMBER.fullmatch(parts[1]) or not NUMBER.fullmatch(parts[3]):
             return None
         job, _, named = parts[0].partition(SEPARATOR)
         return cls(prefix, job, uid, int(parts[1]), parts[2], int(parts[3])) if named == uid else None
@@ -88,7 +92,7 @@ class TransactionName:
         """Whether this is of a later attempt of the same execution graph: one that has taken the other's place."""
         graph, _, number = self.attempt.partition("_")
         known, _, earlier = other.attempt.partition("_")
-        return graph == known and number.isdecimal() and int(number) > int(earlier)
+        return graph == known and NUMBER.fullmatch(number) is not None and int(number) > int(earlier)
 
 
 class TransactionLost(ConnectorError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import unquote, urlsplit
 
 from snapline.dataflow.ids import OperatorID
 from snapline.dataflow.snapshot.digest_sizes import digests_size
@@ -23,6 +22,7 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
+from snapline.dataflow.urls import path_of_file_url
 from snapline.protos import external_pb2 as pb
 
 RESERVED_PREFIX = "snapline:"
@@ -211,6 +211,4 @@ def located(path: str, directory: str) -> str:
     """The whole path of what a handle or a location of the checkpoint's names, or its URL when no mounted file system
     holds it: a program opens a path as it is, in whatever language."""
     whole = path if "://" in path or path.startswith("/") else f"{directory}/{path}"
-    if not whole.startswith("file://"):
-        return whole
-    return unquote(urlsplit(whole.replace("?", "%3F").replace("#", "%23")).path)
+    return path_of_file_url(whole) if whole.startswith("file://") else whole

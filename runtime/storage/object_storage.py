@@ -14,9 +14,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from snapline.runtime.absolute_paths import without_query
+from snapline.dataflow.urls import path_of_file_url, without_query
 from snapline.runtime.storage.storage_port import (
     Buffer,
     Storage,
@@ -62,7 +62,7 @@ def open_storage(url: str, configuration: Mapping[str, str] | None = None) -> St
 
         if parts.netloc not in ("", "localhost"):
             raise StorageError(f"{url} names the host {parts.netloc}; write file:///path with three slashes")
-        return LocalStorage(unquote(parts.path) if scheme else url)
+        return LocalStorage(path_of_file_url(url) if scheme else url)
     if scheme == "memory":
         from snapline.runtime.storage.memory_storage import named_memory_storage
 

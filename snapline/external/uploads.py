@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from snapline.dataflow.urls import path_of_file_url
 from snapline.external.checkpoint_declined import CheckpointDeclined
 
 CHUNK_BYTES = 1 << 20
@@ -92,8 +91,7 @@ def digests_of(data: bytes) -> bytes:
 
 def _mounted(place: str) -> Path:
     if place.startswith("file://"):
-        escaped = place.replace("?", "%3F").replace("#", "%23")  # characters of a path like others
-        return Path(urllib.request.url2pathname(urllib.parse.urlsplit(escaped).path))
+        return Path(path_of_file_url(place))
     if "://" in place or not place:
         raise ValueError(
             f"{place or 'an empty location'} is no path of a mounted file system: move the bytes with the store's own client, and "

@@ -564,3 +564,15 @@ def test_names_of_transactions_say_whose_they_are(uid):
         TransactionName.parse(text, prefix, of)
         for text, prefix, of in ((str(name), "q", uid), (str(name), "p", "other"), ("p:submission", "p", uid))
     ]
+
+
+@pytest.mark.parametrize("place", ["subtask", "number", "attempt"])
+def test_a_number_of_any_length_in_the_name_of_a_transaction_is_none(place):
+    """Anybody who may write to the cluster can give a transaction such a name, and no subtask could commit beside it."""
+    own = TransactionName("p", "job-1", "sink", 3, "0a1b_2", 17)
+    digits = "9" * 5_000
+    made = {"subtask": f"p:job-1:sink:{digits}:x:1", "number": f"p:job-1:sink:3:x:{digits}"}
+    name = TransactionName.parse(made.get(place, f"p:job-1:sink:3:0a1b_{digits}:1"), "p", "sink")
+
+    assert (name is None) is (place != "attempt")
+    assert name is None or not name.follows(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,30 @@ def uploader():
     made.close()
 
 
+def tasks_of(
+    uploader: SnapshotUploader,
+    make_runner: Callable[[str], ByHand],
+    log: RecordedLog,
+    *,
+    exchange: LocalExchange | None = None,
+    tell: Callable[[Any], Any] = lambda _: None,
+    **more: Any,
+) -> RunningTasks:
+    """Tasks whose steps are taken by hand, without local recovery."""
+    return RunningTasks(
+        exchange or LocalExchange(),
+        uploader,
+        StateStorages(lambda _: MemoryStorage("none")),
+        None,
+        False,
+        make_runner,
+        ManualClock(),
+        tell,
+        log,  # type: ignore[arg-type]
+        **more,
+    )
+
+
 def run_with(uploader: SnapshotUploader, function: Any) -> tuple[RunningTasks, list[ByHand], LocalJob, RecordedLog]:
     """A source that waits after a batch and its consumer, each having done what there was to do."""
     Outside.reset()  # another test may have let this split go on
@@ -92,17 +117,7 @@ def run_with(uploader: SnapshotUploader, function: Any) -> tuple[RunningTasks, l
         runners.append(ByHand(name))
         return runners[-1]
 
-    tasks = RunningTasks(
-        LocalExchange(),
-        uploader,
-        StateStorages(lambda _: MemoryStorage("none")),
-        None,
-        False,
-        make_runner,
-        ManualClock(),
-        lambda _: None,
-        log,  # type: ignore[arg-type]
-    )
+    tasks = tasks_of(uploader, make_runner, log)
     for each in job.tasks:
         tasks.start(each.descriptor)
     for runner in (*runners, *runners):
@@ -124,17 +139,7 @@ def test_a_task_without_a_thread_fails_by_itself(uploader) -> None:
     (descriptor,) = (each.descriptor for each in job.tasks)
     told: list[Any] = []
     log = RecordedLog()
-    tasks = RunningTasks(
-        LocalExchange(),
-        uploader,
-        StateStorages(lambda _: MemoryStorage("none")),
-        None,
-        False,
-        Threadless,
-        ManualClock(),
-        told.append,
-        log,  # type: ignore[arg-type]
-    )
+    tasks = tasks_of(uploader, Threadless, log, tell=told.append)
     tasks.start(descriptor)
 
     (entered,) = told
@@ -161,17 +166,7 @@ def test_what_nobody_will_read_goes_with_the_last_of_its_job(uploader, is_read: 
     producer, edge_id = str(descriptor.attempt_id), job.graph.edges[0].edge_id
     exchange, log = LocalExchange(), RecordedLog()
     runner = ByHand("source")
-    tasks = RunningTasks(
-        exchange,
-        uploader,
-        StateStorages(lambda _: MemoryStorage("none")),
-        None,
-        False,
-        lambda _: runner,
-        ManualClock(),
-        lambda _: None,
-        log,  # type: ignore[arg-type]
-    )
+    tasks = tasks_of(uploader, lambda _: runner, log, exchange=exchange)
     tasks.start(descriptor)
     assert runner.run() is ExecutionState.FINISHED
     left = exchange.subpartition(producer, edge_id, 0)
@@ -212,18 +207,7 @@ def test_state_outside_of_memory_lies_where_the_job_says_else_its_task_manager(u
     source = ListSource([[batch(k=[1])]])
     job = LocalJob([Operator("all", SourceSpec(source, source.spec_splits()))])
     runner, log = ByHand("all"), RecordedLog()
-    tasks = RunningTasks(
-        LocalExchange(),
-        uploader,
-        StateStorages(lambda _: MemoryStorage("none")),
-        None,
-        False,
-        lambda _: runner,
-        ManualClock(),
-        lambda _: None,
-        log,  # type: ignore[arg-type]
-        segment_directory=str(tmp_path / "machine"),
-    )
+    tasks = tasks_of(uploader, lambda _: runner, log, segment_directory=str(tmp_path / "machine"))
     tasks.start(job.tasks[0].descriptor)
     assert runner.task is not None
     for named in ("", str(tmp_path / "job")):
