@@ -568,7 +568,7 @@ def test_names_of_transactions_say_whose_they_are(uid):
 
 @pytest.mark.parametrize("place", ["subtask", "number", "attempt"])
 def test_a_number_of_any_length_in_the_name_of_a_transaction_is_none(place):
-    """Anybody who may write to the cluster can give a transaction such a name, and no subtask could commit beside it."""
+    """Anybody who may write to the cluster can give a transaction such a name; no subtask could commit beside it."""
     own = TransactionName("p", "job-1", "sink", 3, "0a1b_2", 17)
     digits = "9" * 5_000
     made = {"subtask": f"p:job-1:sink:{digits}:x:1", "number": f"p:job-1:sink:3:x:{digits}"}
