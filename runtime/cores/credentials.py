@@ -3,7 +3,9 @@
 Decides how credentials look and what makes one good. The secret of a cluster is the administrator's credential. From it
 others are signed with HMAC-SHA-256, so that a process can be given one that opens less: a role, optionally one job, one
 name (the resource id of a TaskManager) and an end. Only who has the secret can sign or check one, so it stays on
-coordinators and relays. A credential also carries what processes without the secret need: the public key of the table
+coordinators and relays; but a TaskManagers' credential without a name can be made one for a single TaskManager by
+whoever holds it (as macaroons are narrowed: Birgisson et al., NDSS 2014), which is what a launcher hands on. A
+credential also carries what processes without the secret need: the public key of the table
 of leaders, which only who has the secret can sign (Ed25519, RFC 8032), and, for TaskManagers, the secret of the
 exchange between them. What a role may do is in `permissions`. Flink has no counterpart.
 """
@@ -101,14 +103,13 @@ def is_credential(token: str) -> bool:
 
 
 def sign_credential(secret: str, identity: Identity) -> str:
-    """Return the credential of this identity; what is one already stays as it is, because it cannot be made less.
-    Raises ValueError for what no credential can say."""
+    """Return the credential of this identity. What is one already stays as it is, except that one of TaskManagers
+    without a name gets the identity's. Raises ValueError for what no credential can say."""
     if is_credential(secret):
-        return secret
+        return _narrow(secret, identity)
     if identity.role is Role.ADMINISTRATOR:
         raise ValueError("the administrator's credential is the secret itself")
-    if any(sign in identity.job + identity.name for sign in ":,\n") or not (identity.job + identity.name).isascii():
-        raise ValueError(f"no job or name of a credential: {identity.job or identity.name!r}")
+    _check_name(identity)
     said = _said(identity)
     exchange = exchange_secret(secret) if identity.role is Role.TASK_MANAGER else ""
     return f"{MARK}{said}:{_signature(secret, said)}:{leaders_public_key(secret).hex()}:{exchange}"
@@ -124,10 +125,10 @@ def identify(secrets: Sequence[str], token: str, now_s: float) -> Identity:
         raise CredentialRefused(OF_EARLIER)
     said, _, proof = token.removeprefix(MARK).rpartition(":")[0].rpartition(":")[0].rpartition(":")
     parts = said.split(":")
-    signatures = [_signature(secret, said) for secret in secrets if not is_credential(secret)]
+    signatures = [each for secret in secrets if not is_credential(secret) for each in _signatures(secret, parts)]
     if not any(hmac.compare_digest(signature.encode(), proof.encode()) for signature in signatures):
         raise CredentialRefused("the credential was not made with this cluster's security.auth.token, or was changed")
-    role, job, name, expires = parts  # signed: so we wrote it
+    role, job, name, expires = parts  # signed: so we wrote it, but for the name of one that was narrowed
     identity = Identity(Role(role), job, name, int(expires))
     if identity.expires_s and now_s >= identity.expires_s:
         raise CredentialRefused(
@@ -199,6 +200,34 @@ def _said(identity: Identity) -> str:
 
 def _signature(secret: str, said: str) -> str:
     return hmac.digest(derive_key(secret, "roles"), said.encode(), hashlib.sha256).hex()
+
+
+def _signatures(secret: str, parts: Sequence[str]) -> list[str]:
+    """Those that prove this: of the secret, and of the credential without a name that another was narrowed from."""
+    signatures = [_signature(secret, ":".join(parts))]
+    if len(parts) == 4 and parts[0] == Role.TASK_MANAGER.value and parts[2]:
+        wide = _signature(secret, f"{parts[0]}:{parts[1]}::{parts[3]}")
+        signatures.append(_narrowed_signature(wide, parts[2]))
+    return signatures
+
+
+def _narrowed_signature(signature: str, name: str) -> str:
+    return hmac.digest(signature.encode(), name.encode(), hashlib.sha256).hex()
+
+
+def _narrow(credential: str, identity: Identity) -> str:
+    """The credential for the identity's name alone, if it is one of TaskManagers that has none."""
+    role, job, name, expires, signature, *shared = _fields(credential)
+    if role != Role.TASK_MANAGER.value or name or identity.role is not Role.TASK_MANAGER or not identity.name:
+        return credential
+    _check_name(identity)
+    said = f"{role}:{job}:{identity.name}:{expires}:{_narrowed_signature(signature, identity.name)}"
+    return f"{MARK}{said}:{':'.join(shared)}"
+
+
+def _check_name(identity: Identity) -> None:
+    if any(sign in identity.job + identity.name for sign in ":,\n") or not (identity.job + identity.name).isascii():
+        raise ValueError(f"no job or name of a credential: {identity.job or identity.name!r}")
 
 
 def _fields(credential: str) -> list[str]:

@@ -68,6 +68,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def credential(cluster: LocalCluster) -> str:
     """What the function of a job has found there, and written away."""
+    return found_by_a_function(cluster)
+
+
+def found_by_a_function(cluster: LocalCluster) -> str:
+    """The only credential that it can read; the secret is nowhere."""
     env = cluster.environment(parallelism=1)
     out = cluster.directory / "found"
     schema = pa.schema([("secret", pa.bool_()), ("found", pa.string())])
@@ -101,6 +106,21 @@ def test_what_a_function_finds_submits_and_cancels_nothing(cluster: LocalCluster
             with pytest.raises(RequestRefused, match="a taskmanager tm-1 may not call ClientService/"):
                 attempt()
         assert client.state_of_task_manager("tm-1") == "registered"
+
+
+def test_a_function_does_not_find_what_its_task_manager_was_started_with(tmp_path: Path) -> None:
+    """Whoever starts TaskManagers may drain them, and say that they have ended: with such a credential, which each was
+    given and kept, a function ended those of other jobs."""
+    started_with = sign_credential(secret(), Identity(Role.TASK_MANAGER))
+    with LocalCluster(tmp_path, slots=(), token=secret()) as cluster:
+        cluster.start_task_manager(1, token=started_with)
+        found = found_by_a_function(cluster)
+        with ClusterClient(cluster.address, Security(found)) as client:
+            with pytest.raises(RequestRefused, match="a taskmanager tm-1 may not call ClientService/DrainTaskManager"):
+                client.drain_task_manager("tm-1")
+            with pytest.raises(RequestRefused, match="a taskmanager tm-1 may not call ClientService/ReportWorkers"):
+                client.report_workers("another", 0, "", {"tm-1": "gone"})
+            assert client.state_of_task_manager("tm-1") == "registered"
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,9 @@ class LocalCluster:
             self._coordinator.kill()
 
     def start_task_manager(
-        self, slots: int = 2, program: Sequence[str] = ("-m", "snapline.taskmanager")
+        self, slots: int = 2, program: Sequence[str] = ("-m", "snapline.taskmanager"), token: str = ""
     ) -> TaskManagerProcess:
-        """One more; `program` is what Python runs."""
+        """One more; `program` is what Python runs, `token` what it is given in place of the cluster's secret."""
         self._started += 1
         name = f"tm-{self._started}"
         log = self.logs / f"{name}.log"
@@ -166,8 +166,8 @@ class LocalCluster:
         for key, value in self.settings.items():
             command += ["-D", f"{key}={value}"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-        if self._token:
-            environment["SNAPLINE_CONF_security__auth__token"] = self._token
+        if token or self._token:
+            environment["SNAPLINE_CONF_security__auth__token"] = token or self._token
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, process_group=0

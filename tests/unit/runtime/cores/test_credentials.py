@@ -76,6 +76,36 @@ def test_nobody_can_change_a_credential_or_make_one_of_another_secret() -> None:
         identify([credential], credential, now_s=0)  # who has only a credential can check none
 
 
+def test_who_starts_task_managers_gives_each_a_credential_for_itself_alone() -> None:
+    """A launcher for one job handed its own on, with which a function of that job drained TaskManagers of other jobs,
+    and said that they had ended. A credential for a name is made of it without the secret; no way leads back."""
+    launcher = sign_credential(SECRET, Identity(Role.TASK_MANAGER, job="job-1", expires_s=99))
+    worker = sign_credential(launcher, WORKER)
+
+    assert Identity(Role.TASK_MANAGER, "job-1", "tm-1", 99) == identify(["new", SECRET], worker, now_s=98)
+    assert exchange_secret(worker) == exchange_secret(launcher)
+    assert leaders_public_key(worker) == leaders_public_key(launcher)
+    assert worker == sign_credential(worker, Identity(Role.TASK_MANAGER, name="tm-2")), "it has a name"
+    for changed in (
+        worker.replace("tm-1", "tm-2"),
+        worker.replace("tm-1", ""),
+        worker.replace("job-1", "job-2"),
+        worker.replace("job-1", ""),
+        worker.replace(":99:", ":0:"),
+        worker.replace("taskmanager", "client"),
+        launcher.replace("job-1", ""),
+    ):
+        with pytest.raises(CredentialRefused):
+            identify([SECRET], changed, now_s=0)
+    with pytest.raises(CredentialRefused, match="has expired"):
+        identify([SECRET], worker, now_s=99)
+    with pytest.raises(ValueError, match="no job or name"):
+        sign_credential(launcher, Identity(Role.TASK_MANAGER, name="a:b"))
+    for other in (CLIENT, Identity(Role.EXTERNAL, "job-1")):
+        credential = sign_credential(SECRET, other)
+        assert credential == sign_credential(credential, WORKER)
+
+
 def test_a_job_cannot_be_named_so_that_a_credential_says_something_else() -> None:
     """The signs between the parts are refused in them, and so is a credential of the administrator."""
     for job in ("a:b", "a,b", "a\nb", "ä"):
