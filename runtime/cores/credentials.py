@@ -3,9 +3,9 @@
 Decides how credentials look and what makes one good. The secret of a cluster is the administrator's credential. From it
 others are signed with HMAC-SHA-256, so that a process can be given one that opens less: a role, optionally one job, one
 name (the resource id of a TaskManager) and an end. Only who has the secret can sign or check one, so it stays on
-coordinators and relays; but a TaskManagers' credential without a name can be made one for a single TaskManager by
-whoever holds it (as macaroons are narrowed: Birgisson et al., NDSS 2014), which is what a launcher hands on. A
-credential also carries what processes without the secret need: the public key of the table
+coordinators and relays; but from a launcher's, and from one of TaskManagers without a name, whoever holds it can make
+one for a single TaskManager (as macaroons are narrowed: Birgisson et al., NDSS 2014), which is what a launcher hands
+on. A credential also carries what processes without the secret need: the public key of the table
 of leaders, which only who has the secret can sign (Ed25519, RFC 8032), and, for TaskManagers, the secret of the
 exchange between them. What a role may do is in `permissions`. Flink has no counterpart.
 """
@@ -45,6 +45,8 @@ class Role(Enum):
     ADMINISTRATOR = "administrator"
     """Who has the cluster's secret, or any caller of a cluster that asks for none."""
     CLIENT = "client"
+    LAUNCHER = "launcher"
+    """Who starts TaskManagers, and makes their credentials from its own."""
     TASK_MANAGER = "taskmanager"
     RELAY = "relay"
     JOB_MASTER = "jobmaster"
@@ -71,6 +73,8 @@ class Identity:
 
 
 ADMINISTRATOR = Identity(Role.ADMINISTRATOR)
+_NARROWED = (Role.TASK_MANAGER, Role.LAUNCHER)
+"""From credentials of these roles, without a name, those of single TaskManagers can be made."""
 
 
 class CredentialRefused(SnaplineError):
@@ -103,15 +107,16 @@ def is_credential(token: str) -> bool:
 
 
 def sign_credential(secret: str, identity: Identity) -> str:
-    """Return the credential of this identity. What is one already stays as it is, except that one of TaskManagers
-    without a name gets the identity's. Raises ValueError for what no credential can say."""
+    """Return the credential of this identity. What is one already stays as it is, except that from one of a launcher,
+    or of TaskManagers without a name, that of the TaskManager with the identity's name is made. Raises ValueError for
+    what no credential can say."""
     if is_credential(secret):
         return _narrow(secret, identity)
     if identity.role is Role.ADMINISTRATOR:
         raise ValueError("the administrator's credential is the secret itself")
     _check_name(identity)
     said = _said(identity)
-    exchange = exchange_secret(secret) if identity.role is Role.TASK_MANAGER else ""
+    exchange = exchange_secret(secret) if identity.role in _NARROWED else ""
     return f"{MARK}{said}:{_signature(secret, said)}:{leaders_public_key(secret).hex()}:{exchange}"
 
 
@@ -203,11 +208,12 @@ def _signature(secret: str, said: str) -> str:
 
 
 def _signatures(secret: str, parts: Sequence[str]) -> list[str]:
-    """Those that prove this: of the secret, and of the credential without a name that another was narrowed from."""
+    """Those that prove this: of the secret, and of the credentials that one of a TaskManager can be made from."""
     signatures = [_signature(secret, ":".join(parts))]
     if len(parts) == 4 and parts[0] == Role.TASK_MANAGER.value and parts[2]:
-        wide = _signature(secret, f"{parts[0]}:{parts[1]}::{parts[3]}")
-        signatures.append(_narrowed_signature(wide, parts[2]))
+        _, job, name, expires = parts
+        wide = [_signature(secret, f"{role.value}:{job}::{expires}") for role in _NARROWED]
+        signatures += [_narrowed_signature(signature, name) for signature in wide]
     return signatures
 
 
@@ -216,12 +222,13 @@ def _narrowed_signature(signature: str, name: str) -> str:
 
 
 def _narrow(credential: str, identity: Identity) -> str:
-    """The credential for the identity's name alone, if it is one of TaskManagers that has none."""
+    """The credential of the TaskManager with the identity's name, if it can be made from this one."""
     role, job, name, expires, signature, *shared = _fields(credential)
-    if role != Role.TASK_MANAGER.value or name or identity.role is not Role.TASK_MANAGER or not identity.name:
+    can_be = any(role == wide.value for wide in _NARROWED) and not name
+    if not can_be or identity.role is not Role.TASK_MANAGER or not identity.name:
         return credential
     _check_name(identity)
-    said = f"{role}:{job}:{identity.name}:{expires}:{_narrowed_signature(signature, identity.name)}"
+    said = f"{identity.role.value}:{job}:{identity.name}:{expires}:{_narrowed_signature(signature, identity.name)}"
     return f"{MARK}{said}:{':'.join(shared)}"
 
 

@@ -17,18 +17,22 @@ PREFIX = "/snapline.v1."
 OURS = "/snapline."
 """How the methods of all packages of ours begin: what programs outside call is in one of its own."""
 
-LAUNCHER_CALLS = (
-    "ClientService/ReportWorkers",
-    "ClientService/GetRequiredResources",
-    "ClientService/WatchRequiredResources",
-    "ClientService/ListTaskManagers",
-    "ClientService/DrainTaskManager",
-)
-"""What whoever starts TaskManagers asks for."""
-
 CALLS: Mapping[Role, tuple[str, ...]] = {
     Role.CLIENT: ("ClientService/", "LeaderRetrieval/", "ExternalTasks/"),
-    Role.TASK_MANAGER: ("ResourceManagerGateway/", "JobMasterGateway/", "LeaderRetrieval/", *LAUNCHER_CALLS),
+    Role.LAUNCHER: (
+        "ClientService/ReportWorkers",
+        "ClientService/GetRequiredResources",
+        "ClientService/WatchRequiredResources",
+        "ClientService/ListTaskManagers",
+        "ClientService/DrainTaskManager",
+        "LeaderRetrieval/",
+    ),
+    Role.TASK_MANAGER: (
+        "ResourceManagerGateway/",
+        "JobMasterGateway/",
+        "LeaderRetrieval/",
+        "ClientService/ListTaskManagers",
+    ),
     Role.JOB_MASTER: ("ResourceManagerGateway/", "LeaderRetrieval/"),
     Role.RELAY: ("RelayGateway/",),
     Role.EXTERNAL: ("ExternalTasks/",),
@@ -42,10 +46,7 @@ def refuse_call(identity: Identity, method: str) -> str:
         return ""
     service, _, name = method.partition("/")[2].partition("/")
     called = f"{service.rpartition('.')[2]}/{name}"
-    allowed = CALLS[identity.role]
-    if identity.role is Role.TASK_MANAGER and identity.name:
-        allowed = tuple(call for call in allowed if call not in LAUNCHER_CALLS or call.endswith("/ListTaskManagers"))
-    if called.startswith(allowed):
+    if called.startswith(CALLS[identity.role]):
         return ""
     return f"a {identity} may not call {called}: the administrator's token may"
 

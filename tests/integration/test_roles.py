@@ -111,7 +111,7 @@ def test_what_a_function_finds_submits_and_cancels_nothing(cluster: LocalCluster
 def test_a_function_does_not_find_what_its_task_manager_was_started_with(tmp_path: Path) -> None:
     """Whoever starts TaskManagers may drain them, and say that they have ended: with such a credential, which each was
     given and kept, a function ended those of other jobs."""
-    started_with = sign_credential(secret(), Identity(Role.TASK_MANAGER))
+    started_with = sign_credential(secret(), Identity(Role.LAUNCHER))
     with LocalCluster(tmp_path, slots=(), token=secret()) as cluster:
         cluster.start_task_manager(1, token=started_with)
         found = found_by_a_function(cluster)

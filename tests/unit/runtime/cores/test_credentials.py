@@ -41,12 +41,14 @@ SERVICES = [
     for module in (pb, cluster_pb2, external_pb2, relay_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
-CLIENT, LAUNCHER = Identity(Role.CLIENT), Identity(Role.TASK_MANAGER)
+CLIENT, LAUNCHER, ANY_WORKER = (Identity(role) for role in (Role.CLIENT, Role.LAUNCHER, Role.TASK_MANAGER))
 OF_JOB = Identity(Role.CLIENT, job="job-1")
 WORKER = Identity(Role.TASK_MANAGER, name="tm-1")
 
 
-@pytest.mark.parametrize("identity", [CLIENT, LAUNCHER, OF_JOB, WORKER, Identity(Role.EXTERNAL, "job-1", "", 99)])
+@pytest.mark.parametrize(
+    "identity", [CLIENT, LAUNCHER, ANY_WORKER, OF_JOB, WORKER, Identity(Role.EXTERNAL, "job-1", "", 99)]
+)
 def test_a_credential_says_who_shows_it(identity: Identity) -> None:
     """To whoever has the secret that it was made from, among others; the secret itself is the administrator's."""
     credential = sign_credential(SECRET, identity)
@@ -76,15 +78,16 @@ def test_nobody_can_change_a_credential_or_make_one_of_another_secret() -> None:
         identify([credential], credential, now_s=0)  # who has only a credential can check none
 
 
-def test_who_starts_task_managers_gives_each_a_credential_for_itself_alone() -> None:
+@pytest.mark.parametrize("role", [Role.LAUNCHER, Role.TASK_MANAGER])
+def test_who_starts_task_managers_gives_each_a_credential_for_itself_alone(role: Role) -> None:
     """A launcher for one job handed its own on, with which a function of that job drained TaskManagers of other jobs,
     and said that they had ended. A credential for a name is made of it without the secret; no way leads back."""
-    launcher = sign_credential(SECRET, Identity(Role.TASK_MANAGER, job="job-1", expires_s=99))
-    worker = sign_credential(launcher, WORKER)
+    wide = sign_credential(SECRET, Identity(role, job="job-1", expires_s=99))
+    worker = sign_credential(wide, WORKER)
 
     assert Identity(Role.TASK_MANAGER, "job-1", "tm-1", 99) == identify(["new", SECRET], worker, now_s=98)
-    assert exchange_secret(worker) == exchange_secret(launcher)
-    assert leaders_public_key(worker) == leaders_public_key(launcher)
+    assert exchange_secret(worker) == exchange_secret(wide) == exchange_secret(SECRET)
+    assert leaders_public_key(worker) == leaders_public_key(wide)
     assert worker == sign_credential(worker, Identity(Role.TASK_MANAGER, name="tm-2")), "it has a name"
     for changed in (
         worker.replace("tm-1", "tm-2"),
@@ -93,14 +96,16 @@ def test_who_starts_task_managers_gives_each_a_credential_for_itself_alone() -> 
         worker.replace("job-1", ""),
         worker.replace(":99:", ":0:"),
         worker.replace("taskmanager", "client"),
-        launcher.replace("job-1", ""),
+        worker.replace("taskmanager", "launcher"),
+        wide.replace("job-1", ""),
+        wide.replace(role.value, "client"),
     ):
         with pytest.raises(CredentialRefused):
             identify([SECRET], changed, now_s=0)
     with pytest.raises(CredentialRefused, match="has expired"):
         identify([SECRET], worker, now_s=99)
     with pytest.raises(ValueError, match="no job or name"):
-        sign_credential(launcher, Identity(Role.TASK_MANAGER, name="a:b"))
+        sign_credential(wide, Identity(Role.TASK_MANAGER, name="a:b"))
     for other in (CLIENT, Identity(Role.EXTERNAL, "job-1")):
         credential = sign_credential(SECRET, other)
         assert credential == sign_credential(credential, WORKER)
@@ -176,8 +181,11 @@ def test_a_credential_whose_key_is_none_was_cut_short(key: str) -> None:
         (WORKER, "ResourceManagerGateway/Connect", "ClientService/SubmitJob"),
         (WORKER, "ClientService/ListTaskManagers", "ClientService/ReportWorkers"),
         (WORKER, "JobMasterGateway/Connect", "RelayGateway/Carry"),
+        (ANY_WORKER, "ClientService/ListTaskManagers", "ClientService/ReportWorkers"),
+        (ANY_WORKER, "ResourceManagerGateway/Connect", "ClientService/DrainTaskManager"),
         (LAUNCHER, "ClientService/ReportWorkers", "ClientService/CancelJob"),
         (LAUNCHER, "ClientService/DrainTaskManager", "ClientService/Rescale"),
+        (LAUNCHER, "ClientService/ListTaskManagers", "ResourceManagerGateway/Connect"),
         (WORKER, "ClientService/ListTaskManagers", "ClientService/DrainTaskManager"),
         (Identity(Role.RELAY), "RelayGateway/Carry", "JobMasterGateway/Connect"),
         (Identity(Role.JOB_MASTER), "ResourceManagerGateway/Connect", "JobMasterGateway/Connect"),
@@ -235,10 +243,11 @@ def test_a_task_manager_speaks_for_itself() -> None:
     assert "of tm-2" in _refused(WORKER, RegisterTaskExecutor(other))
     assert "of tm-2" in _refused(WORKER, SlotReport(ResourceID("tm-2"), ()))
     assert "" == _refused(WORKER, SlotReport(ResourceID("tm-1"), ()))
-    assert "" == _refused(LAUNCHER, RegisterTaskExecutor(other))
-    assert "JobMasters do" in _refused(LAUNCHER, DeclareRequiredSlots(JobID("job-2"), 1))
+    assert "" == _refused(ANY_WORKER, RegisterTaskExecutor(other))
+    assert "JobMasters do" in _refused(ANY_WORKER, DeclareRequiredSlots(JobID("job-2"), 1))
     assert "" == _refused(Identity(Role.JOB_MASTER), DeclareRequiredSlots(JobID("job-2"), 1))
-    assert "may not register" in _refused(Identity(Role.JOB_MASTER), RegisterTaskExecutor(other))
+    for role in (Role.JOB_MASTER, Role.LAUNCHER):
+        assert "may not register" in _refused(Identity(role), RegisterTaskExecutor(other))
     at_job_master = RegisterTaskExecutorAtJobMaster(JobID("job-2"), other)
     assert "of job job-2" in _refused(Identity(Role.TASK_MANAGER, "job-1", "tm-2"), at_job_master)
     assert "of job job-2" in _refused(Identity(Role.EXTERNAL, "job-1"), at_job_master)
