@@ -304,9 +304,11 @@ class CheckpointCoordinator:
             "the checkpoint scheduler was to be started, and the checkpoint coordinator is shut down",
         )
         if self.configuration.is_periodic:
-            self._stop_scheduler(None)
+            if self._periodic.is_started:
+                self._stop_scheduler(None)
             self._is_periodic_wanted = True
-            self._out.append(self._periodic.start(self._now_ms, event.initial_delay_ms))
+            if not self._is_stopping:
+                self._out.append(self._periodic.start(self._now_ms, event.initial_delay_ms))
 
     def _stop_scheduler(self, _: StopCheckpointScheduler | None) -> None:
         if self._shutdown_status is None:
@@ -323,16 +325,22 @@ class CheckpointCoordinator:
         self._stop_scheduler(None)
         self._is_periodic_wanted = was_wanted
         kind = SnapshotType.SAVEPOINT_TERMINATE if event.drain else SnapshotType.SAVEPOINT_SUSPEND
-        self._request(event.request_id, kind, event.target_location, resume_periodic=was_wanted)
+        self._request(event.request_id, kind, event.target_location)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether a savepoint that the job stops with is wanted, or under way."""
+        triggering = self._triggering
+        return (
+            self._decider.has_synchronous
+            or (triggering is not None and not triggering.pending and triggering.request.properties.is_synchronous)
+            or any(pending.properties.is_synchronous for pending in self._in_flight.pending_checkpoints)
+        )
 
     def _end_of_data(self, event: EndOfDataReceived) -> None:
         # A savepoint that the job stops with is the last thing that tasks wait for; when it fails, the job starts
         # again.
-        if (
-            self.executions.end_of_data(event.attempt_ids)
-            and self.configuration.is_periodic
-            and not any(pending.properties.is_synchronous for pending in self._in_flight.pending_checkpoints)
-        ):
+        if self.executions.end_of_data(event.attempt_ids) and self.configuration.is_periodic and not self._is_stopping:
             self._request(self._own_request_id("end-of-data"), SnapshotType.CHECKPOINT)
 
     def _periodic_trigger_fired(self) -> None:
@@ -351,7 +359,6 @@ class CheckpointCoordinator:
         target_location: str = "",
         *,
         is_periodic: bool = False,
-        resume_periodic: bool = False,
     ) -> None:
         self._sequence += 1
         request = CheckpointTriggerRequest(
@@ -361,7 +368,6 @@ class CheckpointCoordinator:
             is_periodic=is_periodic,
             timestamp_ms=self._now_ms,
             sequence=self._sequence,
-            resume_periodic=resume_periodic,
         )
         if self._shutdown_status is not None:
             self._refuse(request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
@@ -392,7 +398,7 @@ class CheckpointCoordinator:
         """The request ends before it has a checkpoint id."""
         self._out.append(CheckpointRequestFailed(request.request_id, reason, detail))
         self._out += self._reports.refused(request, reason, detail, self._now_ms)
-        resumes = request.resume_periodic and self._is_periodic_wanted
+        resumes = request.properties.is_synchronous and self._is_periodic_wanted
         if resumes and not self._periodic.is_started and self._shutdown_status is None:
             self._out.append(self._periodic.start(self._now_ms, self.configuration.effective_interval_ms))
 

@@ -84,8 +84,9 @@ class EndOfDataReceived:
 @dataclass(frozen=True, slots=True)
 class StartCheckpointScheduler:
     """Trigger periodically from now on, first after `initial_delay_ms` (the shell draws it between the minimum pause
-    and the interval, as Flink does). Started already: aborts what is pending and starts again, with one timer. After
-    Shutdown it is an error: nobody would ever stop what it starts."""
+    and the interval, as Flink does). Started already: aborts what is pending and starts again, with one timer. While
+    the job is being stopped with a savepoint: once that was refused. After Shutdown it is an error: nobody would ever
+    stop what it starts."""
 
     initial_delay_ms: int
 

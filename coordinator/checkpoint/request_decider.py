@@ -36,8 +36,6 @@ class CheckpointTriggerRequest:
     """When the request came, in milliseconds since the epoch."""
     sequence: int
     """Rises with every request; breaks ties."""
-    resume_periodic: bool = False
-    """A stop-with-savepoint took over from a running periodic trigger, which goes on if this never gets into flight."""
     repetition: int = 0
     """How often it was begun again, because a task finished that had to take part."""
 
@@ -105,6 +103,11 @@ class CheckpointRequestDecider:
     def queued_count(self) -> int:
         """Return how many requests wait for their turn."""
         return len(self._queue)
+
+    @property
+    def has_synchronous(self) -> bool:
+        """Return whether a savepoint that the job stops with waits for its turn."""
+        return any(request.properties.is_synchronous for _, request in self._queue)
 
     def submit(self, request: CheckpointTriggerRequest, inputs: DeciderInputs) -> Decision:
         """Take a new request and say what runs now: this one, another one, or none."""

@@ -342,6 +342,7 @@ class Harness:
             case {"advance": by_ms}:
                 self.advance(by_ms)
             case {"start_scheduler": _} | {"job_status": "RUNNING"}:
+                self.feed(StopCheckpointScheduler())  # as Flink does first, where nothing can come in between
                 self.feed(StartCheckpointScheduler(self.initial_delay_ms))
             case {"stop_scheduler": _} | {"job_status": "INITIALIZING"}:
                 self.feed(StopCheckpointScheduler())

@@ -30,6 +30,7 @@ from snapline.coordinator.checkpoint.effects import (
 from snapline.coordinator.checkpoint.events import (
     CheckpointIdCountSet,
     CheckpointIdDrawn,
+    CheckpointIdFailed,
     CheckpointRequested,
     CheckpointRequestID,
     CheckpointStored,
@@ -490,6 +491,31 @@ def test_a_stop_that_comes_to_nothing_while_the_job_restarts_leaves_the_trigger_
 
     assert B in [effect.request_id for effect in effects if isinstance(effect, CheckpointRequestFailed)]
     assert not job.core.is_periodic_checkpointing_started
+
+
+def test_a_savepoint_that_is_asked_for_as_soon_as_the_job_runs_goes_on_when_the_periodic_trigger_starts() -> None:
+    """Whoever stopped a job that had just begun to run restarted it, because the trigger starts a moment later."""
+    job = Coordinator(interval_ms=100)
+    job.tell(CheckpointRequested(A, SnapshotType.SAVEPOINT, "file:///a"))
+    job.tell(CheckpointIdDrawn(A, ONE))
+    assert job.tell(StartCheckpointScheduler(10)) == [StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 10)]
+    assert [pending.checkpoint_id for pending in job.core.pending_checkpoints] == [ONE]
+
+    job = Coordinator(interval_ms=100)
+    job.tell(StopWithSavepointRequested(B, "file:///b"))
+    assert job.tell(StartCheckpointScheduler(10)) == []
+    job.tell(CheckpointIdDrawn(B, ONE))
+    assert job.tell(StartCheckpointScheduler(10)) == []
+    assert [pending.checkpoint_id for pending in job.core.pending_checkpoints] == [ONE]
+
+
+def test_the_periodic_trigger_that_waited_for_a_stop_starts_when_that_is_refused() -> None:
+    """The job runs on, with its checkpoints."""
+    job = Coordinator(interval_ms=100)
+    job.tell(StopWithSavepointRequested(B, "file:///b"))
+    job.tell(StartCheckpointScheduler(10))
+    effects = job.tell(CheckpointIdFailed(B, "ZooKeeper is away"))
+    assert StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 100) in effects
 
 
 def test_without_interval_nothing_is_periodic() -> None:

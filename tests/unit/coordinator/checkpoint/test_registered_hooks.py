@@ -11,6 +11,7 @@ from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorC
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     CloseMasterHook,
+    PeriodicTriggerKey,
     PersistStatistics,
     ResetMasterHook,
     RestoreFailed,
@@ -31,6 +32,8 @@ from snapline.coordinator.checkpoint.events import (
     RestoreLatest,
     RestoreSavepoint,
     Shutdown,
+    StartCheckpointScheduler,
+    StopWithSavepointRequested,
 )
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.registered_hooks import MasterHooks
@@ -39,6 +42,7 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
 from snapline.dataflow.wire.messages import ForTasks, JobStatus
+from snapline.runtime.cores.machine import StartTimer
 from tests.unit.coordinator.checkpoint.small_job import JOB, attempt, edge, running, vertex
 
 FIRST, AGAIN = CheckpointRequestID("first"), CheckpointRequestID("again")
@@ -216,3 +220,13 @@ def test_a_hook_that_fails_fails_the_checkpoint_once() -> None:
     assert "Master hook 'a' failed: told to" in failed.detail
     assert job.tell(MasterHookAnswered("b", CheckpointID(1))) == []
     assert job.tell(MasterHookFailed("b", CheckpointID(1), "too")) == []
+
+
+def test_a_hook_that_has_not_answered_a_stop_that_was_lost_does_not_keep_the_periodic_trigger_off() -> None:
+    """The job restarted meanwhile, and runs on with its checkpoints."""
+    job = Job()
+    job.run()
+    job.tell(StopWithSavepointRequested(FIRST, "file:///b"))
+    assert TriggerMasterHook("a", SEVEN, 0) in job.tell(CheckpointIdDrawn(FIRST, SEVEN))
+    job.restore()
+    assert StartTimer(PeriodicTriggerKey(JOB), 10) in job.tell(StartCheckpointScheduler(10))
