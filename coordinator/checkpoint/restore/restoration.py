@@ -167,7 +167,7 @@ class Restoration:
             self.tasks_as_finished, self.left_states = frozenset(), {}
             answer = _nothing_to_restore(event)
             effects: Effects = [answer]
-            if isinstance(answer, StateRestored):
+            if isinstance(answer, StateRestored) and not event.for_running_tasks:
                 effects = self._answer_behind([ResetMasterHook(hook_id) for hook_id in self._hooks.hook_ids], answer)
         else:
             prepared = self._prepare(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from snapline.coordinator.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from snapline.coordinator.checkpoint.completed_checkpoint import CompletedCheckpoint
 from snapline.coordinator.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -111,6 +113,15 @@ def test_hooks_get_their_state_before_the_tasks() -> None:
     assert job.tell(MasterHookRestored("a")) == []
     (answer,) = job.tell(MasterHookRestored("b"))
     assert isinstance(answer, StateRestored) and answer.checkpoint_id == SEVEN
+
+
+@pytest.mark.parametrize("completed", [(), (COMPLETED,)])
+def test_a_new_leader_leaves_hooks_alone_whose_tasks_go_on(completed: tuple[CompletedCheckpoint, ...]) -> None:
+    """What a hook keeps outside was reset below tasks that ran, when there was no checkpoint yet."""
+    job = Job()
+    job.tell(RestoreLatest(FIRST, for_running_tasks=True))
+    (answer,) = job.tell(CompletedCheckpointsRecovered(completed))
+    assert isinstance(answer, StateRestored)
 
 
 def test_a_hook_that_cannot_restore_fails_the_restore() -> None:
