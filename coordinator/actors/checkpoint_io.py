@@ -98,6 +98,8 @@ class CheckpointIo:
         self._statistics_are_written = False
         self._statistics_lock = threading.Lock()
         self._deletions = Deletions(io, timers, clock)
+        self._pointing_to: set[CheckpointID] = set()
+        """Checkpoints whose pointer is being written just now, whether or not anybody waits for that any more."""
         self._is_over = False
         """The job has ended: no checkpoint is written any more."""
 
@@ -161,16 +163,24 @@ class CheckpointIo:
                     detail = f"{checkpoint.location} is complete already: another coordinator finished checkpoint {checkpoint_id}"
                     return CheckpointStoreFailed(checkpoint_id, detail, published_by_other=True)
             if effect.register:
-                if given_up.is_set():  # its files are being deleted: a pointer would lead to nothing
-                    return None
-                pointing.append(None)
-                pointer = encode_pointer(checkpoint)
+                self._pointing_to.add(checkpoint_id)
                 try:
-                    self._pointers.add(checkpoint_id, pointer)
-                except PointerExists as error:
-                    # A leader that died may have begun with the same snapshot, and its write have come late.
-                    if effect.write_metadata or not self._pointers.contains(checkpoint_id, pointer):
-                        return CheckpointStoreFailed(checkpoint_id, str(error))
+                    return point()
+                finally:
+                    self._pointing_to.discard(checkpoint_id)
+            return CheckpointStored(checkpoint_id)
+
+        def point() -> CheckpointStored | CheckpointStoreFailed | None:
+            if given_up.is_set():  # its files are being deleted: a pointer would lead to nothing
+                return None
+            pointing.append(None)
+            pointer = encode_pointer(checkpoint)
+            try:
+                self._pointers.add(checkpoint_id, pointer)
+            except PointerExists as error:
+                # A leader that died may have begun with the same snapshot, and its write have come late.
+                if effect.write_metadata or not self._pointers.contains(checkpoint_id, pointer):
+                    return CheckpointStoreFailed(checkpoint_id, str(error))
             return CheckpointStored(checkpoint_id)
 
         def failed(error: BaseException) -> CheckpointStoreFailed:
@@ -186,8 +196,11 @@ class CheckpointIo:
         checkpoint_id, pointer = checkpoint.checkpoint_id, encode_pointer(checkpoint)
 
         def work() -> CheckpointStored | CheckpointStoreFailed:
+            may_still_come = checkpoint_id in self._pointing_to
             if self._pointers.contains(checkpoint_id, pointer):
                 return CheckpointStored(checkpoint_id)
+            if may_still_come:
+                raise TookTooLong(f"the pointer to checkpoint {checkpoint_id} is still being written")
             because = f": {effect.doubt}" if effect.doubt else ""
             return CheckpointStoreFailed(checkpoint_id, f"its pointer was not written{because}")
 

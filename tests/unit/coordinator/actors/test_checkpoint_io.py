@@ -29,7 +29,7 @@ from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metad
 from snapline.coordinator.checkpoint.properties import CheckpointProperties, CheckpointRetentionPolicy
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics
-from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
+from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedPointers
 from snapline.coordinator.io import IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
@@ -202,6 +202,41 @@ def test_nothing_points_to_a_checkpoint_whose_metadata_came_after_it_was_given_u
     desk.io.close()
     assert desk.files.get("chk-3/_metadata")
     assert desk.stores.pointers.checkpoint_ids == []
+
+
+def test_a_pointer_that_is_still_being_written_is_waited_for(desk, monkeypatch):
+    """A store that stood still for longer than anybody waits was asked, did not have it, and got it later: it pointed
+    to a checkpoint whose files were deleted, and no later leader could start the job."""
+    monkeypatch.setattr("snapline.coordinator.actors.checkpoint_io.VERIFY_PAUSE_MS", 1)
+    begun, goes_on, create, contains = (
+        threading.Event(),
+        threading.Event(),
+        desk.store.create,
+        EmbeddedPointers.contains,
+    )
+    looked: list[bool] = []
+
+    def create_late(path, data):
+        begun.set()
+        assert goes_on.wait(20)
+        create(path, data)
+
+    def look(pointers, checkpoint_id, pointer):
+        looked.append(contains(pointers, checkpoint_id, pointer))
+        if len(looked) == 3:
+            goes_on.set()
+        return looked[-1]
+
+    monkeypatch.setattr(desk.store, "create", create_late)
+    monkeypatch.setattr(EmbeddedPointers, "contains", look)
+    desk.performers[asked.StoreCompletedCheckpoint](asked.StoreCompletedCheckpoint(checkpoint(3)))
+    assert begun.wait(20)
+    others = IoExecutor(desk.timers, desk.clock, silent_logger(), 1)
+    monkeypatch.setattr(desk.checkpoint_io, "_io", others)
+    answers = [desk.ask(asked.VerifyStoredCheckpoint(checkpoint(3))), desk.told.get(timeout=20)]
+    assert answers == [CheckpointStored(CheckpointID(3))] * 2
+    assert not looked[0]
+    others.close()
 
 
 def test_a_pointer_that_was_surely_not_written_says_what_was_wrong(desk):
