@@ -265,6 +265,7 @@ class FailJob:
         return self.reason in (
             CheckpointFailureReason.TASK_FAILURE,
             CheckpointFailureReason.JOB_FAILOVER_REGION,
+            CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
             CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
         )
 
