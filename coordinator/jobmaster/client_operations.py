@@ -161,8 +161,11 @@ class ClientOperations:
             self._begin_rescale(snapshot.request_id, self._rescaling.parallelism, now_ms)
         else:
             url = self._url_of(snapshot.location)
+            had_savepoint = self._pending.has_savepoint_to_stop_with
             replies, parallelism = self._pending.completed(snapshot.request_id, snapshot.checkpoint_id, url)
             self._out += replies
+            if self._pending.has_savepoint_to_stop_with and not had_savepoint:
+                self._out.append(Scheduled(tuple(self._scheduler.stopped_with_savepoint(now_ms))))
             if parallelism is not None:
                 self._begin_rescale(snapshot.request_id, parallelism, now_ms)
             if self._scheduler.is_over:  # it was being stored when the job ended: no other status will follow

@@ -75,6 +75,11 @@ class PendingOperations:
         return any(pending.stop for pending in self._pending.values())
 
     @property
+    def has_savepoint_to_stop_with(self) -> bool:
+        """Return whether the savepoint that the job stops with is complete."""
+        return any(pending.stop and pending.completed is not None for pending in self._pending.values())
+
+    @property
     def rescale_in_progress(self) -> bool:
         """Return whether a rescale is under way, so that another one has to wait."""
         return any(pending.parallelism is not None for pending in self._pending.values())

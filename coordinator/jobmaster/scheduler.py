@@ -192,6 +192,8 @@ class Scheduler:
         self._out: CollectedEffects[SchedulerEffect] = CollectedEffects()
         self._changes: list[ExecutionChange] = []
         self.is_reconciling_over = False
+        self._has_stopped = False
+        """The savepoint that the job stops with is complete: what finishes now has only stopped."""
         check_external_tasks(job_graph)
         if settings.is_reactive and required_programs(job_graph):
             raise ValueError("external tasks do not follow slots: leave scheduler-mode = reactive out for this job")
@@ -504,6 +506,15 @@ class Scheduler:
         self._after_change(now_ms)
         return self._done()
 
+    def stopped_with_savepoint(self, now_ms: int) -> list[SchedulerEffect]:
+        """The savepoint that the job stops with is complete. If a task fails, or has failed already, everything starts
+        again from there: without those that have stopped the job would go on with a part of its input."""
+        self._has_stopped = self.round is None
+        if self.round is not None:
+            self._start_over(dict.fromkeys(self.graph.vertices), 0, now_ms)
+        self._after_change(now_ms)
+        return self._done()
+
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _lose(self, executions: list[Execution], failure: SerializedFailure, now_ms: int) -> None:
@@ -553,6 +564,8 @@ class Scheduler:
             self._end_with(JobStatus.FAILING, now_ms)
         else:
             self.restarts += 1
+            if self._has_stopped:
+                failed, self._has_stopped = self.graph.vertices, False
             if self.reactive is not None and len(self.pool) < required_slots(self.graph.job_graph):
                 failed, delay_ms = self.graph.vertices, max(delay_ms, self._stabilization_ms)  # with fewer slots
             self._restart(self._regions.tasks_needing_restart(failed), delay_ms, now_ms)
