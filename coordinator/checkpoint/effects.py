@@ -261,7 +261,8 @@ class FailJob:
 
     @property
     def is_under_way(self) -> bool:
-        """The savepoint was lost because the job is failing over or ending already: there is nothing more to fail."""
+        """The savepoint was lost because a part of the job is failing over, or all of it, or it is ending: that is no
+        other failure, and what stands still of the job starts again with the rest."""
         return self.reason in (
             CheckpointFailureReason.TASK_FAILURE,
             CheckpointFailureReason.JOB_FAILOVER_REGION,

@@ -385,7 +385,7 @@ class JobMaster:
             case RestoreFailed(request_id, detail, retryable):
                 self._restore_failed(round_of(request_id), detail, retryable=retryable)
             case FailJob(is_under_way=True):
-                pass
+                self._schedule(self.scheduler.restart_as_a_whole(self._now_ms))
             case FailJob():
                 self._schedule(self.scheduler.fail_global(effect.failure, self._now_ms))
             case FailTask(attempt_id):

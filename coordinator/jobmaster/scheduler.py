@@ -510,9 +510,13 @@ class Scheduler:
         """The savepoint that the job stops with is complete. If a task fails, or has failed already, everything starts
         again from there: without those that have stopped the job would go on with a part of its input."""
         self._has_stopped = self.round is None
-        if self.round is not None:
+        return self.restart_as_a_whole(now_ms)
+
+    def restart_as_a_whole(self, now_ms: int) -> list[SchedulerEffect]:
+        """What is being restarted takes the rest of the job along; nothing, when nothing is."""
+        if self.round is not None and len(self.round.vertices) < len(self.graph):
             self._start_over(dict.fromkeys(self.graph.vertices), 0, now_ms)
-        self._after_change(now_ms)
+            self._after_change(now_ms)
         return self._done()
 
     # --- failures -----------------------------------------------------------------------------------------------------

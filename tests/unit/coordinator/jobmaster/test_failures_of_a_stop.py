@@ -25,9 +25,9 @@ STOPPED = CheckpointRequestCompleted(CheckpointRequestID("client-r"), Checkpoint
 EVERYTHING = [(name, index) for index in (0, 1) for name in ("source", "sink")]
 
 
-def two_regions() -> Story:
+def two_regions(attempts: int = 10) -> Story:
     """Each source has a sink of its own, and all run."""
-    story = Story(parallel_job(parallelism=2))
+    story = Story(parallel_job(parallelism=2), attempts)
     story.start().task_manager(A, 0, 1)
     for name, index in EVERYTHING:
         story.enters("a", attempt(0, name, index), ExecutionState.RUNNING)
@@ -86,3 +86,17 @@ def test_a_job_of_which_a_part_failed_while_its_savepoint_was_stored_starts_agai
     for name in ("source", "sink"):
         effects += story.enters("a", attempt(0, name, 0), ExecutionState.FINISHED)
     assert {(name, index) for name, index, _ in deployed(effects)} == set(EVERYTHING)
+
+
+def test_a_stop_that_is_lost_with_a_part_of_the_job_is_one_failure() -> None:
+    """The other parts stand still: each was to fail by itself, and so used up all attempts of the restart strategy."""
+    story = two_regions(attempts=1)
+    story.checkpoints.answers[StopCheckpointScheduler] = [
+        FailJob(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, "Stop with savepoint failed")
+    ]
+    fail_second_source(story)
+    story.take(StopCheckpointScheduler())
+    story.enters("a", attempt(0, "source", 0), ExecutionState.FAILED, SerializedFailure("the savepoint failed"))
+    story.enters("a", attempt(0, "sink", 0), ExecutionState.CANCELED)
+
+    assert deployed(story.take(TimerFired(RestartDelayTimer()), 40)) == {(name, index, 1) for name, index in EVERYTHING}
