@@ -68,10 +68,10 @@ class GlobalWindowOperator(WindowOperator[GlobalWindowState]):
         always = np.full(len(entries), MIN_WATERMARK_MS), np.full(len(entries), MAX_WATERMARK_MS)
         fired = FiredWindows(backend.key_fields, backend.keys(slots), *always, entries, timeless=True)
         state.contents.emit(fired, self.output)
+        backend.touch(slots)
         if self.purges:
             state.entry_of[slots] = _NONE
             state.release(entries)
-            backend.touch(slots)
 
     def _owners(self, state: GlobalWindowState, entries: Slots) -> Slots:
         """The key of each entry."""

@@ -364,8 +364,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         windows = check(self._state, "there is no state, although windows are ready")
         entries = entries[windows.starts_of(entries) > self._last_due_start(self._time_ms)]
         self._emit(windows, entries, None, windows.starts_of(entries))
+        self._touch(windows, entries)
         if self.purges:
-            self._touch(windows, entries)
             windows.remove(entries)
 
     # --- watermarks ---------------------------------------------------------------------------------------------------

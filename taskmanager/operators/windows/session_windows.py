@@ -165,8 +165,8 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         entries = entries[sessions.ends[entries] - 1 > self._time_ms]
         if len(entries):
             self._emit(sessions, entries)
+        backend.touch(sessions.slot_of[entries])
         if self.purges:
-            backend.touch(sessions.slot_of[entries])
             sessions.remove(entries)
 
     # --- watermarks ---------------------------------------------------------------------------------------------------

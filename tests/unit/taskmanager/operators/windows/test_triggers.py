@@ -70,6 +70,20 @@ def test_what_the_watermark_made_fire_does_not_come_again_after_a_restore(assign
     assert [results(step) for step in range(4)] == [results(None)] * 4
 
 
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS, sl.GlobalWindows(sl.ContinuousEventTimeTrigger(10))])
+def test_an_incremental_checkpoint_holds_what_the_watermark_made_fire(assigner: WindowAssigner) -> None:
+    """The job that goes on from it does not say once more what was said before it."""
+    trigger = None if isinstance(assigner, sl.GlobalWindows) else sl.ContinuousEventTimeTrigger(10)
+    incremental = {"execution.checkpointing.incremental": "true"}
+    harness = Harness(operator(assigner, trigger).operator, configuration=incremental).start()
+    harness.process(rows(6, 7)).checkpoint(1)
+    assert counts(harness.watermark(15)) == [2]
+    files = restored_state([harness.snapshot(2)])
+    again = Harness(operator(assigner, trigger).operator, configuration=incremental).start(files)
+    assert counts(again.watermark(25)) == []
+    assert counts(again.process(rows(26)).watermark(35)) == [3]
+
+
 def test_a_trigger_of_the_watermark_may_be_added() -> None:
     """The rows of a snapshot that does not know what has fired are said with those that come."""
     written = operator(TUMBLING).start().process(rows(1, 2)).snapshot()
