@@ -32,8 +32,11 @@ class SpilledTimerQueue(TimerQueue):
         return min(here, outside)
 
     def advance(self, timestamp: int, limit: int) -> FiredTimers:
-        """At most `limit` timers that are due at `timestamp`, in order. Fewer only when no more are due."""
+        """At most `limit` timers that are due at `timestamp`, in order. None of them goes before one that is still
+        outside, so that there may be fewer although more are due."""
         earliest = self.outside.earliest
         if earliest is not None and earliest <= timestamp:
             self._load_due(self.outside, timestamp, limit)
+            earliest = self.outside.earliest
+            timestamp = timestamp if earliest is None else min(timestamp, earliest)
         return super().advance(timestamp, limit)

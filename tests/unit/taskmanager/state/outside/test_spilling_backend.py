@@ -111,6 +111,25 @@ def test_timers_of_keys_outside_fire_in_their_order(backend: SpillingKeyedStateB
     assert 100_000 <= (timers.event.next_timestamp() or 0) <= 100_001
 
 
+def test_timers_that_rows_have_put_off_let_none_go_before_its_time(backend: SpillingKeyedStateBackend) -> None:
+    """As where each row of a key moves its timeout on: the times that are known outside of such keys are of the
+    past, and there are more of them than fire in one slice."""
+    total, timers = backend.get_running_aggregate(SUM), backend.get_timers().event
+    for keys in np.array_split(np.arange(10_000), 10):
+        slots = backend.slots([pa.array(keys)])
+        total.fold_batch(slots, keys)
+        timers.register(slots, keys)
+    again = np.arange(100)
+    slots = backend.slots([pa.array(again)])
+    timers.delete(slots, again)
+    timers.register(slots, again + 1_000_000)
+
+    fired: list[int] = []
+    while timers.has_due(50_000):
+        fired += timers.advance(50_000, 50).timestamps.tolist()
+    assert fired == list(range(100, 10_000))
+
+
 def test_every_key_is_updated_wherever_it_is(backend: SpillingKeyedStateBackend) -> None:
     """Also those outside."""
     total = backend.get_running_aggregate(SUM)
