@@ -137,10 +137,14 @@ class KeyedOperator(StreamOperator):
             self.advance(watermark)
         elif self._may_be_unheard and not self.has_pending_work:
             self._may_be_unheard = False
-            self.output.emit_watermark(Watermark(self.watermark_ms))
+            self.pass_on(Watermark(self.watermark_ms))
 
     def advance(self, watermark: Watermark) -> None:
         """The watermark rose. Default: pass it on."""
+        self.pass_on(watermark)
+
+    def pass_on(self, watermark: Watermark) -> None:
+        """Say the watermark, or one behind which all rows are that may still go out."""
         self.output.emit_watermark(watermark)
 
     def slots_of(self, batch: pa.RecordBatch, key_columns: Sequence[str] = ()) -> Slots:

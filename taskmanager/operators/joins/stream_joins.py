@@ -1,10 +1,12 @@
 """Joins of two keyed inputs: interval join and temporal (versioned table) join, a batch at a time.
 
 Interval: a row is matched with the rows of the other input that are there, then kept until no partner can come any
-more; with open bounds for good. Temporal: a left row waits until the watermark has reached its time, so that no earlier
-version can come, and then takes the version of its key that was the latest; of versions, the latest before the
+more; with open bounds for good. The event time of a pair is that of its left row, so that the watermark stays behind
+by as long as left rows are kept. Temporal: a left row waits until the watermark has reached its time, so that no
+earlier version can come, and then takes the version of its key that was the latest; of versions, the latest before the
 watermark and all after it are kept. Late rows (their time is not beyond the watermark) go to the side output, as in
-windows; open bounds know none. Mirrors Flink's IntervalJoinOperator and TemporalRowTimeJoinOperator.
+windows; open bounds know none. Mirrors Flink's IntervalJoinOperator, KeyedCoProcessOperatorWithWatermarkDelay and
+TemporalRowTimeJoinOperator.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow as pa
 from snapline.dataflow.api.function_contexts import OperatorListState
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.gather import gather_batch
-from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import IntervalJoinSpec, JoinSide, TemporalJoinSpec
 from snapline.dataflow.ids import CheckpointID
@@ -214,7 +216,13 @@ class IntervalJoinOperator(_JoinOperator):
                     gone = state.up_to(limit)
                     self._touch(state.slots_of(gone))
                     state.remove(gone)
-        self.output.emit_watermark(watermark)
+        self.pass_on(watermark)
+
+    def pass_on(self, watermark: Watermark) -> None:
+        """Behind left rows that are kept, as far as there are bounds: their times are those of pairs to come."""
+        if self._bounded and watermark.timestamp_ms < MAX_WATERMARK_MS:
+            watermark = Watermark(max(watermark.timestamp_ms - self._reaches[0], MIN_WATERMARK_MS))
+        super().pass_on(watermark)
 
 
 class TemporalJoinOperator(_JoinOperator):

@@ -194,8 +194,9 @@ def test_a_watermark_passes_once_more_after_a_restore(name: str) -> None:
 
     again = Harness(operator(name)).start(restored_state([before.snapshot()])).watermark(2).watermark(2)
 
-    assert again.take() == [Watermark(3)]
-    assert again.watermark(4).take()[-1] == Watermark(4)
+    behind = 60 if name == "interval join" else 0  # its pairs may still be as old as that
+    assert again.take() == [Watermark(3 - behind)]
+    assert again.watermark(4).take()[-1] == Watermark(4 - behind)
 
 
 @pytest.mark.parametrize("name", ["tumbling", "sessions", "rows", "process", "batches"])

@@ -251,6 +251,31 @@ def test_old_rows_of_joins_are_forgotten() -> None:
         assert sum(len(side) for side in operator._rows) <= 3
 
 
+@pytest.mark.parametrize("bounds", [(0, 40), (-40, 0), (-40, 40), (20, 40), (-40, -20)])
+def test_pairs_of_an_interval_join_are_not_late_for_what_is_behind_it(bounds: tuple[int, int]) -> None:
+    """Their event time is that of the left row, which may have waited for the right one: each is beyond all watermarks
+    that have left before it, also those of a job that goes on from a snapshot."""
+    spec = IntervalJoinSpec(*SIDES, BOTH, *bounds)
+    harness, reached, pairs = Harness(create(spec)).start(), MIN_WATERMARK_MS, 0
+    for time in range(0, 200, 10):
+        for index in (0, 1):
+            _, rows = rows_of_step((index, [("a", time, 1)]))
+            harness.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=(LEFT, RIGHT)[index]), index)
+        if time == 100:
+            emitted = harness.take()
+            harness = Harness(create(spec)).start(restored_state([harness.snapshot()]))
+            harness.emitted = emitted
+        for one in harness.watermark(time).take():
+            if isinstance(one, pa.RecordBatch):
+                assert min(one.column("t").to_pylist()) > reached
+                pairs += one.num_rows
+            else:
+                reached = one.timestamp_ms
+    assert pairs == sum(bounds[0] <= b - a <= bounds[1] for a in range(0, 200, 10) for b in range(0, 200, 10))
+    assert reached == 190 - max(bounds[1], 0)
+    assert harness.watermark(MAX_WATERMARK_MS).take()[-1].timestamp_ms == MAX_WATERMARK_MS
+
+
 # --- connected streams ------------------------------------------------------------------------------------------------
 
 
