@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows
 from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowJoinSpec
 from snapline.taskmanager.operators.base.operator_contract import Output
@@ -136,10 +137,23 @@ class _JoinMaker(ContentsMaker):
         return JoinContents(self._spec)
 
 
-def create_window_join(spec: WindowJoinSpec) -> PaneWindowOperator:
+class WindowJoinOperator(PaneWindowOperator):
+    """The event time of a pair is that of its left row, which is beyond no watermark that leaves before the window
+    fires."""
+
+    def pass_on(self, watermark: Watermark) -> None:
+        """Behind the windows that are not over."""
+        geometry, time_ms = self._geometry, watermark.timestamp_ms
+        if not self._by_clock and time_ms < MAX_WATERMARK_MS:
+            first_open = geometry.last_window(time_ms + 1 - geometry.size_ms) + geometry.slide_ms
+            watermark = Watermark(max(min(time_ms, first_open - 1), MIN_WATERMARK_MS))
+        super().pass_on(watermark)
+
+
+def create_window_join(spec: WindowJoinSpec) -> WindowJoinOperator:
     """Tumbling and sliding windows of two inputs."""
     inputs = [(side.key_columns, side.event_time_column) for side in (spec.left, spec.right)]
     assigner = spec.assigner
     if isinstance(assigner, (EventTimeSessionWindows, ProcessingTimeSessionWindows, GlobalWindows)):
         raise JobDefinitionError(f"joins take tumbling or sliding windows, not {assigner!r}")
-    return PaneWindowOperator(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
+    return WindowJoinOperator(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)

@@ -386,7 +386,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         if not self._by_clock and self._is_due(watermark.timestamp_ms):
             self._work = _Work(watermark)
         else:
-            self.output.emit_watermark(watermark)
+            self.pass_on(watermark)
 
     def finish(self) -> None:
         """Windows of processing time that no clock will fire any more come out now."""
@@ -563,7 +563,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     def _finish_work(self, work: _Work) -> None:
         self._work = None
         if work.watermark is not None:
-            self.output.emit_watermark(work.watermark)
+            self.pass_on(work.watermark)
         if self._by_clock:
             self._arm()
 
