@@ -75,7 +75,13 @@ class _State:
         return self._operator.watermark_ms
 
     def of(self, descriptor: StateDescriptor) -> Any:
-        """Return the backend's state with this descriptor."""
+        """Return the backend's state with this descriptor. StateError for one with a time-to-live, which whole columns
+        know nothing of."""
+        if getattr(descriptor, "ttl", None) is not None:
+            raise StateError(
+                f"state {descriptor.name!r} has a time-to-live, which a function over batches cannot have: clear what is old by an "
+                "event-time timer, or take process"
+            )
         match descriptor:
             case ValueStateDescriptor():
                 return self._backend.get_state(descriptor)

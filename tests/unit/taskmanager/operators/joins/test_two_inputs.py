@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from snapline.dataflow.api.functions import (
     SideOutput,
 )
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.api.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.errors import JobDefinitionError, StateError
@@ -546,6 +548,18 @@ def test_a_column_of_another_length_is_refused() -> None:
         Harness(create(KeyedBatchProcessSpec(("k",), Wrong()))).start().process(
             pa.RecordBatch.from_pylist(rows, schema=LEFT)
         )
+
+
+def test_a_time_to_live_is_refused_where_a_function_works_on_columns() -> None:
+    """It was told to cast its column, and what it read held the times and never expired."""
+    total = ValueStateDescriptor("total", pa.int64(), ttl=StateTtlConfig(timedelta(seconds=1)))
+
+    class Fleeting(KeyedBatchProcessFunction):
+        def process_batch(self, keys: BatchKeys, batch: pa.RecordBatch, state: BatchState) -> None:
+            state.get(total)
+
+    with pytest.raises(StateError, match="'total' has a time-to-live, which a function over batches cannot have"):
+        Harness(create(KeyedBatchProcessSpec(("k",), Fleeting()))).start().process(pa.record_batch({"k": ["a"]}))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
