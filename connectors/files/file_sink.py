@@ -24,7 +24,6 @@ import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -183,7 +182,7 @@ class FileCommitter(Committer):
     def commit(self, committables: Sequence[Committable]) -> None:
         require_staged(self._sink, self._place.uid, committables)
         publish(self._sink, self._files, committables)
-        if any(each.data.get("sweep") == self._place.attempt for each in committables):
+        if any(each.data.get("sweep") == self._place.sweep for each in committables):
             remove_orphans(self._files, self._place, STAGED)
 
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
@@ -226,14 +225,7 @@ class CompactingCommitter(GlobalCommitter):
             publish(self._sink, self._files, [each for future in merging for each in future.result()])
         for each in together.committables:
             if "sweep" in each.data and not together.may_repeat:
-                data = each.data
-                writer = replace(
-                    self._place,
-                    uid=file_name(together.sink_uid),
-                    subtask=data["subtask"],
-                    parallelism=data["parallelism"],
-                    attempt=data["sweep"],
-                )
+                writer = self._place.of_sweep(file_name(together.sink_uid), each.data)
                 remove_orphans(self._files, writer, STAGED)
                 remove_orphans(self._files, writer, IN_PROGRESS)
 

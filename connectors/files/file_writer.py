@@ -315,7 +315,7 @@ class FileSinkWriter(PartitionedFileWriter):
             )
         if not self._swept:
             self._swept = True
-            sweep = {"sweep": place.attempt, "subtask": place.subtask, "parallelism": place.parallelism}
+            sweep = {"sweep": place.sweep, "subtask": place.subtask, "parallelism": place.parallelism}
             committables.append(Committable(sweep))
         return committables
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote
 
 from snapline.dataflow.api.connector_api import SourceContextInfo
@@ -66,11 +67,12 @@ class SinkPlace:
     parallelism: int
     attempt_number: int
     attempt: str
+    """Stands for the execution graph of the attempt; each leader of the job that restarts it has another one."""
 
     @classmethod
     def of(cls, directory: str, context: SourceContextInfo) -> SinkPlace:
         """From the context of a writer or committer."""
-        job = file_name(context.job_id)
+        job, graph = file_name(context.job_id), context.execution_attempt.rsplit("_", 2)[0]
         return cls(
             directory=directory,
             staging=f"{directory}/{STAGING}/{job}",
@@ -79,7 +81,7 @@ class SinkPlace:
             subtask=context.subtask_index,
             parallelism=context.parallelism,
             attempt_number=context.attempt_number,
-            attempt=hashlib.blake2b(context.execution_attempt.encode(), digest_size=6).hexdigest(),
+            attempt=hashlib.blake2b(graph.encode(), digest_size=6).hexdigest(),
         )
 
     def staged(self, sequence: int) -> str:
@@ -91,15 +93,28 @@ class SinkPlace:
         where = f"{self.job}-{self.uid}-{self.subtask:04d}-{checkpoint_id:06d}"
         return f"part-{where}-{self.attempt_number}-{self.attempt}-{sequence:04d}{suffix}"
 
+    @property
+    def sweep(self) -> str:
+        """What no other attempt of the subtask has."""
+        return f"{self.attempt_number}-{self.attempt}"
+
+    def of_sweep(self, uid: str, sweep: Mapping[str, Any]) -> SinkPlace:
+        """The place of the attempt that handed this out."""
+        number, _, attempt = str(sweep["sweep"]).partition("-")
+        subtask, parallelism = sweep["subtask"], sweep["parallelism"]
+        return replace(
+            self, uid=uid, subtask=subtask, parallelism=parallelism, attempt_number=int(number), attempt=attempt
+        )
+
     def is_orphan(self, name: str) -> bool:
         """Whether a staged file belongs to an earlier attempt of this subtask, or of one that this one stands for since
-        the parallelism was lowered."""
+        the parallelism was lowered. One of a later attempt has taken the place of this one."""
         staged = StagedName.parse(name)
         return (
             staged is not None
             and staged.uid == self.uid
             and staged.subtask % self.parallelism == self.subtask
-            and staged.attempt != self.attempt
+            and (staged.attempt != self.attempt or staged.attempt_number < self.attempt_number)
         )
 
 

@@ -500,6 +500,22 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
     assert len(lost) == 4 and len(files(tmp_path)) == 2 and not (tmp_path / "_staging").exists()
 
 
+@pytest.mark.parametrize("limit", [None, 1], ids=["each", "together"])
+def test_an_attempt_that_hears_late_of_its_first_checkpoint(tmp_path: Path, limit: int | None) -> None:
+    """Its process stood still, and another attempt has taken its place: what that one has staged stays."""
+    sink = FileSink(tmp_path, compact_below=limit)
+    earlier, later = (Place(attempt_number=number, execution_attempt=f"graph_vertex_0_{number}") for number in (9, 10))
+    held = [written(sink, rows(place.attempt_number), checkpoint_id=1, place=place) for place in (earlier, later)]
+
+    for number, (place, committables) in enumerate(zip((earlier, later), held, strict=True)):
+        make: Any = sink.create_committer if limit is None else sink.create_global_committer
+        committer = make(place)
+        committer.commit(committables if limit is None else together(committables, number))
+        committer.close()
+
+    assert [9, 10] == sorted(pl.read_parquet(f"{tmp_path}/*.parquet")["n"].to_list())
+
+
 class Backwards:
     """An executor that begins with what came last, once somebody asks for a result."""
 
