@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.connectors.files import output_files
-from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy, rolling_policy
+from snapline.connectors.files.file_writer import FileSinkWriter, RollingPolicy, digest_of, rolling_policy
 from snapline.connectors.files.filesystems import PathLike, absolute
 from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import names_of
@@ -259,8 +259,9 @@ class CompactingCommitter(GlobalCommitter):
         target = f"{directory}/{name}"
         sources = [str(each.data["staged"]) for each in small]
         if not self._files.exists(target):
-            if suffix != self._sink.format.suffix:  # the job has another format now, which cannot read them
-                return list(group)
+            schema = self._sink.format.schema
+            if suffix != self._sink.format.suffix or (schema is not None and columns[0][0] != digest_of(schema)):
+                return list(group)  # the job has another format now, or other columns, which cannot read them
             staging = posixpath.dirname(sources[0])
             gone = [source for source in sources if not self._files.exists(source)]
             if gone:

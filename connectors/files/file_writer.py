@@ -309,7 +309,7 @@ class FileSinkWriter(PartitionedFileWriter):
                         "rows": sealed.rows,
                         "bytes": sealed.size_bytes,
                         "small": sealed.size_bytes < (self._sink.compact_below or 0),
-                        "columns": _digest_of(sealed.columns),
+                        "columns": digest_of(sealed.columns),
                     }
                 )
             )
@@ -333,7 +333,7 @@ class FileSinkWriter(PartitionedFileWriter):
             self._seal(file)
 
 
-def _digest_of(columns: pa.Schema) -> str:
+def digest_of(columns: pa.Schema) -> str:
     """The same for two files if and only if they have the same columns."""
     text = columns.to_string(show_field_metadata=False, show_schema_metadata=False)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

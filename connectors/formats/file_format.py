@@ -464,14 +464,15 @@ class AvroFilesFormat(FileFormat):
         return self.rows.schema
 
     def open(self, stream: Any, schema: pa.Schema) -> FileEncoder:
-        return _AvroEncoder(self._writer(stream), self.rows)
+        return _AvroEncoder(self._writer(stream, dict(self.rows.avro_schema)), self.rows)
 
     def merge(self, sources: Sequence[Any], stream: Any) -> None:
         import fastavro
 
-        writer = self._writer(stream)
-        for source in sources:
-            for block in fastavro.block_reader(source):
+        files = [fastavro.block_reader(source) for source in sources]
+        writer = self._writer(stream, files[0].writer_schema)  # in which symbols may have another order than now
+        for file in files:
+            for block in file:
                 writer.write_block(block)
         writer.flush()
 
@@ -480,11 +481,11 @@ class AvroFilesFormat(FileFormat):
     ) -> Iterator[FileRows]:
         return avro_rows(self.rows, stream, position, batch_rows)
 
-    def _writer(self, stream: Any) -> Any:
+    def _writer(self, stream: Any, schema: Any) -> Any:
         from fastavro.write import Writer
 
         codec = {"none": "null", "gzip": "deflate", "snappy": "snappy", "zstd": "zstandard"}[self.compression]
-        return Writer(stream, dict(self.rows.avro_schema), codec)
+        return Writer(stream, schema, codec)
 
 
 class _AvroEncoder:

@@ -591,6 +591,36 @@ def test_a_job_goes_on_from_a_snapshot_with_another_compression(tmp_path, dies):
     assert sorted(found) == [0, 1]
 
 
+def test_a_job_goes_on_from_a_snapshot_with_other_columns(tmp_path: Path) -> None:
+    """A part of the old header became a row of the file that was put together."""
+    sink, less = (FileSink(tmp_path, CsvFormat(columns, header=True), compact_below=1 << 20)
+                  for columns in (NUMBERS, pa.schema([NUMBERS.field("n")])))  # fmt: skip
+    waiting = [each for number in (0, 1) for each in written(sink, rows(number), place=Place(number, 2))]
+    for again in (False, True):
+        committer = less.create_global_committer(Place(attempt_number=1))
+        committer.commit(together(waiting, again=again))
+        committer.close()
+
+    found = [row for name in files(tmp_path) for row in pl.read_csv(tmp_path / name).rows()]
+    assert [(0, "w0"), (1, "w1")] == sorted(found)
+
+
+def test_a_job_goes_on_from_a_snapshot_with_symbols_in_another_order(tmp_path: Path) -> None:
+    """Blocks of Avro have the places of symbols, which were taken for other ones in the file that was put together."""
+    sink, other = (FileSink(tmp_path, AvroFormat({"type": "record", "name": "N", "fields": [
+        {"name": "size", "type": {"type": "enum", "name": "Size", "symbols": symbols}}]}), compact_below=1 << 20)
+        for symbols in (["small", "large"], ["large", "small"]))  # fmt: skip
+    batches = [pa.RecordBatch.from_pydict({"size": [size]}) for size in ("small", "large")]
+    waiting = [each for number in (0, 1) for each in written(sink, batches[number], place=Place(number, 2))]
+    committer = other.create_global_committer(Place(attempt_number=1))
+    committer.commit(together(waiting, again=True))
+    committer.close()
+
+    (name,) = files(tmp_path)
+    with (tmp_path / name).open("rb") as file:
+        assert [{"size": "small"}, {"size": "large"}] == list(fastavro.reader(file))
+
+
 def test_files_with_other_columns_stay_as_they_are(tmp_path):
     """Each subtask takes the columns of its first rows, where a text may be null: no commit of such files ended, so
     that the job could not start any more."""
