@@ -411,9 +411,9 @@ def _unmarked(line: bytes) -> bytes:
 # --- what a file is, by what it holds ---------------------------------------------------------------------------------
 
 
-def sample_of(stream: Any) -> bytes:
-    """Return the first lines of a text, whole."""
-    lines = TextLines(stream, quoted=False)
+def sample_of(stream: Any, *, quoted: bool) -> bytes:
+    """Return the first rows of a text, whole. `quoted`: a line that ends inside quotes goes on in the next one."""
+    lines = TextLines(stream, quoted=quoted)
     found: list[bytes] = []
     size = 0
     while size < BLOCK_BYTES and (more := lines.take(1 << 16).lines()):
@@ -424,7 +424,7 @@ def sample_of(stream: Any) -> bytes:
 
 def json_of(stream: Any) -> JsonFormat:
     """Return the format of a file of JSON lines, with columns as its beginning has them."""
-    sample = sample_of(stream)
+    sample = sample_of(stream, quoted=False)
     if not sample.strip():
         raise ValueError("it is empty")
     if not sample.lstrip().startswith(b"{"):  # where all that there is is null, Arrow ends the process
@@ -455,7 +455,7 @@ def _check_shape(sample: bytes) -> None:
 
 def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
     """Return the format of a file of CSV with a header, with columns as its beginning has them."""
-    sample = sample_of(stream)
+    sample = sample_of(stream, quoted=True)
     if not sample.strip():
         raise ValueError("it is empty")
     columns = sample.partition(LINE_BREAK)[0].count(delimiter.encode()) + 1

@@ -145,6 +145,16 @@ def test_a_chosen_column_and_a_cast(tmp_path: Path) -> None:
     assert [{"n": 1}] == read(FileSource(tmp_path, columns=["n"]))
 
 
+def test_columns_are_found_where_the_beginning_of_a_file_ends_within_quotes(tmp_path: Path) -> None:
+    """A text of many lines was cut behind one of them, which then was a row with too few columns."""
+    text = "\n".join(["word"] * (1 << 19))
+    (tmp_path / "a.csv").write_text(f'word,n\na,1\n"{text}",2\n')
+
+    assert [("word", pa.string()), ("n", pa.int64())] == [
+        (field.name, field.type) for field in FileSource(tmp_path, "csv").schema()
+    ]
+
+
 def test_a_header_says_the_order_of_columns(tmp_path: Path) -> None:
     """Files of one source may have other orders and further columns; empty lines and carriage returns are no rows."""
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfn,word\r\n1,a\r\n\r\n2,b")
