@@ -172,7 +172,9 @@ class ChangeLog:
                     layout = self._layouts[message.relation_id] = _Layout(message, self._table, self._wanted.what)
                     self.extra_columns = layout.new
             case Truncated():
-                if self._wanted.on_truncate == "fail" and any(one in self._layouts for one in message.relation_ids):
+                is_in_snapshot = any(self._seen) and all(self._seen)
+                is_ours = any(one in self._layouts for one in message.relation_ids)
+                if self._wanted.on_truncate == "fail" and is_ours and not is_in_snapshot:
                     raise ConnectorError(
                         f"{self._wanted.what}: the table was truncated (at {lsn_text(self.lsn)}), which no row can say; start the job "
                         "anew without the old state, with another slot, or on_truncate='ignore' goes on as if nothing had happened"

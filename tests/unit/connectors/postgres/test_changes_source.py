@@ -220,6 +220,20 @@ def test_a_snapshot_that_is_taken_up_again_while_the_table_changes(server, table
     assert dict(server.rows(f"SELECT id, town FROM {table}")) == folded.rows
 
 
+def test_a_table_that_is_truncated_before_it_is_read(server: PostgresServer, table: str) -> None:
+    """Its rows are read as they are then; the log, which begins earlier, says of the truncation what they say."""
+    server.run(f"INSERT INTO {table} VALUES (1, 'Bonn')")
+    with Reading(source_of(server, table)) as reading:
+        reading.until(lambda: bool(server.rows(f"SELECT FROM pg_replication_slots WHERE slot_name = '{table}'")))
+        server.run(f"TRUNCATE {table}", f"INSERT INTO {table} VALUES (2, 'Ulm')")
+        assert [(2, "Ulm", "+I")] == reading.take(1)
+        server.run(f"INSERT INTO {table} VALUES (3, 'Jena')")
+        assert [(3, "Jena", "+I")] == reading.take(1)
+        server.run(f"TRUNCATE {table}")
+        with pytest.raises(ConnectorError, match="the table was truncated"):
+            reading.until(lambda: False)
+
+
 def test_keys_with_a_percent_sign(server, table):
     """The question in which part of the snapshot such a key is was an error, because the sign was taken for a
     parameter; two of them were one."""
