@@ -90,7 +90,7 @@ def _times(column: pa.Array, what: str) -> list[Any]:
     try:
         if pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp("ms", kind.tz)).cast(pa.int64())
-        elif pa.types.is_integer(kind):
+        elif pa.types.is_integer(kind) or pa.types.is_null(kind):
             column = column.cast(pa.int64())
         else:
             raise ConnectorError(f"{what} is {kind}; give times, or milliseconds since 1970 as integers")
@@ -111,7 +111,7 @@ def _times(column: pa.Array, what: str) -> list[Any]:
 
 def _headers(column: pa.Array, what: str) -> list[Any]:
     kind = column.type
-    pairs = column
+    pairs: Any = [None] * len(column)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         names = [field.name for field in kind.value_type] if pa.types.is_struct(kind.value_type) else []
         if not {"name", "value"} <= set(names):

@@ -130,6 +130,15 @@ def test_keys_and_headers_are_read_as_they_were_written(broker):
     assert [None, None, *headers[2:], [{"name": "x", "value": b"1"}]] == [row["headers"] for row in rows]
 
 
+@pytest.mark.parametrize("option", ["key", "timestamp", "headers", "partition"])
+def test_a_column_that_is_null_in_all_rows(broker: services.Kafka, option: str) -> None:
+    """Its type is that of null, with which headers were an error of Python's, and times were refused."""
+    topic = broker.topic()
+    write(broker, topic, {"value": [b"a", b"b"], "c": pa.nulls(2)}, **{option: "c"})
+
+    assert [b"a", b"b"] == [message.value() for message in broker.read(topic)]
+
+
 def test_headers_are_not_cut_at_a_nul(broker):
     """The client took what stands before it for the whole text; bytes were whole. Of a name it takes no more."""
     topic = broker.topic()
