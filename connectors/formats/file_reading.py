@@ -533,10 +533,16 @@ def _widened(column: pa.Array | pa.ChunkedArray, values: Sequence[Any], name: st
 
 
 def _usual(schema: pa.Schema) -> pa.Schema:
-    """The schema with types that later files fit, too: microseconds for times, text where nothing was there."""
-    for place, field in enumerate(schema):
-        if pa.types.is_timestamp(field.type):
-            schema = schema.set(place, field.with_type(pa.timestamp("us", field.type.tz)))
-        elif pa.types.is_null(field.type):
-            schema = schema.set(place, field.with_type(pa.string()))
-    return schema
+    """The schema with types that later files fit, too: microseconds for times, text where nothing was there, also
+    inside of lists and objects."""
+    return pa.schema([field.with_type(_usual_type(field.type)) for field in schema])
+
+
+def _usual_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_usual_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_usual_type(kind.value_type)))
+    return pa.string() if pa.types.is_null(kind) else kind

@@ -155,6 +155,25 @@ def test_columns_are_found_where_the_beginning_of_a_file_ends_within_quotes(tmp_
     ]
 
 
+def test_what_is_empty_inside_of_the_first_object_may_be_there_later(tmp_path: Path) -> None:
+    """Lists without elements, fields that are null and times without a fraction had types that no later file fits."""
+    for name, line in (
+        ("a", '{"l": [], "o": {"x": null, "t": "2026-01-01T00:00:00"}}'),
+        ("b", '{"l": ["q"], "o": {"x": "y", "t": "2026-01-01T00:00:00.5"}}'),
+    ):
+        (tmp_path / f"{name}.json").write_text(line + "\n")
+    source = FileSource(tmp_path, "json", order="path")
+    source.schema()
+    reader = source.create_reader(Place())
+    reader.add_splits(found_by(source)[0])
+
+    batches = [batch for _ in range(4) if (batch := reader.poll_next(0).batch) is not None]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [([], None, 0), (["q"], "y", 500_000)] == [
+        (row["l"], row["o"]["x"], row["o"]["t"].microsecond) for row in rows
+    ]
+
+
 def test_a_header_says_the_order_of_columns(tmp_path: Path) -> None:
     """Files of one source may have other orders and further columns; empty lines and carriage returns are no rows."""
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfn,word\r\n1,a\r\n\r\n2,b")
