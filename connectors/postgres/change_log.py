@@ -81,7 +81,8 @@ class _Layout:
             if column.name not in there:
                 raise ConnectorError(
                     f"{what}: the column {column.name!r} was dropped, renamed or left out of the publication while its changes are "
-                    "read; put it back, or start the job anew without the old state, with another slot"
+                    "read; put it back, or start the job anew without the old state, with another slot. Where the table has got it since "
+                    "the snapshot that the job starts from, leave it out of columns= until the job has come to that change"
                 )
             was = there[column.name][1]
             fits = column.field.type == pa.string() or (TYPE_IDS.get(was, ""), column.spelled) in WIDER

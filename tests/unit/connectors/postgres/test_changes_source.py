@@ -383,6 +383,27 @@ def test_a_table_that_is_changed_while_it_is_read(server, table, statements, say
             assert ("has got a column 'more'" in caplog.text) == ("more" in statements[0])
 
 
+def test_a_column_that_is_added_while_the_job_is_down(server: PostgresServer, table: str) -> None:
+    """The log has rows without it, of which the error said that it was dropped, and no way to go on."""
+    with Reading(source_of(server, table)) as reading:
+        server.run(f"INSERT INTO {table} VALUES (1, '')")
+        reading.take(1)
+        splits = reading.splits()
+    server.run(
+        f"INSERT INTO {table} VALUES (2, '')",
+        f"ALTER TABLE {table} ADD COLUMN more int",
+        f"INSERT INTO {table} VALUES (3, '', 5)",
+    )
+    with Reading(source_of(server, table), splits) as reading, pytest.raises(ConnectorError, match="leave it out of"):
+        reading.until(lambda: False)
+    with Reading(source_of(server, table, columns=["id", "town"]), splits) as reading:
+        assert [(2, "", "+I"), (3, "", "+I")] == reading.take(2)
+        splits = reading.splits()
+    server.run(f"INSERT INTO {table} VALUES (4, '', 6)")
+    with Reading(source_of(server, table), splits) as reading:
+        assert [(4, "", 6, "+I")] == reading.take(1)
+
+
 @pytest.mark.parametrize(
     ("statements", "says"),
     [
