@@ -456,11 +456,16 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
         (pa.array([1, 86_400_000_000], pa.timestamp("us")), pa.date32()),
         (pa.array([1, 2]), pa.bool_()),
         (pa.array([1e300]), pa.float32()),
+        (pa.array([86_400_000_001], pa.timestamp("us")), pa.time64("us")),
+        (pa.array([None, [1]], pa.list_(pa.timestamp("us"))), pa.list_(pa.date32())),
+        (pa.array([None, {"f": 1e300}]), pa.struct([("f", pa.float32())])),
+        (pa.array([[(1, 2)]], pa.map_(pa.int64(), pa.int64())), pa.map_(pa.int64(), pa.bool_())),
     ],
     ids=lambda given: str(given.type if isinstance(given, pa.Array) else given),
 )
 def test_values_that_would_change_do_not_fit(tmp_path: Path, column: pa.Array, kind: pa.DataType) -> None:
-    """Where a later file has another type: times became days, two was true, and a large number infinity."""
+    """Where a later file has another type: times became days, two was true, and a large number infinity; inside of
+    lists and records, too, and a time lost its day."""
     pq.write_table(pa.table({"v": column}), tmp_path / "a")
 
     with pytest.raises(ConnectorError, match=r"which does not fit .*: some values of .* are not the same as"):
