@@ -425,6 +425,8 @@ class KafkaWriter(SinkWriter):
         if self._current is None:
             if self._next is None:
                 raise ConnectorError("KafkaSink: the writer is closed")
+            if self._next.done() and self._next.exception() is not None:
+                self._prepare_next()  # brokers were away, perhaps, when it was prepared, which may be long ago
             self._current = self._next.result()
             self._prepare_next()
         self._current.rows += self._current.out.send(batch)

@@ -18,6 +18,7 @@ from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSink, kafka_writer
 from snapline.connectors.kafka.transactions import TransactionName
 from snapline.dataflow.errors import ConnectorError
+from tests.services.cluster import wait_until
 from tests.services.kafka import needs_faults
 from tests.services.kafka_broker import KafkaBroker
 from tests.unit.connectors.kafka.reading import Place
@@ -315,6 +316,29 @@ def test_an_attempt_that_hears_late_of_its_first_checkpoint(kafka):
         committer.close()
 
     assert [0, 1] == numbers(kafka, topic)
+
+
+def test_a_transaction_that_could_not_be_prepared_in_time(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker was there when it was prepared; the first rows, which came when there was one, ended the task."""
+    topic, tried, ready = kafka.topic(), threading.Event(), kafka_writer.OneTransaction.ready
+
+    def away_at_first(transaction: kafka_writer.OneTransaction) -> kafka_writer.OneTransaction:
+        if not tried.is_set():
+            tried.set()
+            raise ConnectorError("no Kafka broker answers")
+        return ready(transaction)
+
+    monkeypatch.setattr(kafka_writer.OneTransaction, "ready", away_at_first)
+    sink = sink_of(kafka, topic, format=JsonFormat(SCHEMA))
+    writer: Any = sink.create_writer(Place(), [])
+    committer: Any = sink.create_committer(Place())
+    wait_until(lambda: writer._next.done(), "the failure")
+    writer.write(pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA))
+    committer.commit(writer.prepare_commit(1))
+    writer.close()
+    committer.close()
+
+    assert [1] == numbers(kafka, topic)
 
 
 def test_at_least_once_writes_without_transactions(kafka):
