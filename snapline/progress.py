@@ -43,9 +43,9 @@ class ProgressDisplay:
         self._total = total_rows
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeElapsedColumn(),
             console=Console(file=stream),
             disable=not stream.isatty(),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.ids import JobID
-from snapline.progress import rows_expected
+from snapline.progress import ProgressDisplay, rows_expected
 from snapline.protos import client_pb2 as pb
 from snapline.protos.job_pb2 import JobEdge, Partitioning
 from snapline.rows_read import RowsRead
@@ -51,3 +53,19 @@ def test_rows_of_a_source_that_discovers_are_those_that_its_readers_emit():
 def test_nobody_knows_how_many_rows_programs_outside_have():
     """A job that has no other tasks has no code to ask, either."""
     assert rows_expected(external_job(JobID("a"), "fleet", {"orders": 2}, {})) is None
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_brackets_in_the_name_of_a_job_are_shown_as_they_are() -> None:
+    """They are no markup: a name with a path in them must not end the job that waits behind the line of progress."""
+    terminal = Terminal()
+    with ProgressDisplay("load [/data] [red]", None, terminal) as display:
+        display.show(pb.JobDetails(overview={"status": "JOB_STATUS_RUNNING", "status_detail": "for [/x]"}), 3)
+    assert "load [/data] [red]" in terminal.getvalue()
+    assert "for [/x]" in terminal.getvalue()
