@@ -20,7 +20,8 @@ from typing import Any
 @contextmanager
 def interrupt_waits() -> Iterator[None]:
     """Hold the first SIGINT back until the block has ended, and raise for a second one at once. Only the main thread
-    gets signals; elsewhere nothing is held."""
+    gets signals; elsewhere nothing is held. What is ignored stays so, as of a job that a script has sent to the
+    background."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -33,7 +34,8 @@ def interrupt_waits() -> Iterator[None]:
         came = True
 
     before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, hold)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
@@ -45,8 +47,9 @@ def interrupt_waits() -> Iterator[None]:
 @contextmanager
 def interrupt_only_raises() -> Iterator[None]:
     """Raise KeyboardInterrupt for a SIGINT within the block, whatever handler there is (SparkContext's, say), and do
-    nothing else. Only the main thread gets signals; elsewhere nothing is changed."""
-    if threading.current_thread() is not threading.main_thread():
+    nothing else. Only the main thread gets signals; elsewhere nothing is changed, and what is ignored stays so."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -64,5 +66,19 @@ def test_a_handler_that_would_do_more_is_not_asked_while_a_job_is_waited_for():
         with pytest.raises(KeyboardInterrupt), interrupt_only_raises():
             signal.raise_signal(signal.SIGINT)
         assert ([], theirs) == (asked, signal.getsignal(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("within", [interrupt_waits, interrupt_only_raises])
+def test_a_job_in_the_background_does_not_hear_the_interrupt_of_another_program(
+    within: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """A script that starts it with & has SIGINT ignored, since Ctrl-C is meant for what runs in the foreground."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with within():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
