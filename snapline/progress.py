@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import IO
 
@@ -49,6 +50,7 @@ class ProgressDisplay:
             TimeElapsedColumn(),
             console=Console(file=stream),
             disable=not stream.isatty(),
+            redirect_stdout=sys.stdout.isatty(),  # else what the program prints would go to this terminal, too
             transient=True,
         )
         self._task: TaskID | None = None

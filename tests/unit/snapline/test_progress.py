@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from snapline.dataflow.graph.external_tasks import external_job
 from snapline.dataflow.ids import JobID
 from snapline.progress import ProgressDisplay, rows_expected
@@ -69,3 +71,12 @@ def test_brackets_in_the_name_of_a_job_are_shown_as_they_are() -> None:
         display.show(pb.JobDetails(overview={"status": "JOB_STATUS_RUNNING", "status_detail": "for [/x]"}), 3)
     assert "load [/data] [red]" in terminal.getvalue()
     assert "for [/x]" in terminal.getvalue()
+
+
+def test_what_a_program_prints_into_a_file_while_its_job_runs_goes_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of progress is on the terminal of standard error, and standard output is somebody else's."""
+    terminal = Terminal()
+    with ProgressDisplay("job", None, terminal):
+        print("a row")
+    assert capsys.readouterr().out == "a row\n"
+    assert "a row" not in terminal.getvalue()
