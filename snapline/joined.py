@@ -225,7 +225,7 @@ def enriched(
                 )
         if stream.schema is not None:
             there = workable_schema(table.schema)
-            added = [field.remove_metadata() for field in there if field.name not in pairs.values()]
+            added = [field.remove_metadata().with_nullable(True) for field in there if field.name not in pairs.values()]
             for field in added:
                 if field.name in stream.schema.names:
                     raise JobDefinitionError(

@@ -58,6 +58,11 @@ class CollectionSource(Source):
                 raise ConnectorError(
                     f"CollectionSource: batch {number} has other columns than the first: {batch.schema}"
                 )
+        if self._schema is not None and not all(field.nullable for field in self._schema):
+            # Rows that meet these, or take their place, may be null.
+            fields = [field.with_nullable(True) for field in self._schema]
+            self._schema = pa.schema(fields, self._schema.metadata)
+            self._batches = tuple(pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in self._batches)
 
     @classmethod
     def of_rows(

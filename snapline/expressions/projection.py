@@ -52,7 +52,7 @@ class Projection:
         """The result for one batch."""
         computed = {one.name: one.evaluate(batch) for one in self.expressions}
         columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | computed if self.keep else computed
-        fields = {field.name: field for field in batch.schema}
+        fields = self._fields_of(batch.schema)
         schema = pa.schema([_field(name, column.type, fields) for name, column in columns.items()])
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
@@ -60,8 +60,13 @@ class Projection:
         """The columns of the result. Raises JobDefinitionError for operands of types that do not fit."""
         computed = {one.name: one.type_in(schema) for one in self.expressions}
         types = {field.name: field.type for field in schema} | computed if self.keep else computed
-        fields = {field.name: field for field in schema}
+        fields = self._fields_of(schema)
         return pa.schema([_field(name, data_type, fields) for name, data_type in types.items()])
+
+    def _fields_of(self, schema: pa.Schema) -> dict[str, pa.Field]:
+        """Columns by name; one in whose place another value comes may be null from now on."""
+        computed = {one.name for one in self.expressions if one.operation != "col"}
+        return {field.name: field.with_nullable(field.nullable or field.name in computed) for field in schema}
 
 
 def _field(name: str, data_type: pa.DataType, known: Mapping[str, pa.Field]) -> pa.Field:

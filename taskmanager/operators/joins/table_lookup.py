@@ -83,7 +83,7 @@ class TableLookupOperator(StreamOperator):
         rows = gather_values(self._row_of, np.maximum(slots, 0))
         chosen = pa.array(rows) if everything else pa.array(rows, mask=~found)
         columns = [_one_chunk(column.take(chosen)) for column in self._values.columns]
-        schema = pa.schema([*batch.schema, *self._values.schema])
+        schema = pa.schema([*batch.schema, *(field.with_nullable(True) for field in self._values.schema)])
         self.output.emit_batch(pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema))
 
     def _other_types(self, schema: pa.Schema) -> JobDefinitionError:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
@@ -55,3 +59,36 @@ def test_what_is_computed_for_keys_and_aggregates_leaves_rows_in_order():
     last = one.key_by("k").running_aggregate(x=sl.last(sl.col("x") + 0), uid="last")
     assert place_of_rows(last) == [("with_columns", 1, 1)]
     assert [row["x"] for row in last.execute_and_collect(local=True)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_column_in_the_place_of_one_that_is_never_null_may_be_null(tmp_path: Path) -> None:
+    """A file whose schema promises values would be refused by its format as soon as one is missing."""
+    never_null = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("x", pa.int64(), nullable=False)])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection(ROWS).map(lambda row: {"k": row["k"], "x": row["x"]}, schema=never_null)
+    large = rows.with_columns(x=sl.when(sl.col("x") > 3).then(sl.col("x")).otherwise(None))
+    assert [field.nullable for field in large.schema] == [False, True]
+    large.sink_to(sl.ParquetSink(tmp_path), uid="out")
+    env.execute(local=True)
+    assert pq.read_table(tmp_path)["x"].to_pylist() == [None, None, None, None, 4, 5]
+
+
+def test_a_row_without_a_match_has_no_value_in_a_column_that_is_never_null_in_the_table(tmp_path: Path) -> None:
+    """What a table promises of its own rows holds for those that have found one."""
+    towns = pa.table(
+        {"x": [1], "town": ["Aachen"]},
+        schema=pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("town", pa.string(), nullable=False)]),
+    )
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(ROWS[:2]).enrich(towns, "x").sink_to(sl.ParquetSink(tmp_path), uid="out")
+    env.execute(local=True)
+    assert pq.read_table(tmp_path)["town"].to_pylist() == [None, "Aachen"]
+
+
+def test_rows_of_a_table_that_has_no_nulls_meet_rows_that_have_some() -> None:
+    """Streams of one schema for people make one table, whatever their sources promise."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    never_null = pa.table({"x": [1]}, schema=pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    rows = env.from_collection(never_null, uid="one").union(env.from_collection(pa.table({"x": pa.array([None, 2])})))
+    assert rows.schema == pa.schema([("x", pa.int64())])
+    assert rows.execute_and_collect(local=True).to_arrow().to_pydict() == {"x": [1, None, 2]}
