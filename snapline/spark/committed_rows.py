@@ -98,16 +98,23 @@ def is_comparison(one: Filter) -> bool:
     return type(one) in _COMPARISONS or isinstance(one, In)
 
 
-def _expression(conditions: Sequence[Condition], columns: Sequence[str]) -> ds.Expression | None:
-    """Those of the conditions that are about these columns."""
+def _expression(conditions: Sequence[Condition], columns: pa.Schema) -> ds.Expression | None:
+    """Those of the conditions that are about these columns. Times are compared in the unit and zone of their column,
+    and by Spark alone where that does not hold them: of others Arrow compares some with an error."""
     whole: ds.Expression | None = None
     for kind, column, value in conditions:
-        if column not in columns:
+        if column not in columns.names:
             continue
-        if kind is In:
-            one = ds.field(column).isin([each for each in value if each is not None])
-        else:
-            one = _COMPARISONS[kind](ds.field(column), ds.scalar(value))
+        values = [each for each in value if each is not None] if kind is In else [value]
+        data_type = columns.field(column).type
+        if pa.types.is_timestamp(data_type):
+            try:
+                values = pa.array(values).cast(data_type)
+            except pa.ArrowException:
+                continue
+        one = (
+            ds.field(column).isin(values) if kind is In else _COMPARISONS[kind](ds.field(column), ds.scalar(values[0]))
+        )
         whole = one if whole is None else whole & one
     return whole
 
@@ -196,7 +203,7 @@ class CommittedDirectory:
         values = {key: value for key, value in _values_of(part.described["directory"]).items() if key in target.names}
         try:
             constants = pa.table({key: pa.array([value]).cast(target.field(key).type) for key, value in values.items()})
-            hides = _expression(conditions, constants.column_names)
+            hides = _expression(conditions, constants.schema)
             if hides is not None and not constants.filter(hides).num_rows:
                 return
             inside = pa.schema([each for each in target if each.name not in values])
@@ -218,8 +225,9 @@ class CommittedDirectory:
         if kind in _COLUMNAR:
             data = ds.dataset(place, filesystem=location.filesystem, format=kind)
             self._require(name, wanted, data.schema)
-            comparable = [name for name in wanted.names if not pa.types.is_time(data.schema.field(name).type)]
-            condition = _expression(conditions, comparable)  # Spark has a number for a time of day
+            there = (data.schema.field(name) for name in wanted.names)
+            # Spark has a number for a time of day.
+            condition = _expression(conditions, pa.schema([one for one in there if not pa.types.is_time(one.type)]))
             yield from data.to_batches(columns=wanted.names, filter=condition, batch_size=_BATCH_ROWS)
             return
         source = FileSource(

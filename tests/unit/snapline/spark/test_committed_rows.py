@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.datasource import GreaterThan
+from pyspark.sql.datasource import GreaterThan, In, LessThan
 
 from snapline.spark.committed_rows import CommittedDirectory
 from snapline.spark.frame_types import spark_schema_of
@@ -28,3 +30,39 @@ def test_times_of_day_are_compared_by_spark_alone(tmp_path: Path, kind: pa.DataT
     [batch] = rows.read(part, schema, [(GreaterThan, "at", 5), (GreaterThan, "n", 1)])
 
     assert batch.to_pydict() == {"n": [2], "at": [7]}
+
+
+SECOND = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+EVER = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_times_of_any_unit_and_zone_are_compared(tmp_path: Path, unit: str, zone: str | None) -> None:
+    """A query with a filter on milliseconds or nanoseconds of Berlin, or with the last day of the year 9999 beside
+    nanoseconds, ended in an error of Arrow's."""
+    kind = pa.timestamp(unit, zone)
+    table = pa.table({"at": pa.array([1, 2], pa.timestamp("s")).cast(kind)})
+    pq.write_table(table, tmp_path / NAME)
+    rows = CommittedDirectory(str(tmp_path))
+    [part] = rows.parts()
+    schema = spark_schema_of(table.schema, "a test")
+    second, ever = (each if zone else each.replace(tzinfo=None) for each in (SECOND, EVER))
+
+    [later] = rows.read(part, schema, [(GreaterThan, "at", second)])
+    [all_of_them] = rows.read(part, schema, [(LessThan, "at", ever)])
+    some = list(rows.read(part, schema, [(In, "at", (second, ever, None))]))  # Spark asks each row again
+
+    assert (later.num_rows, all_of_them.num_rows, some[0]["at"][0].value) == (1, 2, 1_000_000)
+
+
+def test_times_of_an_orc_file_are_compared_with_days_beyond_its_nanoseconds(tmp_path: Path) -> None:
+    """Arrow reads each time of ORC as nanoseconds, of which a day of the year 9999 has none."""
+    table = pa.table({"at": pa.array([1], pa.timestamp("s"))})
+    orc.write_table(table, tmp_path / NAME.replace(".parquet", ".orc"))
+    rows = CommittedDirectory(str(tmp_path))
+    [part] = rows.parts()
+
+    [batch] = rows.read(part, spark_schema_of(table.schema, "a test"), [(LessThan, "at", EVER.replace(tzinfo=None))])
+
+    assert batch.to_pydict() == {"at": [SECOND.replace(tzinfo=None)]}
