@@ -73,11 +73,20 @@ def _beside_floats(*values: Value) -> tuple[Value, ...]:
 
 
 def _aligned(left: Value, right: Value) -> tuple[Value, Value]:
-    """Literals fitted, whole numbers beside floats as floats, and the two kinds of strings as one."""
+    """Literals fitted, whole numbers beside floats as floats, the two kinds of strings as one, and two zones as one."""
     left, right = _beside_floats(_fitted(left, right), _fitted(right, left))
     if left.type != right.type and pa.types.is_large_string(left.type) | pa.types.is_large_string(right.type):
         left, right = (v.cast(pa.large_string()) if pa.types.is_string(v.type) else v for v in (left, right))
-    return left, right
+    zones = {getattr(value.type, "tz", None) for value in (left, right)}
+    return (left, right) if None in zones or len(zones) == 1 else _in_one_zone(left, right)
+
+
+def _in_one_zone(left: Value, right: Value) -> tuple[Value, Value]:
+    """Times of two zones in the zone of the column beside a literal, or of the left one of two columns, and in the
+    finer unit: Arrow compares only those of equal units."""
+    zone = (right if isinstance(left, pa.Scalar) else left).type.tz
+    unit = max(left.type.unit, right.type.unit, key=("s", "ms", "us", "ns").index)
+    return left.cast(pa.timestamp(unit, zone)), right.cast(pa.timestamp(unit, zone))
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:

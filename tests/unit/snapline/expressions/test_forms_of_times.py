@@ -101,3 +101,18 @@ def test_a_beginning_that_nanoseconds_have_no_room_for(taken: sl.Expr) -> None:
     batch = pa.RecordBatch.from_pydict({"t": pa.array([0, -(2**63)]).view(pa.timestamp("ns"))})
     with pytest.raises(pa.ArrowInvalid, match=r"that a time lies in began before what timestamp\[ns\] holds"):
         taken.evaluate(batch)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_two_zones_are_compared_and_chosen_from_whatever_their_units(unit: str) -> None:
+    """A column in milliseconds of Berlin was refused beside `datetime.now(UTC)`, whose unit is another one."""
+    second = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    seconds, zoned = pa.array([0, 1, 2, None], pa.timestamp("s", "UTC")), pa.timestamp(unit, "Europe/Berlin")
+    batch = pa.record_batch({"t": seconds.cast(zoned), "u": seconds.cast(pa.timestamp("us", "America/New_York"))})
+
+    assert (sl.col("t") > second).evaluate(batch).to_pylist() == [False, False, True, None]
+    assert (second >= sl.col("t")).evaluate(batch).to_pylist() == [True, True, False, None]
+    assert (sl.col("t") == sl.col("u")).evaluate(batch).to_pylist() == [True, True, True, None]
+    later = sl.when(sl.col("t") > second).then(sl.col("t")).otherwise(second)
+    assert later.type_in(batch.schema).tz == "Europe/Berlin"
+    assert later.dt.epoch("s").evaluate(batch).to_pylist() == [1, 1, 2, 1]
