@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
+from snapline.dataflow.columnar.python_values import shown_values
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
@@ -323,7 +324,8 @@ WIDEST = 32
 
 def as_text(table: pa.Table, *, more: bool) -> str:
     """A table with a header and, at the end, whether there are more rows."""
-    columns = [[name, *(_cell(value) for value in table.column(name).to_pylist())] for name in table.column_names]
+    values = (shown_values(column.combine_chunks()) for column in table.columns)
+    columns = [[name, *map(_cell, each)] for name, each in zip(table.column_names, values, strict=True)]
     kinds = [str(field.type) for field in table.schema]
     for column, kind in zip(columns, kinds, strict=True):
         column.insert(1, kind)

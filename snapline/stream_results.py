@@ -34,7 +34,9 @@ class Inspection(Function):
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Show each row of the batch."""
-        for row in batch.to_pylist():
+        from snapline.taskmanager.operators.base.rows import rows_of  # which a program that only builds does not need
+
+        for row in rows_of(batch):
             self._function(row)
         return batch
 

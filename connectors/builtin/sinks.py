@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
+from snapline.dataflow.columnar.python_values import row_maker, shown_values
 
 PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
 BUCKETS_PER_OCTAVE = 32
@@ -53,8 +54,13 @@ class PrintWriter(SinkWriter):
         self._prefix = prefix
 
     def write(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        rows = batch.to_pylist() if len(set(names)) == len(names) else _rows_of_all_columns(batch)
+        names, columns = batch.schema.names, [shown_values(column) for column in batch.columns]
+        if not names:
+            rows: Iterable[object] = [{}] * batch.num_rows
+        elif len(set(names)) == len(names):
+            rows = row_maker(tuple(names))(*columns)
+        else:
+            rows = _rows_of_all_columns(names, columns)
         sys.stdout.write("".join(f"{self._prefix}{row}\n" for row in rows))
         sys.stdout.flush()
 
@@ -62,11 +68,10 @@ class PrintWriter(SinkWriter):
         return ()
 
 
-def _rows_of_all_columns(batch: pa.RecordBatch) -> Iterator[str]:
+def _rows_of_all_columns(names: Sequence[str], columns: Sequence[list[Any]]) -> Iterator[str]:
     """Rows as they are printed, where a dictionary has not all columns because two have one name."""
-    names = [repr(name) for name in batch.schema.names]
-    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-        yield f"{{{', '.join(f'{name}: {value!r}' for name, value in zip(names, row, strict=True))}}}"
+    for row in zip(*columns, strict=True):
+        yield f"{{{', '.join(f'{name!r}: {value!r}' for name, value in zip(names, row, strict=True))}}}"
 
 
 class DiscardingSink(Sink):

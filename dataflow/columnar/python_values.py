@@ -66,6 +66,20 @@ def column_values(column: pa.Array) -> list[Any]:
         ) from error
 
 
+def shown_values(column: pa.Array) -> list[Any]:
+    """The same for people who look at them: as Arrow's text where Python has no such values.
+
+    >>> shown_values(pa.array([2**59, None], pa.timestamp("us")))
+    ['20237-04-25 10:45:03.423488', None]
+    """
+    try:
+        return column_values(column)
+    except ValueError:
+        if column.type.num_fields:  # Arrow has no text for lists and records
+            raise
+        return column.cast(pa.string()).to_pylist()
+
+
 def _beyond_python(times: np.ndarray[Any, Any]) -> int:
     """How many of these times are before the year 1 or after 9999, of which numpy makes numbers, or none at all; what
     stands for a null is one of them."""

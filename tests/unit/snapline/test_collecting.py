@@ -199,6 +199,22 @@ def test_show_prints_a_table(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("0 rows\n")
 
 
+def test_times_that_python_has_not_are_shown_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever looks at rows wants to see them, also those that are beyond the year 9999, and columns of one name."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection(pa.table({"at": pa.array([2**59, None], pa.timestamp("us"))}))
+    rows.show(local=True)
+    assert capsys.readouterr().out.split("\n")[2:4] == ["20237-04-25 10:45:03.423488", "null"]
+    rows.print()
+    env.execute(local=True)
+    assert capsys.readouterr().out == "{'at': '20237-04-25 10:45:03.423488'}\n{'at': None}\n"
+    rows.with_columns(b=sl.lit(1)).map_batches(lambda batch: batch.rename_columns(["a", "a"])).show(local=True)
+    assert capsys.readouterr().out.split("\n")[2:4] == [
+        "20237-04-25 10:45:03.423488  1",
+        "null                         1",
+    ]
+
+
 def test_a_job_is_a_value(tmp_path):
     """It is looked at, saved, rescaled, stopped with a savepoint, and started again from it."""
     env = environment(tmp_path, **{"execution.checkpointing.interval": "50 ms"})
