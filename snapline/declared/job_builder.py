@@ -36,7 +36,7 @@ AGGREGATES = frozenset(
     """count sum min max mean count_distinct approx_count_distinct quantile median approx_quantile first last top_n
     collect_list""".split()
 )
-TAKEN_NAMES = frozenset({"uid", "name", "passthrough"})
+TAKEN_NAMES = frozenset({"self", "uid", "name", "passthrough"})
 """Names that a column of results cannot have, because they are arguments of the methods that aggregate."""
 CALLED = ("map_batches", "map", "flat_map", "filter_rows")
 """Methods of a stream that take a function which is called; the others take an object with methods."""

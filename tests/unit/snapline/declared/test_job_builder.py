@@ -207,6 +207,8 @@ def test_joins_and_unions() -> None:
          [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "aggregates": [{"name": "x", "function": "total"}]})]),
         ("declared operator 'm': 'uid' is no name for the column of an aggregate, or is taken",
          [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "aggregates": [{"name": "uid", "function": "count"}]})]),
+        ("declared operator 'm': 'self' is no name for the column of an aggregate, or is taken",
+         [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "aggregates": [{"name": "self", "function": "count"}]})]),
         ("declared operator 'm': there is no kind 0 of windows",
          [source(), operator("m", "orders", aggregate={"keyColumns": ["shop"], "window": {}, "aggregates": [{"name": "n", "function": "count"}]})]),
         ("declared operator 'e': an external source says the columns of its rows", [operator("e", external={"task": "e"})]),
