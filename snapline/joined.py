@@ -29,7 +29,7 @@ from snapline.dataflow.graph.operator_specs import (
     TemporalJoinSpec,
     WindowJoinSpec,
 )
-from snapline.keyed import KeyedStream
+from snapline.keyed import KeyedStream, check_key_type
 from snapline.runtime.absolute_paths import path_of_user
 from snapline.stream import DataStream
 
@@ -218,6 +218,7 @@ def enriched(
                 raise JobDefinitionError(
                     f"{name!r}: the table has no column {other!r}: it has {', '.join(table.column_names)}"
                 )
+            check_key_type(table.schema.field(other), f"{name!r}")
             if stream.schema is not None and _in_keys(stream.schema.field(own)) != _in_keys(table.schema.field(other)):
                 raise JobDefinitionError(
                     f"{name!r}: column {own!r} is {stream.schema.field(own).type} and the table's {other!r} is "

@@ -18,6 +18,7 @@ from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, 
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.windows import Aggregate, CountTrigger, GlobalWindows, WindowAssigner
+from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
@@ -42,6 +43,12 @@ class KeyedStream:
 
     stream: DataStream
     key_columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """JobDefinitionError for columns that cannot be a key, as far as the schema is known."""
+        if self.stream.schema is not None:
+            for column in self.key_columns:
+                check_key_type(self.stream.schema.field(column), "key_by")
 
     def via_external(self, task: str, schema: pa.Schema, *, uid: str = "", name: str = "") -> DataStream:
         """Send the rows through programs outside, as `DataStream.via_external` does; those with equal keys go to the
@@ -223,6 +230,14 @@ class KeyedStream:
                 except TypeError as error:
                     raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
         return tuple(chosen)
+
+
+def check_key_type(field: pa.Field, where: str) -> None:
+    """Raise JobDefinitionError for a column whose values are not compared as keys."""
+    try:
+        plain_type(field.type)
+    except TypeError as refusal:
+        raise JobDefinitionError(f"{where}: column {field.name!r}: {refusal}") from None
 
 
 def key_fields_of(keyed: KeyedStream) -> list[pa.Field]:

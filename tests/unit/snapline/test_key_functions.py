@@ -12,6 +12,7 @@ from snapline.dataflow.partitioning import Partitioning
 from snapline.key_functions import WithKeys
 
 BATCH = pa.RecordBatch.from_pydict({"k": [1, 2, 3], "v": ["a", "b", None]})
+LIST = pa.schema([("l", pa.list_(pa.int64()))])
 PAIR = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
@@ -62,6 +63,11 @@ def test_what_is_no_key_for_each_row_is_refused(function, schema, said) -> None:
         (lambda s: s.key_by(5), "key_by takes names of columns or one function of a batch"),
         (lambda s: s.key_by("k", schema=PAIR), "schema= is for keys that a function computes"),
         (lambda s: s.key_by(len, schema=pa.schema([("k", pa.int64())])), "the rows have a column 'k' already"),
+        (lambda s: s.key_by(len, schema=LIST), "key_by: column 'l': a value of type list<item: int64> cannot be"),
+        (
+            lambda s: s.map_batches(len, schema=LIST).key_by("l"),
+            "key_by: column 'l': a value of type list<item: int64>",
+        ),
         (lambda s: s.key_by(len, schema=["k"]), "schema= names the key columns as a pyarrow schema, got ['k']"),
     ],
 )

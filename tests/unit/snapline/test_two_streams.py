@@ -16,6 +16,7 @@ from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.partitioning import Partitioning
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
+LISTS = pa.schema([("id", pa.list_(pa.int64()))])
 DAY = sl.StateTtlConfig(dt.timedelta(days=1))
 RIGHT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("text", pa.string())])
 
@@ -105,6 +106,10 @@ def test_windows_that_need_no_event_time() -> None:
         ),
         (lambda a, b: a.enrich(pa.table({"x": [1]}), "id"), "the table has no column 'id': it has x"),
         (lambda a, b: a.enrich(pa.table({"id": ["1"]}), "id"), "column 'id' is int64 and the table's 'id' is string"),
+        (
+            lambda a, b: a.map_batches(len, schema=LISTS).enrich(pa.table({"id": [[1]]}), "id"),
+            r"'enrich': column 'id': a value of type list<item: int64> cannot be \(part of\) a key",
+        ),
         (lambda a, b: a.enrich({"id": [1]}, "id"), "a dict is no table: give one of pyarrow"),
         (lambda a, b: a.enrich(None, "id"), "a NoneType is no table: give one of pyarrow"),
         (lambda a, b: a.enrich(pa.table({"id": [1]}), 3), r"'enrich' needs at least one key column: .*, got 3"),
