@@ -8,6 +8,7 @@ Parquet files, in a directory that the executors and this program reach, as thei
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -50,12 +51,14 @@ class CollectedRows:
         self, batches: Iterator[pa.RecordBatch], end: Callable[[], None], schema: pa.Schema | None, limit: int | None
     ) -> None:
         """The constructor is called by `execute_and_collect` alone. `end`: ends the job, at once or again."""
-        from snapline.taskmanager.operators.base.rows import rows_of
-
         self._end = end
         self._batches = _limited(batches, end, limit)
         self._schema = schema
-        self._rows = (row for batch in self._batches for row in rows_of(batch))
+        self._begun: pa.RecordBatch | None = None
+        self._rows: list[dict[str, Any]] | None = None
+        """Those of the batch that was begun, as soon as one of them was asked for."""
+        self._taken = 0
+        """How many of them were taken."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return the rows themselves, which are their own iterator."""
@@ -63,15 +66,24 @@ class CollectedRows:
 
     def __next__(self) -> dict[str, Any]:
         """The next row. Raises JobFailed when the job has failed."""
-        return next(self._rows)
+        from snapline.taskmanager.operators.base.rows import rows_of
+
+        while self._begun is None or self._taken == self._begun.num_rows:
+            self._begun, self._rows, self._taken = next(self._batches), None, 0
+        if self._rows is None:
+            self._rows = rows_of(self._begun)
+        self._taken += 1
+        return self._rows[self._taken - 1]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """What has not been taken as rows, batch by batch."""
-        return self._batches
+        begun, self._begun = self._begun, None
+        rest = [] if begun is None or self._taken == begun.num_rows else [begun.slice(self._taken)]
+        return itertools.chain(rest, self._batches)
 
     def to_arrow(self) -> pa.Table:
         """All that is left as a table."""
-        batches = list(self._batches)
+        batches = list(self.batches())
         schema = batches[0].schema if batches else self._schema
         if schema is None:
             return pa.table({})
@@ -98,6 +110,7 @@ class CollectedRows:
 
     def close(self) -> None:
         """Take no more: cancel the job, if it still runs."""
+        self._begun = None
         self._batches.close()
         self._end()  # of which a generator that has given nothing yet knows nothing
 

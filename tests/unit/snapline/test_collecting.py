@@ -4,6 +4,7 @@ on."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,19 @@ def test_show_prints_a_table(tmp_path, capsys):
     assert capsys.readouterr().out == table + cut + table + "...\n"
     stream.flat_map(lambda row: []).show(3, local=True)
     assert capsys.readouterr().out.endswith("0 rows\n")
+
+
+def test_rows_that_were_not_taken_one_by_one_are_left_for_a_table(tmp_path: Path) -> None:
+    """Whoever looks at the first row wants the others as well, also those of the same batch."""
+    rows = environment(tmp_path).from_collection([{"x": number} for number in range(5)])
+    collected = rows.execute_and_collect(local=True)
+    assert [next(collected), next(collected)] == [{"x": 0}, {"x": 1}]
+    assert [batch.to_pydict() for batch in itertools.islice(collected.batches(), 1)] == [{"x": [2, 3, 4]}]
+    assert collected.to_arrow().num_rows == 0
+    collected = rows.execute_and_collect(local=True, limit=4)
+    assert next(collected) == {"x": 0}
+    assert collected.to_arrow().to_pydict() == {"x": [1, 2, 3]}
+    assert list(collected) == []
 
 
 def test_times_that_python_has_not_are_shown_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
