@@ -272,8 +272,19 @@ def _from_files(
                 "program have in common, or write to a sink and read that"
             )
         directory = Path(base or tempfile.mkdtemp(prefix="snapline-collect-")) / f"collect-{uuid.uuid4().hex}"
-        end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
-        job = environment.execute_async(job_name, local=False)
+
+        def remove() -> None:
+            shutil.rmtree(directory, ignore_errors=True)
+            if not base:
+                with suppress(OSError):
+                    directory.parent.rmdir()
+
+        try:
+            end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
+            job = environment.execute_async(job_name, local=False)
+        except BaseException:
+            remove()
+            raise
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -284,10 +295,7 @@ def _from_files(
 
     def end_job() -> None:
         job.cancel()
-        shutil.rmtree(directory, ignore_errors=True)
-        if not base:
-            with suppress(OSError):
-                directory.parent.rmdir()
+        remove()
 
     return batches(), end_job
 

@@ -154,6 +154,26 @@ def test_rows_are_collected_where_executors_and_program_both_are(monkeypatch, ma
     assert place in places[0]
 
 
+def test_a_job_that_does_not_start_leaves_no_place_for_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nobody who would come back for it: neither below the checkpoints nor among temporary files."""
+
+    def start(*_: Any, **__: Any) -> None:
+        raise SnaplineError("no slots")
+
+    opened = SimpleNamespace(settings={}, host=SimpleNamespace(master="local[2]"), ours=False)
+    monkeypatch.setattr("snapline.session.open_spark", lambda *_, **__: opened)
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute_async", start)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for conf in ({}, {"execution.checkpointing.dir": str(tmp_path / "checkpoints")}):
+        with pytest.raises(SnaplineError, match="no slots"):
+            endless(sl.StreamExecutionEnvironment.get_execution_environment(conf)).execute_and_collect(
+                local=False, limit=1
+            )
+    assert [str(path) for path in tmp_path.rglob("*collect*")] == []
+
+
 def test_who_takes_no_row_at_all_leaves_nothing_in_this_process(monkeypatch):
     """Neither the directory of the local run nor the place where its rows were to come."""
     closed: list[LocalJob] = []
