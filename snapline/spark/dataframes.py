@@ -66,7 +66,12 @@ def from_dataframe(
         source = StagedRowsSource("", (), schema, options)
     else:
         directory = new_staged_directory(staging_base(configuration, frame.sparkSession, what))
-        source = StagedRowsSource(directory, stage_frame(frame, directory, options, what).files, schema, options)
+        try:
+            files = stage_frame(frame, directory, options, what).files
+        except BaseException:
+            _remove(directory, configuration)
+            raise
+        source = StagedRowsSource(directory, files, schema, options)
     return environment.from_source(source, strategy, uid=uid, name=name or "from_dataframe")
 
 
@@ -169,7 +174,7 @@ def directory_of_job(job_id: str, base: str, own: str, storage_options: Mapping[
 
 
 def _remove(directory: str, configuration: Configuration) -> None:
-    """At the end of the program, which alone knows the frame."""
+    """Delete what nobody but this program knows."""
     import shutil
 
     from snapline.dataflow.errors import SnaplineError
