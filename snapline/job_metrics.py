@@ -33,7 +33,7 @@ class JobMetrics:
 
     tasks: Mapping[str, Mapping[str, int]]
     """The figures of each task: rows and bytes in and out, milliseconds busy, idle and back-pressured, of all its
-    subtasks together."""
+    subtasks together. Where tasks have one name, the uid of its first operator stands behind that of each."""
     operators: Mapping[str, Mapping[str, Any]]
     """The users' metrics by uid of the operator and name: of a counter the sum over all subtasks, of a gauge the number
     of each, of a histogram count, mean and quantiles; with `metrics.latency.interval` also `latency from SOURCE`, in
@@ -43,9 +43,12 @@ class JobMetrics:
 def metrics_of(details: pb.JobDetails) -> JobMetrics:
     """Return the figures of a job, from what the coordinator says of it."""
     values = (decode(MetricValue, value) for value in details.metrics)
+    names = [vertex.name for vertex in details.vertices]
     return JobMetrics(
         tasks={
-            vertex.name: {name: sum(getattr(subtask, name) for subtask in vertex.subtasks) for name in TASK_FIGURES}
+            vertex.name if names.count(vertex.name) == 1 else f"{vertex.name} ({vertex.operator_uids[0]})": {
+                name: sum(getattr(subtask, name) for subtask in vertex.subtasks) for name in TASK_FIGURES
+            }
             for vertex in details.vertices
         },
         operators=by_operator(value for value in values if is_sound(value)),

@@ -87,6 +87,20 @@ class Combining(sl.Function):
         return one["n"] if other is None else other
 
 
+def test_tasks_of_one_name_have_figures_of_their_own() -> None:
+    """Two sources that are printed are two tasks, whose names say the same."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    for uid, rows in (("few", 2), ("many", 5)):
+        env.from_collection([{"n": n} for n in range(rows)], uid=uid).sink_to(DiscardingSink(), uid=f"{uid}-sink")
+    job = env.execute_async(local=True)
+    job.wait()
+    figures = job.metrics().tasks
+    assert {name: task["records_in"] for name, task in figures.items()} == {
+        "CollectionSource -> DiscardingSink (few)": 2,
+        "CollectionSource -> DiscardingSink (many)": 5,
+    }
+
+
 def test_functions_of_keys_and_of_reduce_are_opened_and_closed() -> None:
     """They are functions as any other, though operators of ours stand around them."""
     env = sl.StreamExecutionEnvironment(Configuration({}))
