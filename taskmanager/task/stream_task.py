@@ -370,7 +370,7 @@ class StreamTask:
             task_input.union.gates[gate_index].limit_batches(limit.rows)
 
     def _process_watermarks(self, parts: TaskParts, outputs: list[Watermark | WatermarkStatus]) -> None:
-        if parts.chain is None:
+        if parts.chain is None or self._completion.stands_still:
             return
         for output in outputs:
             if isinstance(output, Watermark):

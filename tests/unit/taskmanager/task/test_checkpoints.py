@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import Aggregate
-from snapline.dataflow.elements import AlignmentType, SnapshotType
+from snapline.dataflow.elements import AlignmentType, SnapshotType, Watermark
 from snapline.dataflow.failures import Blame, CheckpointFailureReason
 from snapline.dataflow.graph.operator_specs import (
     CustomOperatorSpec,
@@ -367,6 +368,32 @@ def test_no_timer_of_the_clock_fires_behind_the_end_of_the_data(how: SnapshotTyp
 
     job.complete(savepoint)
     assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
+
+
+class SaysWatermarks(StreamOperator):
+    """Emits a row when the watermark rises, as windows with a trigger do, and no other."""
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None: ...
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.output.emit_batch(batch(k=[watermark.timestamp_ms]))
+
+
+def test_the_end_of_an_input_moves_no_watermark_behind_a_savepoint_that_the_job_stops_with() -> None:
+    """Who was behind has ended, and holds the watermark back no more: what a window of the savepoint put out by that
+    would come once more when the job goes on from there."""
+    watermarks = WatermarkStrategy.for_monotonous_timestamps("k")
+    source = ListSource([[batch(k=[5]), batch(k=[62])], [batch(k=[60]), batch(k=[61])]], {"s0": 1, "s1": 1})
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits(), watermarks), parallelism=2),
+        Operator("says", CustomOperatorSpec(SaysWatermarks), [edge(0, Partitioning.HASH, ["k"])]),
+        Operator("sink", SinkSpec(StagingSink("out")), [edge(1, Partitioning.REBALANCE)]),
+    ]
+    job = LocalJob(operators, CHECKPOINTS).run()
+    job.checkpoint(snapshot_type=SnapshotType.SAVEPOINT_SUSPEND)
+
+    assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
+    assert job.find("says").task.metrics().records_out == 1, "the watermark of 5"
 
 
 def test_stop_with_savepoint_works_without_periodic_checkpoints() -> None:
