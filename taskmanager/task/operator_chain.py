@@ -47,6 +47,8 @@ class ChainedOperator:
     """Who looks at what comes in."""
     held_status: WatermarkStatus | None = None
     """The last one that came while the operator still worked on what a watermark had made due."""
+    has_finished: bool = False
+    """Whether its timers fire no more: what they emit could come to operators that have finished, too."""
 
     def failure(self, activity: str, cause: BaseException) -> OperatorFailure:
         """The cause, attributed to this operator."""
@@ -213,9 +215,12 @@ class _OperatorProcessingTime:
 
     def register_timer(self, at_ms: int, callback: Callable[[int], None]) -> object:
         owner = self._owner
-        return self._service.register_timer(
-            at_ms, lambda due_ms: owner.run("a processing-time timer", lambda: callback(due_ms))
-        )
+
+        def fire(due_ms: int) -> None:
+            if not owner.has_finished:
+                owner.run("a processing-time timer", lambda: callback(due_ms))
+
+        return self._service.register_timer(at_ms, fire)
 
     def cancel_timer(self, token: object) -> None:
         self._service.cancel_timer(token)
@@ -305,6 +310,7 @@ class OperatorChain:
         item = self.operators[self._finished]
         if self._finished > 0:
             item.run("end_input", lambda: item.operator.end_input(item.descriptor.chained_input_index))
+        item.has_finished = True
         item.run("finish", item.operator.finish)
         self._finished += 1
         return True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import pyarrow as pa
 import pytest
 
@@ -368,6 +371,37 @@ def test_no_timer_of_the_clock_fires_behind_the_end_of_the_data(how: SnapshotTyp
 
     job.complete(savepoint)
     assert {r.state for r in job.tasks} == {ExecutionState.FINISHED}
+
+
+class FinishesLong(StreamOperator):
+    """Writes down what comes, and that it has finished, which takes as long as a commit does."""
+
+    seen: ClassVar[list[object]] = []
+    meanwhile: ClassVar[list[Callable[[], object]]] = []
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self.seen.append(batch.num_rows)
+
+    def finish(self) -> None:
+        self.seen.append("finished")
+        for passes in self.meanwhile:
+            passes()
+
+
+def test_a_timer_that_falls_due_while_a_sink_commits_brings_it_no_rows_behind_that(monkeypatch) -> None:
+    """The sink would write them, and nobody would commit them."""
+    source = ListSource([[batch(k=[1])]])
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits())),
+        Operator("later", CustomOperatorSpec(Later), [edge(0, Partitioning.REBALANCE)]),
+        Operator("sink", CustomOperatorSpec(FinishesLong), [edge(1)]),
+    ]
+    job = LocalJob(operators)
+    monkeypatch.setattr(FinishesLong, "seen", [])
+    monkeypatch.setattr(FinishesLong, "meanwhile", [lambda: setattr(job, "now_ms", job.now_ms + 100)])
+    job.run_to_end()
+
+    assert FinishesLong.seen == ["finished"]
 
 
 class SaysWatermarks(StreamOperator):
