@@ -129,6 +129,8 @@ class StreamTask:
         self._time = TaskProcessingTime()
         self._is_over = False
         """Whether the state is a terminal one."""
+        self._is_to_end = False
+        """Whether somebody has asked for the end of the task; set by any thread."""
         self._hindered = False
         """The last step could take no row."""
         self._position = InputPosition()
@@ -157,11 +159,13 @@ class StreamTask:
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
+        self._is_to_end = True
         self._mailbox.put(CancelMail())
         self._interrupt_operators()
 
     def fail_externally(self, failure: SerializedFailure) -> None:
         """End as FAILED with this failure."""
+        self._is_to_end = True
         self._mailbox.put(FailMail(failure))
         self._interrupt_operators()
 
@@ -475,7 +479,7 @@ class StreamTask:
             self._channels,
             self._checkpoint_taken,
         )
-        restore = TaskRestore(self.descriptor, self._environment)
+        restore = TaskRestore(self.descriptor, self._environment, lambda: self._is_to_end)
         if self._parts.chain is not None:
             self._parts.chain.initialize_and_open(lambda operator: restore.state_of(operator.operator_id))
         return self._run_when_ready(self._parts)

@@ -59,12 +59,36 @@ def _reading(operator_uid: str, read: Callable[[], bytes]) -> bytes:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _BlobOfTask:
+    """A blob that is read no further once its task is to end (StateBlob)."""
+
+    blob: StateBlob
+    is_to_end: Callable[[], bool]
+
+    @property
+    def size(self) -> int:
+        return self.blob.size
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        if self.is_to_end():
+            raise RestoreFailure("the task was told to end while it was restored")
+        return self.blob.read_range(offset, size)
+
+
 class TaskRestore:
     """Reads the restored state of one attempt."""
 
-    def __init__(self, descriptor: TaskDeploymentDescriptor, environment: Environment) -> None:
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        environment: Environment,
+        is_to_end: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_to_end`: whether the task was told to end: what is read then fails."""
         self._descriptor = descriptor
         self._environment = environment
+        self._is_to_end = is_to_end
         self._uid_of = {operator.operator_id: operator.uid for operator in descriptor.operators}
 
     def state_of(self, operator_id: OperatorID) -> RestoredState:
@@ -93,7 +117,7 @@ class TaskRestore:
             return b""
 
         _reading(uid, call)
-        return opened[0]
+        return _BlobOfTask(opened[0], self._is_to_end)
 
     def _elements(self, uid: str, handle: OperatorStateHandle) -> Iterator[tuple[str, tuple[bytes, ...]]]:
         blob = self._open(uid, handle.handle)

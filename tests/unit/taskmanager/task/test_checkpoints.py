@@ -20,6 +20,7 @@ from snapline.dataflow.graph.operator_specs import (
     SourceSpec,
 )
 from snapline.dataflow.partitioning import Partitioning
+from snapline.dataflow.snapshot.handles import ByteStreamStateHandle
 from snapline.dataflow.wire.messages import ExecutionState
 from snapline.taskmanager.operators.base.operator_contract import (
     EMPTY_OPERATOR_SNAPSHOT,
@@ -27,6 +28,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     StreamOperator,
 )
 from tests.unit.taskmanager.task.local_job import (
+    Blob,
     Gates,
     ListSource,
     LocalJob,
@@ -452,6 +454,30 @@ def test_a_savepoint_that_fails_after_the_sources_stopped_fails_the_job() -> Non
     assert {r.state for r in job.tasks} == {ExecutionState.FAILED}
     assert "stop with savepoint 1, which failed" in job.find("src").failure.summary
     assert job.find("src").failure.blame is Blame.EXTERNAL
+
+
+def test_a_task_that_is_cancelled_while_it_restores_reads_no_further(monkeypatch) -> None:
+    """Large state takes minutes to read; who is waited for so long takes its TaskManager down."""
+    done = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3), CHECKPOINTS).run().checkpoint()
+    job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS, restored=done, attempt=1)
+    restoring, read = job.find("sum"), []
+
+    def open_state(handle: ByteStreamStateHandle) -> Blob:
+        blob = Blob(handle.data)
+
+        def read_range(offset: int, size: int) -> bytes:
+            read.append(size)
+            restoring.task.cancel()
+            return handle.data[offset : offset + size]
+
+        monkeypatch.setattr(blob, "read_range", read_range)
+        return blob
+
+    monkeypatch.setattr(restoring.world, "open_state", open_state)
+    job.step(restoring)
+
+    assert [change.state.value for change in restoring.world.states] == ["INITIALIZING", "CANCELED"]
+    assert len(read) == 1
 
 
 def test_a_failed_upload_declines_and_the_job_goes_on() -> None:
