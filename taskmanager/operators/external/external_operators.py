@@ -114,7 +114,7 @@ class ProgramBridge:
         """The last complete checkpoint that the program has heard of."""
         self.has_ended = False
         """The program has put out its last row."""
-        self._has_stopped = False
+        self.has_stopped = False
         """The program has taken the snapshot that the job stops with, which knows nothing of what is put out now."""
         lists = dict(restored.operator_lists or {})
         was_there = lists.pop(KNOWN_STATE, None) is not None
@@ -158,7 +158,7 @@ class ProgramBridge:
         """Have the program take a snapshot, and do all that it says before. Raises ExternalTaskFailed."""
         self.place.ask_for_snapshot(checkpoint_id, self._context.processing_time.now_ms(), stops=stops)
         self._take_until(lambda was_answer: was_answer, f"answered checkpoint {checkpoint_id}")
-        self._has_stopped = stops
+        self.has_stopped = stops
 
     def await_notification(self, checkpoint_id: CheckpointID) -> None:
         """Tell the program that the checkpoint is complete, and wait until it has done what that lets happen: nobody
@@ -194,7 +194,7 @@ class ProgramBridge:
     def _take(self, said: ForTask) -> bool:
         """Whether it was the answer to a checkpoint."""
         match said:
-            case RowsCame() | WatermarkCame() | EndCame() if self._has_stopped:
+            case RowsCame() | WatermarkCame() | EndCame() if self.has_stopped:
                 pass
             case RowsCame(arrow):
                 self._emit(arrow)
@@ -318,6 +318,7 @@ class ExternalOperator(StreamOperator):
     def announce_snapshot(self, snapshot_type: SnapshotType) -> None:
         """One that the job stops with is the last, and so is every one after the end of the rows."""
         self._is_last = snapshot_type.is_synchronous or self._program.has_ended
+        self._program.has_stopped |= snapshot_type.is_synchronous
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         if self._is_last and self._last_checkpoint is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,11 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.operators.external import external_operators
-from snapline.taskmanager.operators.external.external_operators import ExternalSourceOperator, ExternalTaskFailed
+from snapline.taskmanager.operators.external.external_operators import (
+    ExternalOperator,
+    ExternalSourceOperator,
+    ExternalTaskFailed,
+)
 from snapline.taskmanager.programs.program_place import (
     ForTask,
     NotificationTaken,
@@ -24,6 +28,9 @@ from tests.unit.taskmanager.operators.harness import Harness
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ROWS = RowsCame(external_operators._arrow_of(SCHEMA, pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA)))
+
+
+Started = TypeVar("Started", bound=ExternalOperator)
 
 
 class Talking:
@@ -42,7 +49,10 @@ class Talking:
 
 
 def source_of(place: Talking) -> ExternalSourceOperator:
-    operator = ExternalSourceOperator(ExternalSpec("t", "source", None, SCHEMA))
+    return started(ExternalSourceOperator(ExternalSpec("t", "source", None, SCHEMA)), place)
+
+
+def started(operator: Started, place: Talking) -> Started:
     harness = Harness(operator)
     operator.setup(replace(harness.context, offer_place=lambda *told: place), harness)
     harness.start(None)
@@ -77,3 +87,14 @@ def test_what_a_source_puts_out_after_the_snapshot_that_stops_it_goes_nowhere(dr
     source.snapshot_state(stop, 0)
     source.notify_checkpoint_complete(stop)
     assert [batch.to_pylist() for batch in source.output.emitted] == [[{"n": 1}]]  # type: ignore[attr-defined]
+
+
+def test_what_an_operator_puts_out_after_the_savepoint_that_stops_the_job_goes_nowhere() -> None:
+    """Its program emits when it likes, and not only what follows from rows: the savepoint does not know of that."""
+    place = Talking(ROWS, SnapshotCame(7, ()), ROWS, WatermarkCame(9, False), NotificationTaken(7))
+    operator = started(ExternalOperator(ExternalSpec("t", "operator", SCHEMA, SCHEMA)), place)
+    operator.prepare_snapshot_pre_barrier(CheckpointID(7))
+    operator.announce_snapshot(SnapshotType.SAVEPOINT_SUSPEND)
+    operator.snapshot_state(CheckpointID(7), 0)
+    operator.notify_checkpoint_complete(CheckpointID(7))
+    assert [batch.to_pylist() for batch in operator.output.emitted] == [[{"n": 1}]]  # type: ignore[attr-defined]
