@@ -429,8 +429,9 @@ class ClusterEntrypoint:
 
     def _store_job_graph(self, effect: dispatching.StoreJobGraph) -> None:
         graph = effect.job_graph
+        given_up = threading.Event()
 
-        def work() -> JobGraphStored:
+        def work() -> JobGraphStored | None:
             problem = self._hooks_problem(graph)
             if problem:
                 raise ConfigurationError(problem)
@@ -453,10 +454,13 @@ class ClusterEntrypoint:
                     self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
                 )
                 check_restorable(self._storages, snapshot, graph)
+            if given_up.is_set():  # its client was told so: a later leader must not find it
+                return None
             self._high_availability.job_graphs.put(graph)
             return JobGraphStored(graph.job_id)
 
         def failed(error: BaseException) -> JobGraphStoreFailed:
+            given_up.set()
             user_can_mend = isinstance(error, (NoSnapshot, NotSigned, MetadataError, ConfigurationError))
             return JobGraphStoreFailed(graph.job_id, str(error), user_can_mend)
 

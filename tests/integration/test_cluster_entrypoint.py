@@ -20,8 +20,10 @@ from snapline.coordinator.actors.job_master_runner import JobMasterRunner
 from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_process import CoordinatorProcess
+from snapline.coordinator.dispatcher.effects import StoreJobGraph
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.job_archive import JobArchive
+from snapline.coordinator.io import TookTooLong
 from snapline.dataflow.config import Configuration, ConfigurationError
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex, OperatorNode
 from snapline.dataflow.ids import JobID, JobVertexID, LeaderSessionID, OperatorID
@@ -189,6 +191,22 @@ def test_what_cannot_be_accepted_is_refused_in_one_line(cluster):
         with pytest.raises(RequestRefused, match=error) as refused:
             cluster.client.submit(graph)
         assert "\n" not in str(refused.value)
+
+
+def test_a_submission_that_was_given_up_stores_nothing_later(cluster, monkeypatch):
+    """Its client was told so and submits it once more, under another id: a later leader would run both."""
+    submitted = []
+
+    class Lane:
+        def submit(self, name, work, tell, failed):
+            submitted.append((work, failed))
+
+    monkeypatch.setattr(cluster.entrypoint._io, "lane", lambda _: Lane())
+    cluster.entrypoint._store_job_graph(StoreJobGraph(waiting_job()))
+    ((work, failed),) = submitted
+    assert not failed(TookTooLong("its storage has not answered")).user_can_mend
+    assert work() is None  # the storage answers after all
+    assert cluster.entrypoint._high_availability.job_graphs.load().graphs == ()
 
 
 def test_a_stopped_coordinator_leaves_nothing(tmp_path):
