@@ -33,6 +33,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.hosts import collect_hosts
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from snapline.dataflow.config import (
@@ -113,6 +114,10 @@ class ZooKeeperSettings:
             raise ZooKeeperError(
                 f"high-availability.type is zookeeper, and {HA_ZOOKEEPER_QUORUM.key} is not set: give host:port,host:port"
             )
+        try:
+            collect_hosts(self.quorum)
+        except ValueError as error:
+            raise self._unusable_quorum(error) from error
         if not self.root.startswith("/"):
             raise ZooKeeperError(f"{HA_ZOOKEEPER_ROOT.key} must begin with '/': {self.root!r}")
         if not self.cluster_id or "/" in self.cluster_id:
@@ -177,7 +182,12 @@ class ZooKeeperSettings:
                 f"({HA_ZOOKEEPER_CONNECTION_TIMEOUT.key}): check {HA_ZOOKEEPER_QUORUM.key}, and that the ensemble has a majority{tls}"
             ) from error
         except (ValueError, OSError) as error:
-            raise ZooKeeperError(f"{HA_ZOOKEEPER_QUORUM.key} cannot be used: {self.quorum!r} ({error})") from error
+            raise self._unusable_quorum(error) from error
+
+    def _unusable_quorum(self, error: Exception) -> ZooKeeperError:
+        return ZooKeeperError(
+            f"{HA_ZOOKEEPER_QUORUM.key} cannot be used: {self.quorum!r} ({error}); give host:port,host:port"
+        )
 
     def no_chroot(self) -> ZooKeeperError:
         """The ensemble is there, and the part of it that is ours is not."""

@@ -249,6 +249,8 @@ def test_second_cluster_with_the_same_id_is_refused(settings: ZooKeeperSettings)
     ("values", "message"),
     [
         ({}, "quorum is not set"),
+        ({"high-availability.zookeeper.quorum": "h:2181,"}, "quorum cannot be used: 'h:2181,'"),
+        ({"high-availability.zookeeper.quorum": "h:21x81"}, "quorum cannot be used: 'h:21x81'"),
         ({"high-availability.zookeeper.path.root": "snapline"}, "must begin with '/'"),
         ({"high-availability.cluster-id": "a/b"}, "one name without '/'"),
         ({"high-availability.zookeeper.client.acl": "creator"}, "credentials is not set"),
