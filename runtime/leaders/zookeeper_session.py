@@ -240,6 +240,7 @@ class ZooKeeperSession:
             if answer.value is None:
                 raise self.settings.no_chroot()
             self.ensure_path(self.settings.base)
+            self.children(self.settings.base)  # which is refused where the nodes are somebody else's
         except BaseException:
             self.close()
             raise
@@ -309,11 +310,14 @@ class ZooKeeperSession:
         return Answer(answer.value, culprit, answer.repeated)
 
     def ensure_path(self, path: str) -> None:
-        """Create the node and those above it where they are missing."""
+        """Create the node and those above it where they are missing; an administrator may have made some of them, in a
+        place where nobody else may."""
         parts = path.strip("/").split("/")
         for length in range(1, len(parts) + 1):
             node = "/" + "/".join(parts[:length])
-            answer = self.call(partial(_create, node))
+            answer = self.call(partial(_exists, node))
+            if answer.error is None and answer.value is None:
+                answer = self.call(partial(_create, node))
             if answer.error is not None and not isinstance(answer.error, NodeExistsError):
                 raise answer.error
 
@@ -393,6 +397,10 @@ class ZooKeeperSession:
                 self.client.close()
             except Exception as error:  # the connection may be in any state
                 self._logger.debug("ZooKeeper session did not close in order", reason=repr(error))
+
+
+def _exists(node: str, client: KazooClient) -> Any:
+    return client.exists_async(node)
 
 
 def _create(node: str, client: KazooClient) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from kazoo.security import make_acl
 
 from snapline.coordinator.ha.high_availability import LeadershipLost
 from snapline.coordinator.ha.zookeeper_high_availability import ClusterIdTaken, FencedNodes, claim_cluster_id
@@ -214,6 +215,24 @@ def test_missing_chroot_is_named(settings: ZooKeeperSettings) -> None:
 
     with pytest.raises(ZooKeeperError, match="has no node /no-such-chroot"):
         opened(wrong)
+
+
+def test_a_node_that_an_administrator_has_made_for_it_does(settings: ZooKeeperSettings) -> None:
+    """Above it nothing may be created, as in an ensemble that is shared; nor need it be."""
+    above = f"/{uuid.uuid4().hex}"
+    administrator = KazooClient(settings.quorum, auth_data=[("digest", "administrator:secret")])
+    administrator.start(timeout=15)
+    administrator.create(above, acl=[make_acl("auth", "", all=True), make_acl("world", "anyone", read=True)])
+    administrator.create(f"{above}/ours", acl=[make_acl("world", "anyone", all=True)])
+
+    session = opened(replace(settings, root=f"{above}/ours"))
+    leadership = LeaderElection(session, "first", silent_logger()).contend(threading.Event())
+    assert leadership is not None
+    assert leadership.holds()
+
+    session.close()
+    administrator.stop()
+    administrator.close()
 
 
 def test_nodes_of_others_are_refused(settings: ZooKeeperSettings) -> None:
