@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from snapline.dataflow.ids import JobID, LeaderSessionID
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
@@ -66,7 +67,10 @@ def seal_leader_table(table: LeaderTable, signer: LeaderSigner) -> bytes:
 def open_leader_table(data: bytes, signer: LeaderSigner) -> LeaderTable:
     """Decode what `seal_leader_table` encoded. Raises NotSigned when somebody else did: who followed that table would
     send its token to wherever it points."""
-    message = cluster_pb2.LeaderTable.FromString(data)
+    try:
+        message = cluster_pb2.LeaderTable.FromString(data)
+    except DecodeError as error:
+        raise NotSigned(f"what should be the table of leaders is none: {error}") from error
     if not signer.is_signed(TABLE_NAME, _signed_part(message), message.signature):
         raise NotSigned(
             "the table of leaders was not written by a coordinator that has this cluster's security.auth.token"

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from kazoo.exceptions import NoNodeError
 
 from snapline.dataflow.config import Configuration
@@ -92,7 +91,7 @@ class ZooKeeperLeaderRetrieval:
         """Decode the table; None when it was not written by a coordinator of this cluster."""
         try:
             return open_leader_table(data, self._security.signer)
-        except (NotSigned, DecodeError) as error:
+        except NotSigned as error:
             self._logger.warning("leaders in ZooKeeper are not followed", reason=str(error))
             return None
 

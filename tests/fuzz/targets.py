@@ -251,7 +251,7 @@ TARGETS: dict[str, Target] = {
     "external_program": Target(_conversation, _program, (DecodeError,)),
     "keyed_state": Target(forge(states_of_functions()), restore_states, (StateError,), 25),
     "leader_table": Target(
-        of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, LEADERS), (NotSigned, DecodeError)
+        of_message(cluster_pb2.LeaderTable), lambda data: open_leader_table(data, LEADERS), (NotSigned,)
     ),
     "metadata": Target(_metadata_bytes, lambda data: parse_metadata(data, "chk-1"), (MetadataError,)),
     "metadata_of_ours": Target(

@@ -82,3 +82,9 @@ def test_a_table_of_leaders_is_followed_when_a_coordinator_wrote_it() -> None:
         seal_leader_table(table, with_credential)
     assert open_leader_table(seal_leader_table(table, LeaderSigner((credential, "the token"))), signer) == table
     assert "the token" not in repr(signer)
+
+
+def test_what_is_no_table_of_leaders_is_an_error_of_ours() -> None:
+    """Whoever may write to ZooKeeper gave each command, and each call of a standby, a traceback by it."""
+    with pytest.raises(NotSigned, match="table of leaders is none"):
+        open_leader_table(b"\xff\xff\xff", LeaderSigner())
