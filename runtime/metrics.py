@@ -83,7 +83,9 @@ class MetricsServer:
         if self._families is not None:
             registry.register(_ReadyFamilies(self._families, self._logger))
         try:
-            self._server = MetricsEndpoint(host, port, make_wsgi_app(registry), self._security, self._logger)
+            self._server = MetricsEndpoint(
+                host.strip("[]"), port, make_wsgi_app(registry), self._security, self._logger
+            )
         except (OSError, OverflowError) as error:
             raise SnaplineError(
                 f"cannot serve metrics on {host}:{port}: {getattr(error, 'strerror', error)}; choose another --metrics-port"

@@ -181,6 +181,16 @@ def test_a_name_that_a_site_makes_point_here_is_refused_on_loopback(served, host
     connection.close()
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the machine has no IPv6")
+def test_the_address_of_a_coordinator_may_be_of_ipv6() -> None:
+    """Its host stands in brackets before a port, and sockets take it without them."""
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    port = server.start("[::1]", 0)
+    with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer:
+        assert b"snapline_jobmanager_one 1.0" in answer.read()
+    server.stop()
+
+
 def test_one_host_leaves_others_their_share(monkeypatch):
     """Half of the connections are for somebody else, however many it opens."""
     server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
