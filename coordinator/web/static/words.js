@@ -28,8 +28,8 @@ export function logLine(line) {
   let said;
   try { said = JSON.parse(line); } catch { return line; } // what a function printed, or a line that was too long
   if (!said?.ts || !said.msg) return line;
-  const { ts, level, msg, context = {}, exception } = said;
-  const details = Object.entries(context).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
+  const { ts, level, msg, context, exception } = said;
+  const details = Object.entries(context ?? {}).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
   return [`${ts} ${level} ${msg}  ${details.join(" ")}`, exception?.stacktrace].filter(Boolean).join("\n");
 }
 export const jobStatus = (name) => bare(name, "JOB_STATUS_");
