@@ -132,6 +132,9 @@ class ClientView:
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
+    async def has_started(self, job_id: JobID) -> bool:
+        return job_id in self._registry
+
     async def is_accepted(self, job: str) -> bool:
         """Whether a job with this id or name is here that has not ended; its JobMaster may not have begun. True as well
         while the Dispatcher does not answer, which alone knows."""

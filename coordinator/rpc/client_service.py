@@ -86,6 +86,10 @@ class Cluster(Protocol):
         """Whether there is, or was, such a job."""
         ...
 
+    async def has_started(self, job_id: JobID) -> bool:
+        """Whether there is, or was, such a job that was stored and started; one that is being stored may yet fail."""
+        ...
+
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         """Return what is known of one job; None when it is unknown."""
         ...
@@ -197,7 +201,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         self, request: pb.SubmitDeclaredJobRequest, context: Any
     ) -> pb.SubmitJobResponse:
         job = request.job
-        if job.job_id and await self._cluster.knows(JobID(job.job_id)):
+        if job.job_id and await self._cluster.has_started(JobID(job.job_id)):
             return pb.SubmitJobResponse(job_id=job.job_id)
         try:
             job_graph = await asyncio.to_thread(translate_declared, job, self._rules)

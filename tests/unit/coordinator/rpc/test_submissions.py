@@ -9,9 +9,13 @@ import grpc
 import pytest
 import structlog
 
+from snapline.coordinator.jobmaster.operations import Answer, OperationFailed
 from snapline.coordinator.rpc import client_service
 from snapline.coordinator.rpc.client_service import ClientService
+from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.declared_payload import LoadingRules, translate_declared
+from snapline.dataflow.graph.jobgraph import JobGraph
+from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import encode_job_graph
 from snapline.protos import client_pb2 as pb
 from tests.unit.snapline.declared.declared_jobs import job, sink, source
@@ -23,6 +27,14 @@ class Aborted(Exception):
 
 class Call:
     """The context of a call, which an abort ends."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        """Return nothing: the client does not say who it is."""
+        return ()
+
+    def peer(self) -> str:
+        """Return where the client is."""
+        return "ipv4:127.0.0.1:1"
 
     async def abort(self, code: grpc.StatusCode, text: str) -> None:
         """End the call."""
@@ -81,3 +93,24 @@ def test_a_module_that_jobs_may_not_name_is_refused_at_submission() -> None:
         "security.declared-modules of coordinators and TaskManagers, if it may be"
     )
     assert (grpc.StatusCode.INVALID_ARGUMENT, line) == raised.value.args
+
+
+class CannotStore:
+    """A coordinator that is storing the job of the first request, and will not be able to."""
+
+    async def has_started(self, job_id: JobID) -> bool:
+        """Whether the job has been stored and started."""
+        return False
+
+    async def submit(self, job_graph: JobGraph) -> Answer:
+        """Answer as the first request is answered."""
+        return OperationFailed(SerializedFailure("the job could not be stored", Blame.EXTERNAL, retryable=True))
+
+
+def test_a_job_is_not_accepted_before_it_is_stored_however_often_it_is_declared() -> None:
+    """A client that asked again after its deadline took a job for accepted that then could not be stored."""
+    cluster: Any = CannotStore()
+    service = ClientService(cluster, structlog.get_logger())
+    declared = job(source(), sink("orders"), jobId="ab" * 16)
+    with pytest.raises(Aborted, match="the job could not be stored"):
+        asyncio.run(service.SubmitDeclaredJob(pb.SubmitDeclaredJobRequest(job=declared), Call()))
