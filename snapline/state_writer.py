@@ -32,6 +32,7 @@ from snapline.dataflow.key_groups import KeyGroupRange, check_parallelism, compu
 from snapline.dataflow.snapshot.handles import (
     CheckpointMetadata,
     KeyedStateHandle,
+    MasterState,
     OperatorState,
     OperatorSubtaskState,
     SegmentStateHandle,
@@ -75,6 +76,7 @@ class SavepointWriter:
     """The job that starts from it goes on with the next one."""
     _kept: dict[str, OperatorState] = field(default_factory=dict)
     _added: dict[str, _Bootstrap] = field(default_factory=dict)
+    _master_states: tuple[MasterState, ...] = ()
 
     @classmethod
     def new_savepoint(cls, max_parallelism: int = 128) -> SavepointWriter:
@@ -87,12 +89,14 @@ class SavepointWriter:
 
     @classmethod
     def from_existing(cls, path: str | os.PathLike[str], max_parallelism: int = 128) -> SavepointWriter:
-        """With all operators of a savepoint or checkpoint; their files stay where they are, and have to.
-        `max_parallelism` is that of operators that are added."""
+        """With all operators of a savepoint or checkpoint, and the state of its master hooks; the files stay where they
+        are, and have to. `max_parallelism` is that of operators that are added."""
         cls.new_savepoint(max_parallelism)
         snapshot = read_snapshot(_storages(), located(path))
         kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in snapshot.metadata.operators}
-        return cls(max_parallelism, snapshot.metadata.checkpoint_id, kept)
+        return cls(
+            max_parallelism, snapshot.metadata.checkpoint_id, kept, _master_states=snapshot.metadata.master_states
+        )
 
     def with_operator(
         self,
@@ -156,6 +160,7 @@ class SavepointWriter:
                 timestamp_ms=now_ms,
                 snapshot_type=SnapshotType.SAVEPOINT,
                 operators=(*self._kept.values(), *operators),
+                master_states=self._master_states,
             )
             _forget_orphans(storage, writer, operators)
             written = build_metadata(metadata, location)

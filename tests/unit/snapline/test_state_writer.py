@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from snapline.coordinator.checkpoint.metadata import parse_metadata
+from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metadata
 from snapline.dataflow.api.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -20,7 +20,8 @@ from snapline.dataflow.api.state import (
 )
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.ids import operator_id_of
+from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
 from snapline.state_files import StateWriteError
 from snapline.state_reader import StateReader, StateReadError
 from snapline.state_writer import SavepointWriter
@@ -88,6 +89,18 @@ def test_operators_of_a_savepoint_are_kept_replaced_and_removed(tmp_path: Path) 
     assert [table.uid for table in changed.tables()] == ["a", "b"]
     assert changed.read("a").num_rows == 1000
     assert changed.read("b").sort_by("user").equals(other)
+
+
+def test_the_state_of_master_hooks_stays(tmp_path: Path) -> None:
+    """A hook began without its state in a job that started from a savepoint of which one operator was replaced."""
+    hook = MasterState("reader-groups", 1, b"positions")
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(7), 0, SnapshotType.SAVEPOINT, (), (hook,))
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "_metadata").write_bytes(build_metadata(metadata, str(first)))
+    SavepointWriter.from_existing(first).with_operator("sums", USERS, key="user").write(second)
+    written = parse_metadata((second / "_metadata").read_bytes(), str(second))
+    assert written.master_states == (hook,)
 
 
 @pytest.mark.parametrize(
