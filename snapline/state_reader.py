@@ -246,22 +246,30 @@ class StateReader:
         )
 
     def _subtask_rows(self, files: list[_File], table: KeyedTable, wanted: KeyGroupRange) -> Iterator[pa.RecordBatch]:
-        """Newest file first; a key that a newer one has named is not asked for again."""
-        has_deltas = any(file.header.is_delta for file in files)
-        seen = KeyIndex(list(table.key_schema)) if has_deltas else None
-        width = len(table.key_schema)
-        for file in reversed(files):
+        def batches(file: _File) -> Iterator[pa.RecordBatch]:
+            def read(offset: int, size: int) -> bytes:
+                return read_blob_range(self._storages, file.handle.handle, offset, size)
 
-            def read(offset: int, size: int, part: KeyedStateHandle = file.handle) -> bytes:
-                return read_blob_range(self._storages, part.handle, offset, size)
+            return decode_keyed_state(read, wanted, file.header)[1]
 
-            for batch in decode_keyed_state(read, wanted, file.header)[1]:
-                rows = batch
-                if seen is not None:
-                    known = seen.lookup(batch.columns[:width]) >= 0
-                    seen.lookup_or_insert(batch.columns[:width])
-                    rows = batch.filter(pa.array(~known & _has_state(batch, width)))
-                yield _conformed(rows, table.schema)
+        for rows in newest_rows([(file.header, batches(file)) for file in files]):
+            yield _conformed(rows, table.schema)
+
+
+def newest_rows(files: Sequence[tuple[KeyedStateHeader, Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+    """What the files of one subtask, oldest first, say together: the newest is read first, and a key that it has named
+    is not asked for again."""
+    key_fields = files[0][0].key_fields
+    seen = KeyIndex(key_fields) if any(header.is_delta for header, _ in files) else None
+    width = len(key_fields)
+    for _, batches in reversed(files):
+        for batch in batches:
+            if seen is None:
+                yield batch
+                continue
+            known = seen.lookup(batch.columns[:width]) >= 0
+            seen.lookup_or_insert(batch.columns[:width])
+            yield batch.filter(pa.array(~known & _has_state(batch, width)))
 
 
 def located(path: str | os.PathLike[str]) -> str:

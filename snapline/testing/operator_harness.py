@@ -481,9 +481,11 @@ class _WrittenSubtask:
 
     def tables(self) -> Iterable[pa.Table]:
         """The keyed state as tables, whose fields say what they are."""
-        for file in self.keyed:
-            for batch in decode_keyed_state(file.read_range, file.key_group_range)[1]:
-                yield pa.Table.from_batches([batch])
+        from snapline.state_reader import newest_rows
+
+        if self.keyed:
+            files = [decode_keyed_state(file.read_range, file.key_group_range) for file in self.keyed]
+            yield from (pa.Table.from_batches([batch]) for batch in newest_rows(files))
 
 
 def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredState]:

@@ -155,6 +155,17 @@ def test_every_subtask_is_closed_whatever_one_raises():
     one.close()
 
 
+def test_what_has_left_memory_is_shown_once():
+    """With `rocksdb` a key that had been on the disk was shown again as it was there, and so were its timers."""
+    setting = {"state.backend.type": "rocksdb", "state.backend.rocksdb.memory.fixed-per-slot": "1 kb"}
+    with harness(configuration=setting) as one:
+        for number in (1, 2):
+            for key in KEYS:
+                one.push(rows((key, number, 0)))
+        assert_same_rows(one.state(), [{"k": key, "total": 3} for key in KEYS])
+        assert sorted(one.timers()) == sorted((key, 100) for key in KEYS)
+
+
 def test_what_is_kept_outside_of_state_is_lost():
     """A restore begins with a function as it was written, as in a job."""
     one = OperatorHarness(lambda s: s.key_by("k").process(KeepsOutside()), SCHEMA)
