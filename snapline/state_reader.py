@@ -9,7 +9,7 @@ reading.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from snapline.dataflow.columnar.key_partition import assign_to_key_groups
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
-from snapline.dataflow.snapshot.state_evolution import cast_values
+from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
 from snapline.dataflow.snapshot.state_format import (
     TIMERS_COLUMN,
     KeyedStateHeader,
@@ -195,8 +195,10 @@ class StateReader:
         if key_columns is not None:
             group = int(assign_to_key_groups(key_columns, table.max_parallelism)[0])
             wanted = wanted.intersect(KeyGroupRange(group, group))
-        for files in self._files(operator):
-            for batch in self._subtask_rows(files, table, wanted):
+        files_of = self._files(operator)
+        declared = _declared_states([file for files in files_of for file in files])
+        for files in files_of:
+            for batch in self._subtask_rows(files, table, declared, wanted):
                 chosen = batch if key_columns is None else _rows_of_key(batch, table, key_columns)
                 if chosen.num_rows:
                     yield chosen
@@ -227,10 +229,8 @@ class StateReader:
         ]
 
     def _table(self, operator: OperatorState, files: Sequence[_File]) -> KeyedTable:
-        fields: dict[str, StateColumn] = {}
+        fields = {name: _state_column(field) for name, field in _declared_states(files).items()}
         for file in reversed(files):
-            for field in file.header.state_fields:
-                fields.setdefault(field.name, _state_column(field))
             for field in file.header.timer_fields:
                 fields.setdefault(field.name, StateColumn(field.name, "timers", field.type))
         keys = [field.remove_metadata() for field in files[-1].header.key_fields]
@@ -245,7 +245,9 @@ class StateReader:
             columns=tuple(fields.values()),
         )
 
-    def _subtask_rows(self, files: list[_File], table: KeyedTable, wanted: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+    def _subtask_rows(
+        self, files: list[_File], table: KeyedTable, declared: Mapping[str, pa.Field], wanted: KeyGroupRange
+    ) -> Iterator[pa.RecordBatch]:
         def batches(file: _File) -> Iterator[pa.RecordBatch]:
             def read(offset: int, size: int) -> bytes:
                 return read_blob_range(self._storages, file.handle.handle, offset, size)
@@ -253,7 +255,21 @@ class StateReader:
             return decode_keyed_state(read, wanted, file.header)[1]
 
         for rows in newest_rows([(file.header, batches(file)) for file in files]):
-            yield _conformed(rows, table.schema)
+            yield _conformed(self._as_declared(rows, declared, table.uid), table.schema)
+
+    def _as_declared(self, rows: pa.RecordBatch, declared: Mapping[str, pa.Field], uid: str) -> pa.RecordBatch:
+        """Subtasks may have gone over to a newer declaration of a state at different times."""
+        for number, field in enumerate(rows.schema):
+            if field.name not in declared or declared[field.name].type == field.type:
+                continue
+            written, now = descriptor_of(field), descriptor_of(declared[field.name])
+            if problems := evolution_of(written, now).problems:
+                raise StateReadError(f"the state of {uid!r} cannot be read as one table: {'; '.join(problems)}")
+            present = np.asarray(rows.column(number).is_valid())
+            values = convert(rows.column(number).drop_null(), written, now, self.snapshot.metadata.timestamp_ms)
+            places = pa.array(np.cumsum(present) - 1, mask=~present)
+            rows = rows.set_column(number, declared[field.name], values.take(places))
+        return rows
 
 
 def newest_rows(files: Sequence[tuple[KeyedStateHeader, Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
@@ -382,6 +398,21 @@ def _has_lists(operator: OperatorState) -> bool:
     return any(state.managed_operator for state in operator.subtasks.values())
 
 
+def _declared_states(files: Sequence[_File]) -> dict[str, pa.Field]:
+    """Each state as the newest of these files declares it that says what all of them can become, as a restore takes
+    them."""
+    written: dict[str, list[pa.Field]] = {}
+    for file in reversed(files):
+        for field in file.header.state_fields:
+            written.setdefault(field.name, []).append(field)
+    return {name: next(filter(_fits(fields), fields), fields[0]) for name, fields in written.items()}
+
+
+def _fits(fields: Sequence[pa.Field]) -> Callable[[pa.Field], bool]:
+    written = [descriptor_of(field) for field in fields]
+    return lambda field: not any(evolution_of(one, descriptor_of(field)).problems for one in written)
+
+
 def _state_column(field: pa.Field) -> StateColumn:
     descriptor = descriptor_of(field)
     ttl = descriptor.ttl
@@ -411,7 +442,6 @@ def _conformed(rows: Any, schema: pa.Schema) -> Any:
 
 
 def _cast(column: Any, data_type: pa.DataType) -> Any:
-    """Subtasks may have gone over to a newer schema of the job at different times."""
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([cast_values(chunk, data_type) for chunk in column.chunks], data_type)
     return cast_values(column, data_type)

@@ -3,6 +3,7 @@ commands."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from snapline.cli import cli
 from snapline.coordinator.checkpoint.metadata import build_metadata
 from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
@@ -284,19 +286,28 @@ def test_a_file_that_cannot_be_written_leaves_nothing(writer: Writer, tmp_path: 
     assert not [file for file in tmp_path.iterdir() if "rows" in file.name]
 
 
-def test_subtasks_of_two_versions_of_a_job_read_as_one_table(tmp_path: Path) -> None:
-    """One has gone over to a state with a column more and a wider one, the other not yet."""
+@pytest.mark.parametrize("newer", [0, 1])
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(dt.timedelta(seconds=1))])
+def test_subtasks_of_two_versions_of_a_job_read_as_one_table(
+    tmp_path: Path, newer: int, ttl: StateTtlConfig | None
+) -> None:
+    """One has gone over to a state with a column more, a wider one and a time-to-live, the other not yet; where the
+    last one had not, its columns were those of the table."""
     old = pa.schema([("n", pa.int32())])
     new = pa.schema([("n", pa.int64()), ("tier", pa.string())])
     subtasks = {}
-    for index, schema in enumerate((old, new)):
+    for index in range(PARALLELISM):
+        state = ValueStateDescriptor("p", new, ttl=ttl) if index == newer else ValueStateDescriptor("p", old)
         groups = compute_key_group_range_for_operator_index(MAX_PARALLELISM, PARALLELISM, index)
         backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), groups, MAX_PARALLELISM)
+        backend.scope.now_ms = lambda: 0
         keys = pa.record_batch({"k": pa.array(range(20), pa.int64())})
         own = split_batch(keys, ["k"], MAX_PARALLELISM, PARALLELISM)[index].column(0)
-        values = pa.array([{"n": 1, "tier": "x"}] * len(own), pa.struct(list(new))).cast(pa.struct(list(new)))
-        stored = values if index else pa.array([{"n": 1}] * len(own), pa.struct(list(old)))
-        backend.get_state(ValueStateDescriptor("p", schema)).put_batch(backend.slots([own]), stored)
+        value = {"n": 1 << 40, "tier": "x"} if index == newer else {"n": 1}
+        stored = pa.array(
+            [value if state.ttl is None else {"value": value, "touched": 0}] * len(own), state.storage_type
+        )
+        backend.state_of(state).restore(backend.slots([own]), stored)
         handle = KeyedStateHandle(groups, ByteStreamStateHandle(bytes(backend.snapshot().encode())))
         subtasks[index] = OperatorSubtaskState(managed_keyed=(handle,))
     operator = OperatorState(OperatorID("o"), "o", "o", PARALLELISM, MAX_PARALLELISM, subtasks)
@@ -304,5 +315,6 @@ def test_subtasks_of_two_versions_of_a_job_read_as_one_table(tmp_path: Path) -> 
     (tmp_path / "_metadata").write_bytes(build_metadata(metadata, str(tmp_path)))
 
     found = StateReader(str(tmp_path)).read("o").column("p").to_pylist()
-    assert {(row["n"], row["tier"]) for row in found} == {(1, None), (1, "x")}
+    values = found if ttl is None else [row["value"] for row in found]
+    assert {(value["n"], value["tier"]) for value in values} == {(1, None), (1 << 40, "x")}
     assert len(found) == 20
