@@ -143,12 +143,20 @@ def _commit(uid: str, handle: Any) -> None:
 
 
 def _watch_transactions(uid: str, sink: TwoPhaseCommitSinkFunction) -> None:
-    invoke, commit, recover = sink.invoke_transaction, sink.commit, sink.recover_and_commit
+    invoke, pre_commit = sink.invoke_transaction, sink.pre_commit
+    commit, recover = sink.commit, sink.recover_and_commit
     overrides_recovery = type(sink).recover_and_commit is not TwoPhaseCommitSinkFunction.recover_and_commit
+    values: list[Any] = []
 
     def invoked(transaction: Any, value: Any) -> None:
         invoke(transaction, value)
-        _written.setdefault((uid, _text(transaction)), []).append(value)
+        values.append(value)
+
+    def pre_committed(transaction: Any) -> None:
+        """Note what is in the transaction, whose handle may have changed with each value, but changes no more."""
+        pre_commit(transaction)
+        _written[uid, _text(transaction)] = values[:]
+        values.clear()
 
     def committed(transaction: Any) -> None:
         _failing(uid, lambda: commit(transaction))
@@ -159,6 +167,7 @@ def _watch_transactions(uid: str, sink: TwoPhaseCommitSinkFunction) -> None:
         _commit(uid, transaction)
 
     _put(sink, "invoke_transaction", invoked)
+    _put(sink, "pre_commit", pre_committed)
     _put(sink, "commit", committed)
     if overrides_recovery:
         _put(sink, "recover_and_commit", recovered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import polars as pl
 import pyarrow as pa
@@ -71,6 +72,29 @@ def test_a_right_two_phase_sink_passes():
         before_each=OUTSIDE.clear,
     )
 
+    assert report.ok, str(report)
+
+
+def test_a_transaction_may_carry_its_rows():
+    """A sink whose handle grows with each row was told to lose rows, which were looked for under its last handle."""
+
+    class Carried(sl.TwoPhaseCommitSinkFunction):
+        def begin_transaction(self):
+            return {"name": uuid.uuid4().hex, "rows": []}
+
+        def invoke_transaction(self, transaction, value):
+            transaction["rows"] += value.to_pylist()
+
+        def pre_commit(self, transaction):
+            pass
+
+        def commit(self, transaction):
+            pass
+
+        def abort(self, transaction):
+            pass
+
+    report = simulate(lambda env: rows_of(env).add_sink(Carried(), uid="bank"), seeds=6, check=False)
     assert report.ok, str(report)
 
 
