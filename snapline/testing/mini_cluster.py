@@ -81,7 +81,8 @@ class MiniCluster:
         """A job whose tasks all run, and that goes on while the test waits for something.
 
         `build`: adds sources, operators and sinks to the environment that it is given; it must not execute.
-        `restore_from`: the path of a savepoint or checkpoint. Raises a SnaplineError that says why the job cannot run.
+        `restore_from`: the path of a savepoint or checkpoint. Raises a SnaplineError that says why the job cannot run,
+        and JobFailed when it has failed before all of its tasks ran.
 
         >>> cluster = sl_testing.MiniCluster()
         >>> job = cluster.start(lambda env: env.from_collection([{"n": 1}], uid="n").sink_to(cluster.sink(), uid="sink"))
@@ -97,6 +98,8 @@ class MiniCluster:
         job = MiniJob(local.__enter__())
         self._jobs.append(job)
         local.run(until=lambda: job.is_deployed)
+        if job.status == "FAILED":
+            job.finish()  # which says why
         return job
 
     def run(self, build: Build, *, parallelism: int = 1, restore_from: str = "") -> JobExecutionResult:

@@ -119,6 +119,24 @@ def test_a_job_that_fails_raises_what_its_function_raised():
             job.run_until(lambda: False)
 
 
+def test_a_job_that_never_runs_is_not_started(cluster):
+    """A job whose function cannot be opened was handed out as if it ran, and only said that it is FAILED."""
+
+    class Unready(sl.ProcessFunction):
+        def open(self, context):
+            raise RuntimeError("there is no model")
+
+        def process_element(self, row, context):
+            yield row
+
+    def build(env):
+        rows = env.from_source(ScriptedSource([batch(1)], schema=batch(0).schema), uid="rows")
+        rows.process(Unready(), uid="scores").sink_to(cluster.sink(), uid="sink")
+
+    with pytest.raises(sl.JobFailed, match="there is no model"):
+        cluster.start(build)
+
+
 def test_what_is_not_there_is_named(cluster):
     """An operator, a subtask, and a condition that never held."""
     job = cluster.start(sums(cluster, batch(1)))
