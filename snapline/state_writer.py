@@ -129,6 +129,12 @@ class SavepointWriter:
                 check_parallelism(self.max_parallelism, parallelism)
             except ValueError as refusal:
                 raise StateWriteError(f"operator {uid!r}: {refusal}") from None
+        kept = self._kept.get(operator_id_of(uid))
+        if kept is not None and any(each.input_channel or each.output_channel for each in kept.subtasks.values()):
+            raise StateWriteError(
+                f"operator {uid!r}: the checkpoint holds rows in flight at it, which would be lost: change a savepoint, which "
+                "holds none"
+            )
         self.remove_operator(uid)
         self._added[uid] = _Bootstrap(uid, data, names, None if states is None else tuple(states), parallelism)
         return self

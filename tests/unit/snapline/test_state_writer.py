@@ -21,7 +21,14 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
-from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState
+from snapline.dataflow.snapshot.handles import (
+    ByteStreamStateHandle,
+    ChannelStateHandle,
+    CheckpointMetadata,
+    MasterState,
+    OperatorState,
+    OperatorSubtaskState,
+)
 from snapline.state_files import StateWriteError
 from snapline.state_reader import StateReader, StateReadError
 from snapline.state_writer import SavepointWriter
@@ -101,6 +108,19 @@ def test_the_state_of_master_hooks_stays(tmp_path: Path) -> None:
     SavepointWriter.from_existing(first).with_operator("sums", USERS, key="user").write(second)
     written = parse_metadata((second / "_metadata").read_bytes(), str(second))
     assert written.master_states == (hook,)
+
+
+def test_rows_in_flight_are_not_lost_with_the_state_that_is_replaced(tmp_path: Path) -> None:
+    """An unaligned checkpoint has them where the state of their operator is, and they went with it without a word."""
+    in_flight = OperatorSubtaskState(input_channel=(ChannelStateHandle(0, 0, ByteStreamStateHandle(b"rows"), 1),))
+    operator = OperatorState(operator_id_of("sums"), "sums", "sums", 1, 128, {0: in_flight})
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(7), 0, SnapshotType.CHECKPOINT, (operator,))
+    (tmp_path / "_metadata").write_bytes(build_metadata(metadata, str(tmp_path)))
+    writer = SavepointWriter.from_existing(tmp_path)
+    with pytest.raises(StateWriteError, match="'sums': the checkpoint holds rows in flight at it"):
+        writer.with_operator("sums", USERS, key="user")
+    kept = SavepointWriter.from_existing(writer.with_operator("other", USERS, key="user").write(tmp_path / "s"))
+    assert kept.remove_operator("sums").write(tmp_path / "t") == str(tmp_path / "t")
 
 
 @pytest.mark.parametrize(
