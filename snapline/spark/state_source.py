@@ -25,7 +25,7 @@ from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_
 from snapline.runtime.cores.machine import check
 from snapline.spark.frame_types import arrow_schema_for_spark, conform_to_spark, widened
 from snapline.spark.own_python import use_own_python
-from snapline.state_reader import KeyedTable, StateReader, StateReadError
+from snapline.state_reader import KeyedTable, StateReader, StateReadError, located
 
 FORMAT = "snapline_state"
 _KEYS_MAX = 64
@@ -63,7 +63,8 @@ class StateDataSource(DataSource):
         if asked and not (asked.isdigit() and int(asked)):
             raise StateReadError(f"partitions is a number above zero, not {asked!r}")
         count = min(int(asked or table.parallelism), table.max_parallelism)
-        return _Reader(self._option("snapshot"), self._option("uid"), table, schema, count)
+        snapshot = located(self._option("snapshot"))  # executors are in other directories
+        return _Reader(snapshot, self._option("uid"), table, schema, count)
 
     def _table(self) -> KeyedTable:
         return StateReader(self._option("snapshot")).table(self._option("uid"))

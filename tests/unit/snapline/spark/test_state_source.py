@@ -26,3 +26,16 @@ def test_timestamps_with_a_zone_are_read_as_the_same_instants(tmp_path: Path, zo
     batches: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
 
     assert [row for batch in batches for row in batch.to_pylist()] == [{"user": 1, "seen": SEEN}]
+
+
+def test_a_relative_path_is_that_of_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor, which is in a directory of its own, looked for the snapshot there."""
+    (tmp_path / "executor").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"user": [1], "n": [2]})
+    SavepointWriter.new_savepoint().with_operator("last", rows, key="user").write("savepoint")
+    source = StateDataSource({"snapshot": "savepoint", "uid": "last"})
+    reader = source.reader(source.schema())
+    monkeypatch.chdir(tmp_path / "executor")
+    batches: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert [row for batch in batches for row in batch.to_pylist()] == [{"user": 1, "n": 2}]
