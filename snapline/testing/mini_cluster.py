@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from snapline.client import job_status
+from snapline.client import RequestRefused, job_status
 from snapline.connectors.builtin.collection import CollectSink
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
 from snapline.dataflow.errors import JobDefinitionError
@@ -198,15 +198,15 @@ class MiniJob:
 
     def checkpoint(self) -> str:
         """Take a checkpoint now; its path. Raises RequestRefused when it fails."""
-        return self._client.trigger_checkpoint("").path
+        return self._asked(lambda: self._client.trigger_checkpoint("").path)
 
     def savepoint(self) -> str:
         """Take a savepoint; its path, good until the cluster is closed. Raises RequestRefused when it fails."""
-        return self._client.trigger_savepoint("")
+        return self._asked(lambda: self._client.trigger_savepoint(""))
 
     def stop(self) -> str:
         """Stop the job with a savepoint; its path, for `start(..., restore_from=...)`. Raises RequestRefused."""
-        path = self._client.stop_with_savepoint("")
+        path = self._asked(lambda: self._client.stop_with_savepoint(""))
         self._job.run()
         return path
 
@@ -233,6 +233,14 @@ class MiniJob:
     def close(self) -> None:
         """End the job as a crash of the whole cluster would: nothing more is committed. Idempotent."""
         self._job.close()
+
+    def _asked(self, ask: Callable[[], str]) -> str:
+        """The answer of the job. Raises RequestRefused, and JobFailed when the job has failed."""
+        try:
+            return ask()
+        except RequestRefused:
+            self._raise_if_failed()
+            raise
 
     def _vertex(self, operator: str) -> pb.VertexDetails:
         vertices = self._job.details().vertices

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.testing import Abort, AwaitCheckpoint, MiniCluster, ScriptedSource, Stall, assert_same_rows
+from snapline.testing import Abort, AwaitCheckpoint, MiniCluster, MiniJob, ScriptedSource, Stall, assert_same_rows
 
 KEYS = ["a", "b", "c", "d", "e"]
 
@@ -117,6 +117,18 @@ def test_a_job_that_fails_raises_what_its_function_raised():
         job = one.start(sums(one, batch(-1), Stall()))
         with pytest.raises(sl.JobFailed, match="negative"):
             job.run_until(lambda: False)
+
+
+@pytest.mark.parametrize("ask", [MiniJob.checkpoint, MiniJob.savepoint, MiniJob.stop])
+def test_whatever_is_asked_of_a_job_that_fails_says_why(ask):
+    """A checkpoint or savepoint of such a job said only that the job is FAILED."""
+    with MiniCluster({"restart-strategy.type": "none"}) as one:
+        job = one.start(sums(one, batch(-1), Stall()))
+        with pytest.raises(sl.JobFailed, match="negative"):
+            job.run_until(lambda: False)
+        with pytest.raises(sl.JobFailed, match="negative") as caught:
+            ask(job)
+        assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_a_job_that_never_runs_is_not_started(cluster):
