@@ -28,7 +28,12 @@ from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
-from snapline.dataflow.key_groups import KeyGroupRange, check_parallelism, compute_key_group_range_for_operator_index
+from snapline.dataflow.key_groups import (
+    DEFAULT_LOWER_BOUND_MAX_PARALLELISM,
+    KeyGroupRange,
+    check_parallelism,
+    compute_key_group_range_for_operator_index,
+)
 from snapline.dataflow.snapshot.handles import (
     CheckpointMetadata,
     KeyedStateHandle,
@@ -88,15 +93,16 @@ class SavepointWriter:
         return cls(max_parallelism)
 
     @classmethod
-    def from_existing(cls, path: str | os.PathLike[str], max_parallelism: int = 128) -> SavepointWriter:
+    def from_existing(cls, path: str | os.PathLike[str], max_parallelism: int = 0) -> SavepointWriter:
         """With all operators of a savepoint or checkpoint, and the state of its master hooks; the files stay where they
-        are, and have to. `max_parallelism` is that of operators that are added."""
-        cls.new_savepoint(max_parallelism)
-        snapshot = read_snapshot(_storages(), located(path))
-        kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in snapshot.metadata.operators}
-        return cls(
-            max_parallelism, snapshot.metadata.checkpoint_id, kept, _master_states=snapshot.metadata.master_states
+        are, and have to. `max_parallelism` is that of operators that are added; 0: the greatest that one there has."""
+        cls.new_savepoint(max_parallelism or DEFAULT_LOWER_BOUND_MAX_PARALLELISM)
+        metadata = read_snapshot(_storages(), located(path)).metadata
+        kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in metadata.operators}
+        greatest = max(
+            (operator.max_parallelism for operator in metadata.operators), default=DEFAULT_LOWER_BOUND_MAX_PARALLELISM
         )
+        return cls(max_parallelism or greatest, metadata.checkpoint_id, kept, _master_states=metadata.master_states)
 
     def with_operator(
         self,

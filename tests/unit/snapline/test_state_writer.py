@@ -98,6 +98,15 @@ def test_operators_of_a_savepoint_are_kept_replaced_and_removed(tmp_path: Path) 
     assert changed.read("b").sort_by("user").equals(other)
 
 
+def test_an_operator_that_is_replaced_has_the_key_groups_of_its_savepoint(tmp_path: Path) -> None:
+    """It got 128 of them, so that a job with more was refused, or had no more from then on."""
+    path = SavepointWriter.new_savepoint(256).with_operator("sums", USERS, key="user").write(tmp_path / "first")
+    for given, expected in ((0, 256), (64, 64)):
+        writer = SavepointWriter.from_existing(path, max_parallelism=given).with_operator("sums", USERS, key="user")
+        changed = StateReader(writer.write(tmp_path / str(given)))
+        assert changed.table("sums").max_parallelism == expected
+
+
 def test_the_state_of_master_hooks_stays(tmp_path: Path) -> None:
     """A hook began without its state in a job that started from a savepoint of which one operator was replaced."""
     hook = MasterState("reader-groups", 1, b"positions")
