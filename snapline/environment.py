@@ -318,16 +318,19 @@ class StreamExecutionEnvironment:
         stream = DataStream(self, (StreamEdge(node.node_id),), schema)
         return stream if watermark_strategy is None else stream.assign_timestamps_and_watermarks(watermark_strategy)
 
-    def from_collection(self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "collection") -> DataStream:
+    def from_collection(
+        self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "collection", schema: pa.Schema | None = None
+    ) -> DataStream:
         """Rows given here, dictionaries with equal names and types, or a table that Arrow can read (of pyarrow, Polars
-        or pandas); for tests and first steps. Raises ConnectorError for rows that do not fit together.
+        or pandas); for tests and first steps. `schema`: their columns, else those of the rows. Raises ConnectorError
+        for rows that do not fit together.
 
         >>> env.from_collection([{"word": "a", "n": 1}, {"word": "b", "n": 2}]).schema.names
         ['word', 'n']
         """
         from snapline.connectors.builtin.collection import CollectionSource
 
-        return self.from_source(CollectionSource.of_rows(rows), uid=uid)
+        return self.from_source(CollectionSource.of_rows(rows, schema=schema), uid=uid)
 
     def from_dataframe(
         self, frame: Any, *, event_time: str | WatermarkStrategy | None = None, uid: str = "", name: str = ""

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors.builtin.collection import CollectionSource, CollectSink
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.errors import ConnectorError
@@ -73,6 +74,22 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
         CollectionSource.of_rows([{"a": 1}, {"a": "x"}])
     with pytest.raises(ConnectorError, match="batch 1 has other columns than the first"):
         CollectionSource([pa.record_batch({"a": [1]}), pa.record_batch({"b": [1]})])
+
+
+def test_a_collection_takes_the_schema_that_its_errors_ask_for() -> None:
+    """Also one without rows, whose columns nothing else says."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    numbers = pa.schema([("n", pa.float64())])
+    with pytest.raises(ConnectorError, match="give every row the same columns, or say schema="):
+        env.from_collection([{}, {"n": 1}])
+
+    some, none = (
+        env.from_collection([{}, {"n": 1}], schema=numbers),
+        env.from_collection([], uid="none", schema=numbers),
+    )
+
+    assert list(some.execute_and_collect(local=True)) == [{"n": None}, {"n": 1.0}]
+    assert none.schema == numbers
 
 
 def test_collected_rows_appear_with_the_commit_and_once() -> None:
