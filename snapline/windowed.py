@@ -117,6 +117,11 @@ class WindowedStream:
         >>> _ = minutes.aggregate(uid="minutes", orders=sl.count(), cents=sl.sum("cents"), dearest=sl.max("cents"))
         """
         beside = () if isinstance(self.assigner, GlobalWindows) else ("window_start", "window_end")
+        if taken := [column for column in self.keyed.key_columns if column in beside]:
+            raise JobDefinitionError(
+                f"{name!r}: the result has a column {taken[0]!r} of its own windows, beside the key of that name: key by it "
+                f"under another one, key_by(sl.col({taken[0]!r}).alias('of_{taken[0]}'))"
+            )
         computed, plain = with_computed(aggregates)
         if computed:
             keyed = replace(self.keyed, stream=with_computed_columns(self.keyed.stream, computed))
@@ -214,8 +219,9 @@ class WindowedStream:
         Parameters: `column` holds numbers, booleans, times, decimals, texts or bytes (by their bytes); `ties` says
         which of rows with equal values stay: `"first"` or `"last"` (in the order of their arrival), or `"all"`. Rows
         whose value is null or NaN are left out. Windows hold nothing but the rows that may still be in the result. The
-        event time of the result is `window_end`. Raises JobDefinitionError for a column that is not there or has no
-        order. Mirrors Flink's `WindowedStream.maxBy(field, first)`.
+        event time of the result is `window_end`; rows that bring such a column keep theirs, and have no event time.
+        Raises JobDefinitionError for a column that is not there or has no order. Mirrors Flink's
+        `WindowedStream.maxBy(field, first)`.
 
         >>> _ = orders.key_by("shop").window(sl.TumblingEventTimeWindows(60_000)).max_by("cents", uid="dearest")
         """
@@ -236,7 +242,8 @@ class WindowedStream:
             raise JobDefinitionError(
                 f"column {by.column!r} is {kind}, which has no greatest value here; order by another column"
             )
-        time_column = "" if isinstance(self.assigner, GlobalWindows) else "window_end"
+        own_end = not isinstance(self.assigner, GlobalWindows) and not (schema and "window_end" in schema.names)
+        time_column = "window_end" if own_end else ""  # rows with such a column keep theirs, which lies behind
         added = self._process(by, "rows_by", uid, name, self._schema_of_rows(), "", declares=False)
         return replace(added, event_time_column=time_column)
 

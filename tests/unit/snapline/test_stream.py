@@ -124,6 +124,21 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             lambda s: s.key_by("k").window(sl.TumblingEventTimeWindows(1)).aggregate(window_end=sl.count()),
             "the result has a column 'window_end' already",
         ),
+        (
+            lambda s: of_windows(s).key_by("window_end").window(sl.TumblingEventTimeWindows(9)).aggregate(n=sl.count()),
+            "key by it under another one, key_by(sl.col('window_end').alias('of_window_end'))",
+        ),
+        (
+            lambda s: (
+                of_windows(s)
+                .key_by("k")
+                .window(sl.TumblingEventTimeWindows(9))
+                .max_by("n")
+                .key_by("k")
+                .window(sl.TumblingEventTimeWindows(9))
+            ),
+            "windows need event time",
+        ),
     ],
 )
 def test_what_could_not_run_is_refused_by_name(
@@ -135,10 +150,16 @@ def test_what_could_not_run_is_refused_by_name(
     assert said in str(raised.value)
 
 
+def of_windows(stream: sl.DataStream) -> sl.DataStream:
+    """Rows with the times of windows, which the next windows do not touch."""
+    return stream.key_by("k").window(sl.TumblingEventTimeWindows(3)).aggregate(n=sl.count())
+
+
 def test_names_that_are_free_are_allowed(stream: sl.DataStream) -> None:
     """A count window has no columns of its own, and an aggregate may be called as its column."""
     stream.key_by("k").running_aggregate(v=sl.sum("v"))
     stream.key_by("k").window(sl.GlobalWindows(sl.CountTrigger(2))).aggregate(window_end=sl.count())
+    of_windows(stream).key_by("window_end").count_window(2).aggregate(n=sl.sum("n"))
 
 
 @pytest.mark.parametrize("name", ["join", "window", "running_aggregate", "connect_nothing"])
