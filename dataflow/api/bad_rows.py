@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -68,7 +69,7 @@ def bad_rows_batch(operator_uid: str, rows: Sequence[BadRow]) -> pa.RecordBatch:
 def refused_row(row: Mapping[str, Any], error: BaseException) -> BadRow:
     """Return a row that a function raised for. Its value is a JSON object: times in ISO 8601, bytes in Base64, what has
     no other form as Python prints it."""
-    text = json.dumps(row, default=_as_text, ensure_ascii=False)
+    text = json.dumps(_without_nan(row), default=_as_text, ensure_ascii=False)
     reason = " ".join(f"{type(error).__name__}: {message_of(error)}".split())[:ERROR_LENGTH_MAX]
     # What Python's text may hold and UTF-8 may not is replaced, so that a bad row never fails the job after all.
     return BadRow(None, None, text.encode(errors="replace"), reason.encode(errors="replace").decode())
@@ -77,6 +78,15 @@ def refused_row(row: Mapping[str, Any], error: BaseException) -> BadRow:
 def why_wrong(on_error: object) -> str:
     """What is wrong with the word that was given for `on_error`; empty: nothing."""
     return "" if on_error in ON_ERROR else f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}"
+
+
+def _without_nan(value: Any) -> Any:
+    """What Python's json would write as NaN and Infinity, which are no JSON, as text."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _as_text(value: Any) -> str:

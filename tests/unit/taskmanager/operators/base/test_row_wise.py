@@ -123,18 +123,21 @@ def test_results_that_do_not_fit_are_bad_rows(schema: pa.Schema | None) -> None:
 
 
 def test_a_row_of_any_types_is_set_aside_as_json() -> None:
-    """Times in ISO 8601, bytes in Base64, and characters that no text may have are no obstacle."""
+    """Times in ISO 8601, bytes in Base64; numbers that JSON has not, and characters that no text may have, are no
+    obstacle."""
 
     def refuse(row: sl.Row) -> sl.Row:
         raise ValueError("\ud800")
 
     row = {
         "at": dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), "price": Decimal("1.20"), "raw": b"\x00", "list": [{"x": 1.5}], "none": None,
-        "word": "ä",
+        "word": "ä", "nan": float("nan"), "far": [float("-inf")],
     }  # fmt: skip
     harness = run(MapRowsSpec(refuse, on_error="side_output")).process(pa.RecordBatch.from_pylist([row]))
 
-    expected = {**row, "at": "2026-01-02T03:00:00+00:00", "price": "1.20", "raw": "AA=="}
+    expected = {
+        **row, "at": "2026-01-02T03:00:00+00:00", "price": "1.20", "raw": "AA==", "nan": "nan", "far": ["-inf"],
+    }  # fmt: skip
     assert [(expected, "ValueError: ?")] == aside(harness)
 
 
