@@ -139,13 +139,14 @@ class _JoinMaker(ContentsMaker):
 
 class WindowJoinOperator(PaneWindowOperator):
     """The event time of a pair is that of its left row, which is beyond no watermark that leaves before the window
-    fires."""
+    fires for the last time."""
 
     def pass_on(self, watermark: Watermark) -> None:
-        """Behind the windows that are not over."""
+        """Behind the windows that are not over, or that late rows may still make fire once more."""
         geometry, time_ms = self._geometry, watermark.timestamp_ms
         if not self._by_clock and time_ms < MAX_WATERMARK_MS:
-            first_open = geometry.last_window(time_ms + 1 - geometry.size_ms) + geometry.slide_ms
+            over_ms = time_ms - self._lateness_ms + 1 - geometry.size_ms
+            first_open = geometry.last_window(over_ms) + geometry.slide_ms
             watermark = Watermark(max(min(time_ms, first_open - 1), MIN_WATERMARK_MS))
         super().pass_on(watermark)
 

@@ -24,7 +24,7 @@ from snapline.dataflow.api.functions import (
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.api.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
-from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
@@ -689,3 +689,34 @@ def test_rows_that_come_too_late_for_a_join_are_counted(spec: Any) -> None:
         harness.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=(LEFT, RIGHT)[index]), index)
     late = 1 if isinstance(spec, TemporalJoinSpec) else 2
     assert harness.context.metrics.counter("late_rows").value == late
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH),
+        WindowJoinSpec(*SIDES, SlidingEventTimeWindows(10, 5), BOTH, allowed_lateness_ms=7),
+        IntervalJoinSpec(*SIDES, BOTH, -5, 9),
+        IntervalJoinSpec(*SIDES, BOTH, -9, -5),
+        TemporalJoinSpec(*SIDES, BOTH),
+    ],
+    ids=["window", "late updates", "interval", "interval before", "temporal"],
+)
+def test_no_pair_is_late_for_who_follows(spec: Any) -> None:
+    """A pair has the event time of its left row, and windows behind a join dropped it where its partner came later."""
+    harness = Harness(create(spec)).start()
+    for end in range(3, 60, 3):
+        for index in (0, 1):
+            _, rows = rows_of_step((index, [("a", t, t) for t in range(end - 6, end + 4)]))
+            harness.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=(LEFT, RIGHT)[index]), index)
+        harness.watermark(end)
+
+    reached, pairs = MIN_WATERMARK_MS, 0
+    for element in harness.emitted:
+        if isinstance(element, Watermark):
+            reached = element.timestamp_ms
+        else:
+            pairs += element.num_rows
+            assert min(element["t"].to_pylist()) > reached
+    assert pairs
+    assert harness.watermark(MAX_WATERMARK_MS).take()[-1] == Watermark(MAX_WATERMARK_MS)
