@@ -50,6 +50,18 @@ class KeyedStream:
             for column in self.key_columns:
                 check_key_type(self.stream.schema.field(column), "key_by")
 
+    if not TYPE_CHECKING:  # a checker says it itself
+
+        def __getattr__(self, name: str) -> object:
+            """What only streams without keys have is looked for here, too: in Flink a KeyedStream is a DataStream."""
+            if not name.startswith("_") and hasattr(DataStream, name):
+                raise AttributeError(
+                    f"a KeyedStream has no {name!r}: say it before key_by(...), or behind an operator that works by key",
+                    name=name,
+                    obj=self,
+                )
+            raise AttributeError(f"'KeyedStream' object has no attribute {name!r}", name=name, obj=self)
+
     def via_external(self, task: str, schema: pa.Schema, *, uid: str = "", name: str = "") -> DataStream:
         """Send the rows through programs outside, as `DataStream.via_external` does; those with equal keys go to the
         same program, which can keep a state for each key that goes where its rows go (redistribution `by_key`). Raises

@@ -173,6 +173,17 @@ def test_a_stream_without_keys_says_what_it_lacks(name: str) -> None:
         getattr(stream, name)
 
 
+@pytest.mark.parametrize("name", ["map", "async_wait", "sink_to", "map_nothing"])
+def test_a_stream_with_keys_says_where_else_to_look(name: str) -> None:
+    """In Flink a stream with keys can be mapped, too, and the page on connectors spoke of requests behind `key_by`."""
+    keyed: Any = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"k": 1}]).key_by("k")
+
+    assert not hasattr(keyed, name)
+    line = f"has no attribute '{name}'" if "nothing" in name else f"a KeyedStream has no '{name}': say it before key_by"
+    with pytest.raises(AttributeError, match=re.escape(line)):
+        getattr(keyed, name)
+
+
 def test_a_snapshot_is_named_by_a_path_of_either_kind(stream: sl.DataStream, tmp_path: Path) -> None:
     """A Path was an error of Python's, which named no argument."""
     assert stream.environment.restore_from(tmp_path).savepoint_restore.path == str(tmp_path)
