@@ -67,6 +67,7 @@ def test_a_column_in_the_place_of_one_that_is_never_null_may_be_null(tmp_path: P
     env = sl.StreamExecutionEnvironment.get_execution_environment()
     rows = env.from_collection(ROWS).map(lambda row: {"k": row["k"], "x": row["x"]}, schema=never_null)
     large = rows.with_columns(x=sl.when(sl.col("x") > 3).then(sl.col("x")).otherwise(None))
+    assert large.schema is not None
     assert [field.nullable for field in large.schema] == [False, True]
     large.sink_to(sl.ParquetSink(tmp_path), uid="out")
     env.execute(local=True)
