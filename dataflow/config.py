@@ -445,7 +445,7 @@ RESTART_SAME_ROW = _int(
     at_least=0,
 )
 TASK_CANCELLATION_INTERVAL = _duration(
-    "task.cancellation.interval", "30 s", "Time between two attempts to cancel a task."
+    "task.cancellation.interval", "30 s", "Time between two attempts to cancel a task; 0: there is no second one."
 )
 TASK_CANCELLATION_TIMEOUT = _duration(
     "task.cancellation.timeout", "180 s", "A task that does not end within this takes its TaskManager down; 0: never."

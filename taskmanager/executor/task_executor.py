@@ -680,7 +680,8 @@ class TaskExecutor:
         self._out.append(how)
         interval_ms = self._task_option(task, TASK_CANCELLATION_INTERVAL, self._settings.cancellation_interval_ms)
         timeout_ms = self._task_option(task, TASK_CANCELLATION_TIMEOUT, self._settings.cancellation_timeout_ms)
-        self._out.append(StartTimer(CancellationInterval(attempt_id), self._now_ms + interval_ms))
+        if interval_ms:
+            self._out.append(StartTimer(CancellationInterval(attempt_id), self._now_ms + interval_ms))
         if timeout_ms:
             task.watched = True
             self._out.append(StartTimer(CancellationTimeout(attempt_id), self._now_ms + timeout_ms))

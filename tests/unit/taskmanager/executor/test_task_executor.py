@@ -350,6 +350,16 @@ def test_a_task_stuck_in_user_code_takes_the_process_down() -> None:
     ]
 
 
+def test_a_job_whose_cancellation_interval_is_nothing_cancels_once() -> None:
+    """It kept the TaskManager of other jobs busy with cancelling, and its log with the stack of the task."""
+    core = with_slot()
+    core.handle(from_jm(SubmitTasks((descriptor(0, {"task.cancellation.interval": "0 ms"}),))), 0)
+
+    effects = core.handle(from_jm(CancelTask(attempt())), 10)
+    assert [type(effect) for effect in effects] == [CancelTaskExecution, StartTimer]
+    assert effects[1] == StartTimer(CancellationTimeout(attempt()), 310)
+
+
 def test_cancelling_what_does_not_run_is_answered() -> None:
     """The JobMaster must not wait for it."""
     core = with_slot()
