@@ -19,6 +19,7 @@ LEAST = 0.97
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a checker of types reads the whole package, on one core, which others may share
 def test_types_of_public_names_are_known():
     """Parameters, results and attributes of public classes and functions, counted each; types of other packages are not
     ours."""
