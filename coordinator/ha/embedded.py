@@ -31,6 +31,7 @@ from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, 
 from snapline.coordinator.ha.signed_pointers import SignedPointers
 from snapline.coordinator.ha.stored_job_graphs import (
     MAX_GRAPH_BYTES,
+    JobGraphTurns,
     StoredFile,
     StoredJobGraphs,
     read_job_graphs,
@@ -327,31 +328,34 @@ class EmbeddedJobGraphs:
         self._storage = storage
         self._fence = fence
         self._signer = signer
+        self._turns = JobGraphTurns()
 
     def put(self, job_graph: JobGraph) -> None:
         """Durable when it returns. A graph that is put again keeps its place in the order."""
-        self._fence.check()
-        path = f"jobs/{job_graph.job_id}"
-        try:
-            submitted = self._storage.get_range(path, 0, _SUBMITTED.size)
-        except StorageNotFound:
-            submitted = _SUBMITTED.pack(time.time_ns())
-        self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
+        self._put(job_graph, _SUBMITTED.pack(time.time_ns()))
 
     def replace(self, job_graph: JobGraph) -> None:
         """Durable when it returns. One that was removed stays removed."""
-        self._fence.check()
+        self._put(job_graph, None)
+
+    def _put(self, job_graph: JobGraph, now: bytes | None) -> None:
+        """`now`: the time of a submission; None: there has to be one."""
         path = f"jobs/{job_graph.job_id}"
-        try:
-            submitted = self._storage.get_range(path, 0, _SUBMITTED.size)
-        except StorageNotFound:
-            return
-        self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
+        with self._turns.of(job_graph.job_id):
+            self._fence.check()
+            try:
+                submitted = self._storage.get_range(path, 0, _SUBMITTED.size)
+            except StorageNotFound:
+                if now is None:
+                    return
+                submitted = now
+            self._storage.put(path, submitted + seal_job_graph(self._signer, job_graph))
 
     def remove(self, job_id: JobID) -> None:
         """No error when there is none."""
-        self._fence.check()
-        self._storage.delete(f"jobs/{job_id}")
+        with self._turns.of(job_id):
+            self._fence.check()
+            self._storage.delete(f"jobs/{job_id}")
 
     def submitted_ms(self, job_id: JobID) -> int | None:
         """None: there is no such job."""

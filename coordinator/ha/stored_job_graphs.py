@@ -7,6 +7,7 @@ file. Flink gives up all jobs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -53,6 +54,18 @@ class StoredFile:
     """None: there is nothing to read."""
     unreadable: str = ""
     """Why the file cannot be read; empty: it was."""
+
+
+class JobGraphTurns:
+    """Who writes or removes the graph of a job waits for whoever has begun before. A write that hangs, and was given
+    up, would otherwise arrive behind the end of its job, which the next leader would run once more."""
+
+    def __init__(self) -> None:
+        self._locks: dict[JobID, threading.Lock] = {}
+
+    def of(self, job_id: JobID) -> threading.Lock:
+        """Return what is held while the graph of this job is written or removed."""
+        return self._locks.setdefault(job_id, threading.Lock())
 
 
 def seal_job_graph(signer: Signer, job_graph: JobGraph) -> bytes:

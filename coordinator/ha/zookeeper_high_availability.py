@@ -33,6 +33,7 @@ from snapline.coordinator.ha.high_availability import JobGraphStore, JobStores, 
 from snapline.coordinator.ha.signed_pointers import SignedPointers
 from snapline.coordinator.ha.stored_job_graphs import (
     MAX_GRAPH_BYTES,
+    JobGraphTurns,
     StoredFile,
     StoredJobGraphs,
     read_job_graphs,
@@ -382,20 +383,24 @@ class ZooKeeperJobGraphs:
     def __init__(self, files: FilesByNode, signer: Signer) -> None:
         self._files = files
         self._signer = signer
+        self._turns = JobGraphTurns()
 
     def put(self, job_graph: JobGraph) -> None:
         """Durable when it returns. A graph that is put again keeps its place in the order."""
-        found = self._files.prefix(job_graph.job_id, _SUBMITTED.size)
-        submitted = _SUBMITTED.pack(time.time_ns()) if found is None else found
-        self._files.put(job_graph.job_id, submitted, seal_job_graph(self._signer, job_graph))
+        with self._turns.of(job_graph.job_id):
+            found = self._files.prefix(job_graph.job_id, _SUBMITTED.size)
+            submitted = _SUBMITTED.pack(time.time_ns()) if found is None else found
+            self._files.put(job_graph.job_id, submitted, seal_job_graph(self._signer, job_graph))
 
     def replace(self, job_graph: JobGraph) -> None:
         """Durable when it returns. One that was removed stays removed."""
-        self._files.replace(job_graph.job_id, _SUBMITTED.size, seal_job_graph(self._signer, job_graph))
+        with self._turns.of(job_graph.job_id):
+            self._files.replace(job_graph.job_id, _SUBMITTED.size, seal_job_graph(self._signer, job_graph))
 
     def remove(self, job_id: JobID) -> None:
         """No error when there is none."""
-        self._files.remove(job_id, _SUBMITTED.size)
+        with self._turns.of(job_id):
+            self._files.remove(job_id, _SUBMITTED.size)
 
     def submitted_ms(self, job_id: JobID) -> int | None:
         """None: there is no such job."""

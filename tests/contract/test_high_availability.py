@@ -233,6 +233,32 @@ def test_job_graph_is_replaced_unless_it_was_removed(place: Place, leader: HighA
     assert list(place.lead("second").job_graphs.load().graphs) == [rescaled, graph("c")]
 
 
+def test_a_job_whose_graph_is_written_late_does_not_come_back(
+    place: Place, leader: HighAvailability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage that stood still for longer than anybody waits wrote the graph behind the end of its job, and the next
+    leader ran that once more."""
+    begun, goes_on, put = threading.Event(), threading.Event(), leader.storage.put
+
+    def put_late(path: str, data: bytes) -> None:
+        begun.set()
+        assert goes_on.wait(20)
+        put(path, data)
+
+    monkeypatch.setattr(leader.storage, "put", put_late)
+    writes = threading.Thread(target=leader.job_graphs.put, args=[graph("a")])
+    removes = threading.Thread(target=leader.job_graphs.remove, args=[graph("a").job_id])
+    writes.start()
+    assert begun.wait(20)
+    removes.start()
+    removes.join(0.2)  # it waits
+    goes_on.set()
+    writes.join()
+    removes.join()
+
+    assert place.lead("second").job_graphs.load().graphs == ()
+
+
 def test_the_time_of_a_submission_is_known(leader: HighAvailability) -> None:
     """A replaced graph keeps it; a job that nobody submitted has none."""
     leader.job_graphs.put(replace(graph("a"), job_id=JOB))
