@@ -77,7 +77,8 @@ class JoinedStreams:
         uid: str = "",
         name: str = "window_join",
     ) -> DataStream:
-        """Pairs within the same tumbling or sliding window. `how`: inner, left, right, full."""
+        """Pairs within the same tumbling or sliding window. `how`: inner, left, right, full. In windows of the task's
+        clock pairs have no event time."""
         _check_how(how, ("inner", "left", "right", "full"), name)
         if not isinstance(assigner, get_args(PaneAssigner)):
             raise JobDefinitionError(f"{name!r}: joins take tumbling or sliding windows, not {assigner!r}")
@@ -85,7 +86,7 @@ class JoinedStreams:
         timed = not isinstance(assigner, BY_CLOCK)
         left, right, schema = self._sides(name, timed=timed)
         spec = WindowJoinSpec(left, right, assigner, schema, how, allowed_lateness_ms, late_tag)
-        return self._add(spec, schema, uid, name)
+        return self._add(spec, schema, uid, name, timed=timed)
 
     def between(
         self, lower_ms: int, upper_ms: int, *, late_tag: str = "", uid: str = "", name: str = "interval_join"
@@ -99,10 +100,11 @@ class JoinedStreams:
         return self._add(IntervalJoinSpec(left, right, schema, lower_ms, upper_ms, late_tag), schema, uid, name)
 
     def unbounded(self, *, uid: str = "", name: str = "join") -> DataStream:
-        """All pairs, whenever they come: both streams are kept for good (a regular join of SQL)."""
+        """All pairs, whenever they come, so that they have no event time: both streams are kept for good (a regular
+        join of SQL)."""
         left, right, schema = self._sides(name, timed=False)
         left, right = replace(left, event_time_column=""), replace(right, event_time_column="")
-        return self._add(IntervalJoinSpec(left, right, schema, None, None), schema, uid, name)
+        return self._add(IntervalJoinSpec(left, right, schema, None, None), schema, uid, name, timed=False)
 
     def as_of(
         self, *, how: str = "inner", late_tag: str = "", uid: str = "", name: str = "temporal_join"
@@ -135,9 +137,10 @@ class JoinedStreams:
             fields.append(field.with_name(label))
         return left, right, pa.schema(fields)
 
-    def _add(self, spec: OperatorSpec, schema: pa.Schema, uid: str, name: str) -> DataStream:
+    def _add(self, spec: OperatorSpec, schema: pa.Schema, uid: str, name: str, *, timed: bool = True) -> DataStream:
+        """`timed`: a pair comes before the watermark passes the time of its left row."""
         added = add_two_input(self.left, self.right, name, spec, uid, schema)
-        return replace(added, event_time_column=self.left.stream.event_time_column)
+        return replace(added, event_time_column=self.left.stream.event_time_column if timed else "")
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,18 @@ def test_a_join_has_the_columns_of_both() -> None:
     ]  # fmt: skip
 
 
+def test_pairs_that_may_come_whenever_have_no_event_time() -> None:
+    """Windows behind them dropped those whose left row had waited, as late; they ask for another watermark now."""
+    left, right = streams()
+    both = left.key_by("id").join(right.key_by("id"))
+    for joined in (both.unbounded(uid="all"), both.window(sl.TumblingProcessingTimeWindows(1_000), uid="clock")):
+        assert joined.event_time_column == ""
+        with pytest.raises(sl.JobDefinitionError, match="assign_timestamps_and_watermarks"):
+            joined.key_by("id").window(sl.TumblingEventTimeWindows(10))
+    assert both.window(sl.TumblingEventTimeWindows(10), uid="minute").event_time_column == "at"
+    assert both.as_of(uid="latest").event_time_column == "at"
+
+
 def test_rules_go_to_all_subtasks() -> None:
     """The keyed side by hash, the rules broadcast."""
     left, right = streams()
