@@ -207,9 +207,11 @@ class KeyedOperator(StreamOperator):
 
     def close(self) -> None:
         closer = getattr(self.user_function, "close", None)
-        if self._function_opened and callable(closer):
-            self._function_opened = False
-            closer()
-        if self.backend is not None:
-            self.backend.close()
-        self.backend = None
+        backend, self.backend = self.backend, None
+        try:
+            if self._function_opened and callable(closer):
+                self._function_opened = False
+                closer()
+        finally:
+            if backend is not None:
+                backend.close()

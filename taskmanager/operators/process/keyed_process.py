@@ -215,10 +215,12 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
 
     def close(self) -> None:
         closer = getattr(self.function, "close", None)
-        if self._opened and callable(closer):
-            self._opened = False
-            closer()
-        super().close()
+        try:
+            if self._opened and callable(closer):
+                self._opened = False
+                closer()
+        finally:
+            super().close()
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 

@@ -99,3 +99,26 @@ def test_its_state_comes_back_and_it_hears_of_checkpoints(case: str) -> None:
     assert [("complete", 1), ("aborted", 2)] == function.heard
     Harness(create_operator(spec_of(again), lambda: pytest.fail("not a source"))).start(restored_state([written]))
     assert (1, 1) == (function.calls, again.calls)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_state_is_given_back_also_where_the_function_cannot_be_closed(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lay outside of memory stayed on the disk for as long as anybody knew the task."""
+    make, spec_of = CASES[case]
+    closed = list[str]()
+
+    class Broken(make):  # type: ignore[misc, valid-type]
+        def open(self, context: Any) -> None:
+            closed.append("opened")
+
+        def close(self) -> None:
+            raise OSError("the connection is gone")
+
+    harness = Harness(create_operator(spec_of(Broken()), lambda: pytest.fail("not a source"))).start()
+    harness.process(pa.record_batch({"k": ["a"], "t": [1]}))
+    monkeypatch.setattr(harness.operator.backend, "close", lambda: closed.append("state"))
+    with pytest.raises(OSError, match="the connection is gone"):
+        harness.operator.close()
+    assert closed == ["opened", "state"]
