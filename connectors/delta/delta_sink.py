@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.connectors.connector_metrics import COMMIT_RETRIES
 from snapline.connectors.delta.delta_statistics import statistics_of
@@ -194,6 +195,8 @@ class DeltaRows:
         self._written: pa.Schema | None = None
         self._values: dict[str, dict[str, str | None]] = {}
         """The values of partitions that rows have come for, by their directory."""
+        self._with_nan: set[str] = set()
+        """Columns in which not-a-number has come."""
 
     def fit(self, rows: pa.Schema) -> pa.Schema:
         """The columns that are written for such rows. Raises ConnectorError when they do not fit."""
@@ -229,6 +232,9 @@ class DeltaRows:
         what = self._sink.described
         batch = self.prepared(batch)
         require_no_nulls(batch, what)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+                self._with_nan.add(name)
         for values, rows in split_by_values(batch, self._partition_by, what):
             texts = dict(zip(self._partition_by, map(partition_text, values), strict=True)) if values else {}
             directory = partition_directory(tuple(texts), tuple(texts.values()), safe="")
@@ -241,7 +247,7 @@ class DeltaRows:
                 "new_columns": self._sink.new_columns}  # fmt: skip
 
     def note_of_file(self, file: SealedFile) -> dict[str, Any]:
-        return {"partition": self._values[file.partition], "statistics": statistics_of(file.summary)}
+        return {"partition": self._values[file.partition], "statistics": statistics_of(file.summary, self._with_nan)}
 
 
 def partition_text(value: Any) -> str | None:

@@ -13,6 +13,7 @@ import deltalake
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import snapline as sl
@@ -139,7 +140,30 @@ def test_every_type_comes_back_and_bounds_skip_no_row(tmp_path):
     for filtered in (scan.filter(pl.col("at") == at), scan.filter(pl.col("text") > "x"), scan.filter(pl.col("n") < 2)):
         assert 1 in filtered.collect()["n"].to_list()
     assert scan.filter(pl.col("at") < naive(1970, 1, 1)).collect()["n"].to_list() == [2]
-    assert pa.table(table.get_add_actions(flatten=True)).to_pylist()[0]["min.n"] == 1
+    commit(DeltaSink(tmp_path), 2, rows(3))
+    assert pa.table(deltalake.DeltaTable(tmp_path).get_add_actions(flatten=True)).to_pylist()[0]["min.n"] == 3
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1e-300, float("nan"), float("inf")])
+@pytest.mark.parametrize("price", ["1.50000", "0.00001", "1234567890123456789.12345"])
+@pytest.mark.parametrize("text", ["w", "\U0010ffff" * 40, "x" * 5_000], ids=["short", "last", "long"])
+def test_rows_are_found_by_each_column(tmp_path: Path, fraction: float, price: str, text: str) -> None:
+    """The deltalake library found none by a column without bounds where others of the file had them."""
+    columns = {
+        "f": pa.array([fraction, None]),
+        "price": pa.array([decimal.Decimal(price), decimal.Decimal(2)], pa.decimal128(30, 5)),
+        "text": pa.array([text, "y"]),
+        "open": pa.array([True, None]),
+        "bytes": pa.array([b"z", None]),
+        "none": pa.array([None, None], pa.int32()),
+    }
+    commit(DeltaSink(tmp_path), 1, rows(1, 2, **columns))
+    files = deltalake.DeltaTable(tmp_path).to_pyarrow_dataset()
+
+    for name, column in columns.items():
+        is_one = pc.field(name).is_nan() if fraction != fraction and name == "f" else pc.field(name) == column[0]
+        wanted = is_one if column[0].is_valid else pc.field("n") == 1
+        assert [1] == files.to_table(filter=wanted)["n"].to_pylist(), name
 
 
 def test_a_commit_that_is_repeated_or_comes_too_late_changes_nothing(tmp_path):
