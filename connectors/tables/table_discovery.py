@@ -21,6 +21,8 @@ FILES_AT_ONCE = 1_000
 VERSIONS_AT_ONCE = 200
 GIVE_UP_SECONDS = 60.0
 """So long a table may not be reached before the task fails."""
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+A_MILLISECOND = dt.timedelta(milliseconds=1)
 log = logging.getLogger(__name__)
 
 
@@ -123,5 +125,5 @@ class TableEnumerator(SplitEnumerator):
 
 
 def milliseconds(at: dt.datetime) -> int:
-    """A moment in milliseconds since 1970; UTC, unless it has a zone."""
-    return round((at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+    """The first millisecond since 1970 that is not before a moment; UTC, unless it has a zone."""
+    return -((EPOCH - (at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC))) // A_MILLISECOND)

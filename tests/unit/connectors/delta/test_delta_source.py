@@ -112,6 +112,9 @@ def test_a_time_to_start_at(table):
     rows = Job(DeltaSource(table, follow=True, starting_timestamp=at)).numbers()
     assert rows[-2:] == [20, 21]
     assert 10 in rows
+    newest = dt.datetime.fromtimestamp(deltalake.DeltaTable(table).history()[0]["timestamp"] / 1000, dt.UTC)
+    assert Job(DeltaSource(table, starting_timestamp=newest)).numbers() != []
+    assert Job(DeltaSource(table, starting_timestamp=newest + dt.timedelta(microseconds=1))).numbers() == []
     assert Job(DeltaSource(table, starting_timestamp=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))).numbers() == []
 
 
