@@ -239,15 +239,20 @@ class LocalJob:
             if self._thread is None:
                 self.run(until=future.done)
                 if self._coordinator.has_ended and not future.done():
-                    self._settle()
+                    self._settle_alone()
             elif self._thread.is_alive():
                 try:
                     return future.result(timeout=LOOK_MS / 1000)
                 except TimeoutError:
                     continue
             else:
-                self._settle()
+                self._settle_alone()
         return future.result()
+
+    def _settle_alone(self) -> None:
+        """Nobody drives the loop any more, and several may ask for something at once."""
+        with self._driving:
+            self._settle()
 
     def _settle(self) -> None:
         """The job is over: what it has asked for last, deletions say, is done."""

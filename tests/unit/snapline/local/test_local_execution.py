@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapline import JobDefinitionError, JobFailed, ParquetSink, StreamExecutionEnvironment
+from snapline.client import RequestRefused
+from snapline.connectors.builtin.sinks import DiscardingSink
+from snapline.coordinator.jobmaster.operations import CancelJob
 from snapline.local.local_execution import LOCAL_VARIABLE, open_local_job
 from snapline.runtime.storage.storage_port import StorageError
 
@@ -235,3 +238,50 @@ def test_a_job_that_cannot_run_here_says_why(tmp_path):
         JobFailed, match=r"external task 'ledger' cannot run here: .*start one with `snapline coordinator`"
     ):
         env.execute("outside", local=True)
+
+
+def test_who_asks_a_job_that_has_ended_does_not_take_the_answer_of_another_one(tmp_path: Path) -> None:
+    """Its loop is driven by whoever waits for an answer: two at a time took each other's turns, and one of them, which
+    may be the one that waits for the end of the job, an IndexError."""
+    env = environment(tmp_path)
+    env.from_collection(ROWS).sink_to(DiscardingSink(), uid="nowhere")
+    ended, came, refusals = threading.Event(), threading.Event(), []
+    job = open_local_job(env, "job", 1)
+    job.__enter__()
+    job.run_in_background(ended.set)
+    ended.wait()
+    job._thread.join()  # type: ignore[union-attr]
+
+    class Driving:
+        """The lock of who drives the loop, which says that somebody wants it."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            came.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def ask() -> None:
+        try:
+            job.operate(CancelJob())
+        except RequestRefused as refusal:
+            refusals.append(str(refusal))
+        finally:
+            came.set()
+
+    def another_one_asks() -> None:
+        came.clear()
+        other.start()
+        came.wait()
+
+    other = threading.Thread(target=ask)
+    job._driving = Driving()  # type: ignore[assignment]
+    job._loop.call_soon(another_one_asks)
+    ask()
+    other.join()
+    job.close()
+    assert refusals == ["job 'job' is FINISHED"] * 2
