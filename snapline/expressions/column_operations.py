@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import zoneinfo
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.dataflow.columnar.arrow_columns import fixed_array, numpy_values, validity
+from snapline.dataflow.columnar.arrow_columns import fixed_array, numpy_values, units_per_second, validity
 
 Value: TypeAlias = Any
 """A pyarrow.Array, or a Scalar for what is the same in every row."""
@@ -39,6 +40,13 @@ _DAY_OF_MONTH = re.compile(r"%[EO]?[deDFxc]")
 """What of a form of strptime is the day of a month."""
 _FRACTIONS = re.compile(r"(%%|%s|%\.?[369]f|%f)")
 """What of a form of strftime Arrow does not know, and `%%`, which is none of it."""
+_OFFSETS = re.compile(r"%[EO]?[zZ]")
+"""What of a form of strftime says the zone."""
+_KNOWN_UNTIL_S = 2_114_380_800
+"""The first of January 2037."""
+_YEAR_10000_S = 253_402_300_800
+_QUARTER_S = 900
+"""Clocks are changed at the beginning of a quarter of an hour."""
 _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
 """Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
 _GREATEST_POWER = {pa.float32(): 38, pa.float64(): 308}
@@ -271,7 +279,8 @@ def _check_days(texts: pa.Array, form: str, found: pa.Array) -> None:
 def _strftime(value: Value, form: str) -> Value:
     """Seconds without a fraction, which Arrow's %S would bring, and fractions apart, which it has not."""
     if pa.types.is_timestamp(value.type):
-        seconds = _truncate(value, "1s").cast(pa.timestamp("s", value.type.tz))
+        shown = value if _OFFSETS.search(form) else _moved(value)  # beside an offset it is the moment that counts
+        seconds = _truncate(shown, "1s").cast(pa.timestamp("s", value.type.tz))
     elif pa.types.is_time(value.type):
         seconds = pc.floor_temporal(value, 1, "second").cast(pa.time32("s"))
     else:
@@ -312,14 +321,44 @@ def _has_offset(value: Value) -> bool:
     return zone is not None and zone not in _NO_OFFSET
 
 
+def _moved(value: Value) -> Value:
+    """Times of a zone after 2036, moved so that Arrow reads the time that the clocks show then: it knows the beginnings
+    of summer and winter up to 2037, and lets the last one last for ever."""
+    if not isinstance(value, pa.Array) or not _has_offset(value):
+        return value
+    counts, valid, second = numpy_values(value), validity(value), units_per_second(value.type)
+    late = (counts >= _KNOWN_UNTIL_S * second) & (counts // second < _YEAR_10000_S)
+    late = late if valid is None else late & valid
+    if not late.any():
+        return value
+    try:
+        zone = zoneinfo.ZoneInfo(value.type.tz)
+    except (KeyError, ValueError):  # an offset, which has no summer
+        return value
+    quarters, of_row = np.unique(counts[late] // (_QUARTER_S * second), return_inverse=True)
+    begins = (dt.datetime.fromtimestamp(int(quarter) * _QUARTER_S, zone) for quarter in quarters)
+    offsets = np.array([(begin.utcoffset() or dt.timedelta()).total_seconds() for begin in begins], np.int64)
+    known = numpy_values(pc.local_timestamp(value))[late] - counts[late]
+    if (known == offsets[of_row] * second).all():
+        return value
+    moved = counts.copy()
+    moved[late] += offsets[of_row] * second - known
+    return fixed_array(moved, valid, value.type)
+
+
+def _local(value: Value) -> Value:
+    """What the clocks of its zone show, without the zone."""
+    return pc.local_timestamp(_moved(value))
+
+
 def _part(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    return lambda value: function(_plain_time(value))
+    return lambda value: function(_plain_time(_moved(value)))
 
 
 def _truncate(value: Value, every: str) -> Value:
     digits = len(every) - len(every.lstrip("0123456789"))
     unit = _UNITS[every[digits:]]
-    local = pc.local_timestamp(value) if _has_offset(value) else _plain_time(value)
+    local = _local(value) if _has_offset(value) else _plain_time(value)
     floored = pc.floor_temporal(local, int(every[:digits]), unit)
     if getattr(value.type, "unit", "") == "ns" and pc.any(pc.greater(floored, local)).as_py():  # it has wrapped
         raise pa.ArrowInvalid(
@@ -329,10 +368,13 @@ def _truncate(value: Value, every: str) -> Value:
         return floored if floored.type == value.type else floored.view(value.type)
     # Where the clocks go back, hours come twice: a time lies in its own one, and a day begins with the first.
     since = pc.subtract(value, pc.subtract(local, floored))
-    is_begin = pc.equal(pc.local_timestamp(since), floored)
+    is_begin = pc.equal(_local(since), floored)
     if unit in _WITHIN_A_DAY and pc.all(is_begin).as_py() is not False:
         return since
     begin = pc.assume_timezone(floored, value.type.tz, ambiguous="earliest", nonexistent="latest")
+    if _moved(begin) is not begin:
+        again = pc.subtract(begin, pc.subtract(_local(begin), floored))
+        begin = pc.if_else(pc.equal(_local(again), floored), again, begin)
     return pc.if_else(is_begin, since, begin) if unit in _WITHIN_A_DAY else begin
 
 

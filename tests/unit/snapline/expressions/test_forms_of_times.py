@@ -103,6 +103,36 @@ def test_a_beginning_that_nanoseconds_have_no_room_for(taken: sl.Expr) -> None:
         taken.evaluate(batch)
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Sydney", "Africa/Cairo", "Asia/Tokyo", "+02:00"])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_clocks_show_summer_time_after_2037(unit: str, zone: str) -> None:
+    """Arrow knows no change of them after that year: summers were an hour off, and days of Berlin began at one."""
+    months = [
+        dt.datetime(year, month, 15, 12, 34, tzinfo=dt.UTC)
+        for year in (2036, 2037, 2038, 2099)
+        for month in range(1, 13)
+    ]
+    changes = [
+        dt.datetime(2040, month, day, hour, tzinfo=dt.UTC) for month, day in ((3, 25), (10, 28)) for hour in range(24)
+    ]
+    batch = pa.record_batch({"t": pa.array([*months, None, *changes], pa.timestamp(unit, zone))})
+    there = batch["t"].cast(pa.timestamp("us", zone)).to_pylist()  # of nanoseconds pandas would make the same mistake
+    time, known = sl.col("t").dt, [one for one in there if one is not None]
+
+    assert [one for one in time.hour().evaluate(batch).to_pylist() if one is not None] == [one.hour for one in known]
+    assert [one for one in time.date().evaluate(batch).to_pylist() if one is not None] == [one.date() for one in known]
+    texts = time.strftime("%Y-%m-%d %H:%M").evaluate(batch).to_pylist()
+    assert texts == [one and f"{one:%Y-%m-%d %H:%M}" for one in there]
+    for every in ("1h", "1d", "1mo"):
+        begins = time.truncate(every).evaluate(batch).cast(pa.timestamp("us", zone)).to_pylist()
+        if zone != "+02:00":
+            frame = pl.DataFrame(pl.from_arrow(batch)).select(pl.col("t").dt.truncate(every))
+            assert begins == frame["t"].to_list()
+    moments = sl.col("t").dt.strftime("%Y-%m-%d %H:%M%z").evaluate(batch).to_pylist()
+    told = [one and dt.datetime.strptime(one, "%Y-%m-%d %H:%M%z").timestamp() for one in moments]
+    assert told == [one and one.timestamp() for one in there]
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_of_two_zones_are_compared_and_chosen_from_whatever_their_units(unit: str) -> None:
     """A column in milliseconds of Berlin was refused beside `datetime.now(UTC)`, whose unit is another one."""
