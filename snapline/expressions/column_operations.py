@@ -49,6 +49,8 @@ _QUARTER_S = 900
 """Clocks are changed at the beginning of a quarter of an hour."""
 _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
 """Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
+_DIGITS_OF_128_BITS, _MOST_DIGITS = 38, 76
+"""What decimals of 128 and of 256 bits hold."""
 _GREATEST_POWER = {pa.float32(): 38, pa.float64(): 308}
 """Exponents of the greatest powers of ten that floats hold."""
 _ANY_WHOLE = pa.decimal128(20, 0)
@@ -393,12 +395,28 @@ def _cast(value: Value, target: pa.DataType) -> Value:
     return value.cast(target, safe=not nearest)
 
 
+def _with_room(value: Value, function: Callable[[Value], Value]) -> Value:
+    """The value rounded by the function. Raises ArrowInvalid for a decimal that gets a digit more than its type has:
+    Arrow puts zero in its place."""
+    kind = value.type
+    if not (pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)) or kind.precision == _MOST_DIGITS:
+        return function(value)
+    wide = pa.decimal128 if kind.precision < _DIGITS_OF_128_BITS else pa.decimal256
+    rounded = function(value.cast(wide(kind.precision + 1, kind.scale)))
+    try:
+        return rounded.cast(kind)
+    except pa.ArrowInvalid:
+        raise pa.ArrowInvalid(
+            f"a number that is rounded does not fit into {kind}: cast it to a decimal with more digits before"
+        ) from None
+
+
 def _round(value: Value, decimals: int) -> Value:
     if pa.types.is_integer(value.type) and decimals >= 0:
         return value
 
     def rounded(values: Value) -> Value:
-        return pc.round(values, decimals, "half_towards_infinity")
+        return _with_room(values, lambda each: pc.round(each, decimals, "half_towards_infinity"))
 
     bits, most_decimals = _DIGITS_OF.get(value.type, (0, 0))
     if bits and -decimals > _GREATEST_POWER[value.type]:  # more than twice any of them, which Arrow leaves as it is
@@ -437,8 +455,8 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda value: pc.sqrt(_as_fraction(value)),
     "exp": lambda value: pc.exp(_as_fraction(value)),
     "log": lambda value: pc.ln(_as_fraction(value)),
-    "floor": lambda value: value if pa.types.is_integer(value.type) else pc.floor(value),
-    "ceil": lambda value: value if pa.types.is_integer(value.type) else pc.ceil(value),
+    "floor": lambda value: value if pa.types.is_integer(value.type) else _with_room(value, pc.floor),
+    "ceil": lambda value: value if pa.types.is_integer(value.type) else _with_room(value, pc.ceil),
     "round": _round,
     "is_null": pc.is_null,
     "is_not_null": pc.is_valid,

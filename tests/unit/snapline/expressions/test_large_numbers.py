@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,25 @@ def test_a_literal_may_be_any_number_of_uint64() -> None:
     assert (sl.col("u") == 2**64 - 1).evaluate(batch).to_pylist() == [True, False, False, None]
     assert (sl.col("u").cast(pa.float64()) < 2**63).evaluate(batch).to_pylist() == [False, False, True, None]
     assert sl.col("u").is_in([2**63, 1]).evaluate(batch).to_pylist() == [False, True, True, None]
+
+
+@pytest.mark.parametrize("digits", [3, 38, 39])
+@pytest.mark.parametrize(
+    "rounded", [sl.col("d").round(), sl.col("d").ceil(), -(-sl.col("d")).floor(), sl.col("d").round(1)]
+)
+def test_a_decimal_that_is_rounded_to_more_digits_than_it_has_room_for_is_no_zero(
+    rounded: sl.Expr, digits: int
+) -> None:
+    """9.99, whose type Arrow takes from its digits, was rounded to 0.00 without a word."""
+    kind = (pa.decimal128 if digits <= 38 else pa.decimal256)(digits, 2)
+    most = Decimal("9" * (digits - 2) + ".99")
+    batch = pa.record_batch({"d": pa.array([Decimal("1.00"), None], kind)})
+    assert rounded.evaluate(batch).to_pylist() == [Decimal(1), None]
+    assert rounded.type_in(batch.schema) == kind
+    full = pa.record_batch({"d": pa.array([most], kind)})
+    with pytest.raises(
+        pa.ArrowInvalid, match=f"does not fit into decimal.*{digits}, 2.*: cast it to a decimal with more"
+    ):
+        rounded.evaluate(full)
+    wider = pa.record_batch({"d": full["d"].cast(pa.decimal256(digits + 1, 2))})
+    assert rounded.evaluate(wider).to_pylist() == [Decimal("1" + "0" * (digits - 2))]
