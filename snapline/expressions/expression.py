@@ -315,6 +315,8 @@ class Expr:
 
         kernel = KERNELS[self.operation]
         operands = [operand._value(batch) for operand in self.operands]  # noqa: SLF001
+        if self.operation.startswith("str.") or self.operation in ("+", "is_in"):  # which Arrow has for no categories
+            operands = [one.dictionary_decode() if isinstance(one, pa.DictionaryArray) else one for one in operands]
         if self.operation == "str.concat":
             return kernel(*self.arguments, *operands)
         return kernel(*operands, *self.arguments)

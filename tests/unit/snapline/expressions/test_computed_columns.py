@@ -61,6 +61,24 @@ def test_what_is_computed_for_keys_and_aggregates_leaves_rows_in_order():
     assert [row["x"] for row in last.execute_and_collect(local=True)] == [0, 1, 2, 3, 4, 5]
 
 
+def test_categories_are_texts_to_expressions() -> None:
+    """Columns of categories, as Polars and pandas have them, were refused by is_in and by all that texts have."""
+    batch = pa.record_batch({"c": pa.array(["ab", None, "cd", "ab"]).dictionary_encode()})
+    column = sl.col("c")
+
+    def values(expression: sl.Expr) -> list[object]:
+        found = expression.evaluate(batch)
+        assert expression.type_in(batch.schema) == found.type
+        return list(found.to_pylist())
+
+    assert values(column.is_in(["ab", "x"])) == [True, None, False, True]
+    assert values(column.str.to_uppercase()) == ["AB", None, "CD", "AB"]
+    assert values(column.str.len_chars()) == [2, None, 2, 2]
+    assert values(column + "!") == ["ab!", None, "cd!", "ab!"]
+    assert values(sl.concat_str(column, column, separator="-")) == ["ab-ab", None, "cd-cd", "ab-ab"]
+    assert pa.types.is_dictionary(column.type_in(batch.schema))
+
+
 def test_a_column_in_the_place_of_one_that_is_never_null_may_be_null(tmp_path: Path) -> None:
     """A file whose schema promises values would be refused by its format as soon as one is missing."""
     never_null = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("x", pa.int64(), nullable=False)])
