@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from snapline.client import ClusterClient, raise_unless_finished
+from snapline.client import ClusterClient, RequestRefused, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -271,9 +271,13 @@ def _follow(
                 while not ended.wait(CHECK_INTERVAL_S):
                     check()
         except KeyboardInterrupt:
-            client.cancel(job_graph.job_id)
+            became = "was cancelled"
+            try:
+                client.cancel(job_graph.job_id)
+            except RequestRefused:
+                became = "had just ended"
             ended.wait(30)
-            raise KeyboardInterrupt(f"job {job_graph.name!r} ({job_graph.job_id}) was cancelled") from None
+            raise KeyboardInterrupt(f"job {job_graph.name!r} ({job_graph.job_id}) {became}") from None
     if failure:
         raise failure[0]
     raise_unless_finished(latest[0])

@@ -187,7 +187,8 @@ class JobHandle:
                     await asyncio.wait_for(ended.wait(), AWAKE_SECONDS)
         except asyncio.CancelledError:
             if self._ends_with_program and not self._ended.is_set():
-                self._client.cancel(self.job_id)
+                with suppress(RequestRefused, CoordinatorUnreachable):  # it has just ended
+                    self._client.cancel(self.job_id)
             raise
         return self.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import InvalidArgument, SnaplineError
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
+from snapline.execution import _follow
 from snapline.job_handle import JobHandle
 from snapline.protos import client_pb2 as pb
 
@@ -57,6 +59,44 @@ def test_who_waits_is_told_that_spark_is_gone() -> None:
         job.wait()
     assert ended.wait(30)
     assert client.closed.is_set()
+
+
+class EndedClient(DeafClient):
+    """Its job ends in the moment in which it is to be cancelled."""
+
+    def cancel(self, job_id: str) -> None:
+        """Refuse, as a coordinator does for a job that has ended."""
+        self.closed.set()
+        raise RequestRefused("job 'orders' is FINISHED")
+
+
+def test_ctrl_c_just_when_a_job_ends_is_an_interrupt() -> None:
+    """It came out as a request that was refused, with exit code 1."""
+    graph: Any = SimpleNamespace(name="orders", job_id="0", vertices=())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    client: Any = EndedClient()
+    with pytest.raises(KeyboardInterrupt, match="had just ended"):
+        _follow(client, graph, interrupted)
+
+
+def test_who_is_cancelled_while_it_awaits_a_job_that_just_ends_is_cancelled() -> None:
+    """Whoever cancels it waits for that, and would take another error for one of the task."""
+
+    async def awaits() -> bool:
+        client: Any = EndedClient()
+        task = asyncio.ensure_future(
+            JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)._awaited()
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return task.cancelled()
+
+    assert asyncio.run(awaits())
 
 
 class NotingClient(DeafClient):
