@@ -138,7 +138,10 @@ class JobMasterRunner:
         return job_directory(self._job_graph, self._services.storages, self._services.checkpoint_base)
 
     def start(self) -> None:
-        """Open the stores, then begin."""
+        """Open the stores, then begin; of jobs that may have ended a former leader one begins after the other."""
+        self._services.start_marks.start_in_turn(self._job_graph.job_id, self._start_now)
+
+    def _start_now(self) -> None:
         self._io.submit(
             f"open the stores of job {self._job_graph.job_id}",
             self._open,
@@ -148,13 +151,14 @@ class JobMasterRunner:
 
     def _open(self) -> JobStores:
         """One that a former leader has had is marked until its JobMaster is there: it may have ended that leader."""
+        stores = self._services.high_availability.open_job(self._job_graph.job_id)
         if self._recovered and not self._is_marked:
             try:
                 self._services.start_marks.begin(self._job_graph.job_id)
                 self._is_marked = True
             except StorageError as error:
                 self._logger.warning("the job is started without its mark", reason=str(error))
-        return self._services.high_availability.open_job(self._job_graph.job_id)
+        return stores
 
     def tell(self, event: Any) -> bool:
         """Tell the JobMaster; False: it is gone."""
@@ -179,6 +183,7 @@ class JobMasterRunner:
     def _retry_opening(self, error: BaseException) -> None:
         """An outage of the storage must not end a job."""
         self._logger.warning("the job's durable state cannot be opened, trying on", reason=str(error))
+        self._services.start_marks.end_turn(self._job_graph.job_id, started=False)
         self._retry_later(self.start)
 
     def _begin(self, stores: JobStores) -> None:
@@ -191,13 +196,21 @@ class JobMasterRunner:
             failure = SerializedFailure(str(error), Blame.USER, retryable=False, error_type=type(error).__name__)
             self._end(JobStatus.CREATED, failure)
         if self._recovered:
-            job_id, marks = self._job_graph.job_id, self._services.start_marks
-            self._io.submit(
-                f"unmark job {job_id}",
-                lambda: marks.end(job_id),
-                lambda _: None,
-                lambda error: self._logger.warning("the job stays marked as being started", reason=str(error)),
-            )
+            self._unmark()
+
+    def _unmark(self) -> None:
+        """The job has ended nobody; another one that may have is started now."""
+        job_id, marks = self._job_graph.job_id, self._services.start_marks
+
+        def work() -> None:
+            marks.end(job_id)
+            marks.end_turn(job_id, started=True)
+
+        def failed(error: BaseException) -> None:
+            self._logger.warning("the job stays marked as being started", reason=str(error))
+            marks.end_turn(job_id, started=True)
+
+        self._io.submit(f"unmark job {job_id}", work, lambda _: None, failed)
 
     def _build(self, stores: JobStores) -> None:
         services, graph = self._services, self._job_graph

@@ -15,19 +15,22 @@ from tests.services.cluster import LocalCluster, wait_until
 from tests.services.hooked_source import DeadlyGenerator
 
 
-def submit(cluster: LocalCluster, deadly: Path) -> str:
+def submit(cluster: LocalCluster, deadly: Path, name: str = "poison") -> str:
     """A job whose hook ends the process that makes it, once the file is there."""
     environment = cluster.environment(parallelism=1)
     source = DeadlyGenerator(deadly, keys=4, rows_per_second=100, batch_rows=50)
     environment.from_source(source, uid="source").sink_to(ParquetSink(str(cluster.directory / "out")), uid="sink")
-    return cluster.submit(environment, "poison")
+    return cluster.submit(environment, name)
 
 
 def test_a_job_that_ended_two_leaders_is_parked(tmp_path: Path) -> None:
-    """The third one answers, names it with the reason, has started nothing of it, and lets it be cancelled."""
+    """The third one answers, names it with the reason, has started nothing of it, and lets it be cancelled; jobs that
+    were being started beside it are not parked with it."""
     deadly = tmp_path / "deadly"
     with LocalCluster(tmp_path, slots=()) as cluster:
+        others = [submit(cluster, tmp_path / "never", f"other {number}") for number in range(2)]
         job_id = submit(cluster, deadly)
+        others += [submit(cluster, tmp_path / "never", f"other {number}") for number in range(2, 4)]
         deadly.touch()
         cluster.kill_coordinator()
         deaths = 0
@@ -43,6 +46,7 @@ def test_a_job_that_ended_two_leaders_is_parked(tmp_path: Path) -> None:
         found = cluster.client.get_job(job_id).overview
         assert (2, JobStatus.FAILED) == (deaths, cluster.status(job_id))
         assert "is parked: 2 leaders in a row have ended while they started it" in found.failure.summary
+        assert not [each for each in others if cluster.client.get_job(each).overview.HasField("failure")]
         cluster.client.cancel(job_id)
         wait_until(lambda: not list((tmp_path / "ha" / "starting").glob("*")), "the end of its mark")
 

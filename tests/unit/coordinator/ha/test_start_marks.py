@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.dataflow.ids import JobID
 from snapline.runtime.storage.memory_storage import MemoryStorage
 
-JOB, OTHER = JobID("poison"), JobID("other")
+JOB, OTHER, THIRD = JobID("poison"), JobID("other"), JobID("third")
 
 
 def test_two_leaders_in_a_row_are_enough() -> None:
@@ -34,3 +36,26 @@ def test_a_start_that_succeeds_takes_the_mark_away() -> None:
     for damaged in (b"", b"x", b"9" * 5_000):
         storage.put("starting/poison", damaged)
         assert 0 == marks.count(JOB)
+
+
+def test_jobs_that_were_found_marked_are_started_one_after_the_other() -> None:
+    """Beside each other they would be marked a second time by the one that ends its leaders, and all be parked."""
+    storage = MemoryStorage()
+    former = StartMarks(storage)
+    former.begin(JOB)
+    former.begin(OTHER)
+    marks, started = StartMarks(storage), []
+    assert ["", ""] == [marks.why_parked(JOB, "p"), marks.why_parked(OTHER, "o")]
+
+    for job_id in (OTHER, JOB, THIRD):
+        marks.start_in_turn(job_id, partial(started.append, job_id))
+    assert [OTHER, THIRD] == started
+    marks.end_turn(OTHER, started=False)  # its stores are away
+    marks.start_in_turn(OTHER, partial(started.append, OTHER))
+    assert [OTHER, THIRD, JOB] == started
+    marks.end_turn(JOB, started=True)
+    marks.end_turn(JOB, started=True)
+    assert [OTHER, THIRD, JOB, OTHER] == started
+    marks.end_turn(OTHER, started=True)
+    marks.start_in_turn(JOB, partial(started.append, JOB))
+    assert JOB == started[-1]
