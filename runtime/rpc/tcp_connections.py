@@ -125,7 +125,7 @@ def connect_error(host: str, port: int, deadline: float, stopped: Callable[[], b
     (`time.monotonic`) when the host does not answer at all."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: it can be no name
         return f"unknown host: {error}"
     failure = "no address"
     for family, kind, protocol, _, address in found:

@@ -79,9 +79,10 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_name_is_loopback_when_all_its_addresses_are() -> None:
-    """A name that nobody knows is not."""
-    assert [is_loopback(host) for host in ("localhost", "no-such-name.invalid", "::1", "::")] == [
+    """A name that nobody knows is not, nor what can be no name, with a slip in it."""
+    assert [is_loopback(host) for host in ("localhost", "no-such-name.invalid", "no..name", "::1", "::")] == [
         True,
+        False,
         False,
         True,
         False,
