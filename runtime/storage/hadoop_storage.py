@@ -38,7 +38,11 @@ class HadoopStorage:
         """Connect to the name node of the URL (`hdfs:///path`: the default one). Raises StorageError when it cannot."""
         parts = urlsplit(url)
         try:
-            filesystem = fs.HadoopFileSystem(parts.hostname or "default", parts.port or 0, user=parts.username)
+            port = parts.port or 0
+        except ValueError as error:
+            raise StorageError(f"{url!r} names no port of a name node: {error}") from error
+        try:
+            filesystem = fs.HadoopFileSystem(parts.hostname or "default", port, user=parts.username)
         except OSError as error:
             raise StorageError(
                 f"cannot use {url}: {str(error).splitlines()[0]}; HDFS needs libhdfs and a Hadoop client on this machine "

@@ -42,6 +42,7 @@ def test_a_mark_in_a_url_is_a_character_of_its_path(tmp_path: Path, monkeypatch:
     ("url", "message"),
     [
         ("", "set execution.checkpointing.dir"),
+        ("hdfs://name-node:80x0/x", "'hdfs://name-node:80x0/x' names no port of a name node"),
         ("ftp://host/x", "unknown kind of storage in 'ftp://host/x'; a path, or one of file://, s3://"),
         ("file://host/x", "three slashes"),
         ("s3:///x", "names no bucket"),
