@@ -19,8 +19,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
+from snapline.protos import cluster_pb2, relay_pb2
 from snapline.runtime.cores.connections import RELAY_TIMEOUT_MS, PeerKind
 from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.cores.relaying import (
@@ -67,6 +68,8 @@ _SERVICES = {
     cluster_pb2.DESCRIPTOR.services_by_name["ResourceManagerGateway"].full_name: PeerKind.RESOURCE_MANAGER,
     cluster_pb2.DESCRIPTOR.services_by_name["JobMasterGateway"].full_name: PeerKind.JOB_MASTER,
 }
+CARRY = f"/{relay_pb2.DESCRIPTOR.services_by_name['RelayGateway'].full_name}/Carry"
+"""The call of a trunk."""
 _GATEWAYS = {
     PeerKind.RESOURCE_MANAGER: relay_pb2.RelayStreamOpened.GATEWAY_RESOURCE_MANAGER,
     PeerKind.JOB_MASTER: relay_pb2.RelayStreamOpened.GATEWAY_JOB_MASTER,
@@ -262,7 +265,9 @@ class RelayServer:
         reading: asyncio.Task[None] | None = None
         try:
             async with open_aio_channel(coordinator, self._security) as channel:
-                call: Any = relay_pb2_grpc.RelayGatewayStub(channel).Carry(metadata=self._security.metadata)
+                # what comes is decoded here: gRPC writes a traceback for each message that is none
+                carry: Any = channel.stream_stream(CARRY, relay_pb2.RelayFrames.SerializeToString)
+                call = carry(metadata=self._security.metadata)
                 sent = await asyncio.wait_for(call.initial_metadata(), TRUNK_TIMEOUT_SECONDS)
                 opened = {(str(key), str(value)) for key, value in sent or ()}
                 if opened.issuperset(STREAM_IS_OPEN):
@@ -284,6 +289,8 @@ class RelayServer:
             reason = f"no answer within {TRUNK_TIMEOUT_SECONDS} s"
         except grpc.RpcError as error:
             reason = reason_of(error)
+        except DecodeError as error:
+            reason = f"what it sent is no message: {str(error).splitlines()[0]}"
         finally:
             if reading is not None:
                 reading.cancel()
@@ -297,8 +304,9 @@ class RelayServer:
             self._handle(TrunkLost(number, reason))
 
     async def _read_trunk(self, number: TrunkNumber, call: Any) -> None:
-        async for frames in call:
-            self._handle(FramesReceived(number, [_decode(frame) for frame in frames.frames]))
+        async for data in call:
+            frames = relay_pb2.RelayFrames.FromString(data).frames
+            self._handle(FramesReceived(number, [_decode(frame) for frame in frames]))
 
     async def _write_trunk(self, trunk: _TrunkCall, reading: asyncio.Task[None], call: Any) -> None:
         """Until the other side or the core has closed it."""
