@@ -10,6 +10,7 @@ creation of its node in the same way.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -25,6 +26,8 @@ CANDIDATES = "leader/candidates"
 TABLE = "leader/table"
 """The table of leaders as the leader published it last (cluster.proto, LeaderTable)."""
 SEQUENCE_DIGITS = 10
+CANDIDATE = re.compile(rf"[0-9a-f]{{32}}-\d{{{SEQUENCE_DIGITS}}}")
+"""The name of a candidate's node: what it has drawn, and the number that ZooKeeper gives."""
 LOOK_AGAIN_SECONDS = 0.5
 """A watch that got lost costs no more than this."""
 STOP_SECONDS = 0.25
@@ -158,7 +161,7 @@ class LeaderElection:
             raise answer.error
 
     def _candidates(self) -> list[str]:
-        return sorted(self._session.children(self._directory), key=_sequence)
+        return _candidates_in(self._session, self._directory)
 
     def _await_change(self, before: NodeWatch, stopping: threading.Event) -> None:
         """Until the node before ours goes, or it is time to look again."""
@@ -172,11 +175,16 @@ class LeaderElection:
 def leader_name(session: ZooKeeperSession) -> str:
     """What the leader calls itself; empty: nobody leads."""
     directory = f"{session.settings.base}/{CANDIDATES}"
-    for name in sorted(session.children(directory), key=_sequence):
+    for name in _candidates_in(session, directory):
         found = session.get(f"{directory}/{name}")
         if found is not None:
             return found[0].decode(errors="replace")
     return ""
+
+
+def _candidates_in(session: ZooKeeperSession, directory: str) -> list[str]:
+    """Names of the candidates' nodes, the oldest first; what else somebody has put there is none."""
+    return sorted(filter(CANDIDATE.fullmatch, session.children(directory)), key=_sequence)
 
 
 def _sequence(name: str) -> int:

@@ -166,6 +166,17 @@ def test_candidate_whose_creation_is_sent_again_has_one_node(settings: ZooKeeper
     session.close()
 
 
+def test_what_is_no_candidate_neither_leads_nor_ends_one(settings: ZooKeeperSettings) -> None:
+    """A node that somebody has tried something with among the candidates ended each coordinator with a traceback."""
+    session = opened(settings)
+    session.ensure_path(f"{settings.base}/{CANDIDATES}/5")
+    session.ensure_path(f"{settings.base}/{CANDIDATES}/a-note")
+
+    assert LeaderElection(session, "first", silent_logger()).contend(threading.Event()) is not None
+    assert leader_name(session) == "first"
+    session.close()
+
+
 def test_standby_takes_over_when_the_session_of_the_leader_ends(settings: ZooKeeperSettings) -> None:
     """And learns before who leads."""
     first, second = opened(settings), opened(settings)
