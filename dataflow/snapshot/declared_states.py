@@ -14,6 +14,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -83,7 +84,7 @@ def _in_values(values: Any) -> Iterator[StateDescriptor]:
 
 
 def _in_method(method: FunctionType, function: object) -> Iterator[StateDescriptor]:
-    closure = inspect.getclosurevars(method).nonlocals
+    closure = _closure(method)
     named = [method.__globals__[name] for name in _names(method.__code__) if name in method.__globals__]
     yield from _in_values([*named, *closure.values()])
     try:
@@ -103,6 +104,15 @@ def _in_method(method: FunctionType, function: object) -> Iterator[StateDescript
             value = _evaluated(node, known, assigned, _MOST_STEPS)
             if isinstance(value, StateDescriptor):
                 yield value
+
+
+def _closure(method: FunctionType) -> dict[str, Any]:
+    """The variables around a method, but for those that have no value yet, or none any more."""
+    found = {}
+    for name, cell in zip(method.__code__.co_freevars, method.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _names(code: CodeType) -> Iterator[str]:

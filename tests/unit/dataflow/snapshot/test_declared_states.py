@@ -148,3 +148,16 @@ def test_descriptors_are_found_by_the_short_name_of_the_package() -> None:
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60)
 
     assert ("['n']\n", "") == (done.stdout, done.stderr)
+
+
+def test_a_variable_around_a_function_may_have_no_value_yet() -> None:
+    """One that is set later, or not any more, as the name of an exception, kept the job from being submitted."""
+    state = ValueStateDescriptor("around", pa.int64())
+
+    class Around(Base):
+        def process_element(self, row: object, context: object) -> list[object]:
+            return [later, state]
+
+    assert {each.name for each in declared_states(Around())} == {"around", "in class"}
+    later = "now it has one"
+    assert Around().process_element({}, None) == [later, state]
