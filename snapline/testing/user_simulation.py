@@ -86,7 +86,8 @@ def simulate(
 
     `build` adds the job to the environment that it is given; it must not execute. `inputs`: the rows of its sources, by
     uid: a list of rows, a table, or a list of such, one for each split; sources that are bounded and come with
-    Snapline are read once if nothing is given. `seeds`: how many are tried. `seed`: replay this one alone, and tell all
+    Snapline are read once if nothing is given, but for those that look for their input while the job runs, such as a
+    FileSource. `seeds`: how many are tried. `seed`: replay this one alone, and tell all
     of it. `parallelism`: of operators that set none.
 
     Sinks that come with Snapline are replaced. A sink of one's own runs for real: `outputs` gives, by its uid or any

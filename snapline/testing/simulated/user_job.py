@@ -307,6 +307,11 @@ def _refuse_misspelled(uid: str, rows: Iterable[Mapping[str, Any]], names: Seque
 def _recorded(uid: str, spec: SourceSpec) -> Source:
     """What a bounded source of Snapline's reads, as a script; a split stays a split."""
     source, now_ms, empty = spec.source, 0, 0
+    if spec.is_fed:
+        raise SimulationError(
+            f"source {uid!r} ({type(source).__name__}) looks for its input while the job runs, which a simulated run has not: "
+            f"give its rows, inputs={{{uid!r}: [...]}}"
+        )
     batches: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in spec.splits}
     context: Any = SimpleNamespace(
         subtask_index=0,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.connectors import PostgresLookup
+from snapline.connectors import FileSource, PostgresLookup
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.testing import SimulationError, simulate
 from tests.unit.snapline.testing.planted_mistakes import MISTAKES, OUTSIDE, Transactions, bank_rows, out, rows_of
@@ -203,6 +203,11 @@ WRONG = {
         source_of(sl.GeneratorSource(keys=10)),
         {},
         "source 'numbers' \\(GeneratorSource\\) has no end, .*inputs=\\{'numbers': \\[...\\]\\}",
+    ),
+    "a source that looks for files": (
+        source_of(FileSource(__file__, format="csv", schema=pa.schema([("n", pa.int64())]))),
+        {},
+        "'numbers' \\(FileSource\\) looks for its input while the job runs, .*inputs=\\{'numbers': \\[...\\]\\}",
     ),
     "a long source": (source_of(sl.GeneratorSource(rows=10_001, keys=10)), {}, "'numbers' .* has more than 10000 rows"),
     "a generator without end": (count, {"rows": endless_rows()}, "inputs\\['rows'\\] gives more than 10000 rows"),
