@@ -447,6 +447,15 @@ def _cast(column: Any, data_type: pa.DataType) -> Any:
     return cast_values(column, data_type)
 
 
+def can_be_key(table: KeyedTable, key: Sequence[Any]) -> bool:
+    """Whether the values are of the types of the key columns, so that there may be such a key."""
+    try:
+        _key_columns(table, key)
+    except StateReadError:
+        return False
+    return True
+
+
 def _key_columns(table: KeyedTable, key: Sequence[Any]) -> list[pa.Array]:
     if isinstance(key, (str, bytes)) or not isinstance(key, Sequence):
         raise StateReadError(f"key= is a list of a value for each key column of {table.uid!r}, not {key!r}")

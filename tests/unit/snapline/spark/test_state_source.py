@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo
 
 from snapline.spark.state_source import StateDataSource
 from snapline.state_writer import SavepointWriter
@@ -39,3 +40,15 @@ def test_a_relative_path_is_that_of_who_asks(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path / "executor")
     batches: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert [row for batch in batches for row in batch.to_pylist()] == [{"user": 1, "n": 2}]
+
+
+def test_a_filter_that_no_key_can_pass_finds_no_rows(tmp_path: Path) -> None:
+    """Unsigned keys are signed numbers to Spark: a query for a negative one failed."""
+    rows = pa.table({"user": pa.array([5, 6], pa.uint32()), "n": [1, 2]})
+    writer = SavepointWriter.new_savepoint().with_operator("last", rows, key="user")
+    source = StateDataSource({"snapshot": writer.write(tmp_path / "savepoint"), "uid": "last"})
+    for wanted, found in ((-5, []), (5, [{"user": 5, "n": 1}])):
+        reader: Any = source.reader(source.schema())
+        reader.pushFilters([EqualTo(("user",), wanted)])
+        batches: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        assert [row for batch in batches for row in batch.to_pylist()] == found
