@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.windows import Aggregate
+from snapline.dataflow.columnar.arrow_columns import can_be_key
 from snapline.dataflow.columnar.column_types import kept_type
 
 WINDOW_TIME = pa.timestamp("ms")
@@ -63,10 +64,12 @@ def _check_held_types(aggregate: HeldAggregate, data_type: pa.DataType, by: pa.D
             f"{aggregate.function}() as {aggregate.name!r}: column {column!r} is {kind}, which cannot be ordered here; cast it to an "
             "integer or a float before, or order by another column with by="
         )
-    elif aggregate.function.endswith("count_distinct") and pa.types.is_nested(data_type):
+    elif aggregate.function.endswith("count_distinct") and (
+        pa.types.is_nested(data_type) or (aggregate.function == "count_distinct" and not can_be_key(data_type))
+    ):
         raise TypeError(
             f"{aggregate.function}() as {aggregate.name!r}: column {aggregate.column!r} is {data_type}, whose values are not compared "
-            "here; count a field of it"
+            "here; count a field of it, or cast it"
         )
 
 

@@ -97,6 +97,15 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
     )
 
 
+def can_be_key(data_type: pa.DataType) -> bool:
+    """Whether equal values of this type are found to be equal."""
+    try:
+        plain_type(data_type)
+    except TypeError:
+        return False
+    return True
+
+
 def narrow_type(data_type: pa.DataType) -> pa.DataType:
     """The type with 32-bit offsets, also inside of structs and lists. Some writers of Parquet say large_string and
     others string, of the same texts: two types are one for people if their narrow types are equal."""

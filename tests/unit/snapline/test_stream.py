@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import snapline as sl
@@ -104,6 +105,14 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
         (lambda s: s.key_by("k", "k"), "key_by: column 'k' is named twice: name it once"),
         (
+            lambda s: of_types(s).key_by("tags"),
+            "key_by: column 'tags' is list<item: int64>, whose values are not compared",
+        ),
+        (
+            lambda s: of_types(s).key_by("k").running_aggregate(n=sl.count_distinct("wide")),
+            "column 'wide' is decimal256(50, 2), whose values are not compared here",
+        ),
+        (
             lambda s: s.add_sink(print),
             "operator 'builtin_function_or_method': builtin_function_or_method has no method 'invoke'",
         ),
@@ -148,6 +157,12 @@ def test_what_could_not_run_is_refused_by_name(
     with pytest.raises(sl.JobDefinitionError) as raised:
         define(stream)
     assert said in str(raised.value)
+
+
+def of_types(stream: sl.DataStream) -> sl.DataStream:
+    """Columns of types whose values are found in no table of keys."""
+    fields = [("k", pa.int64()), ("tags", pa.list_(pa.int64())), ("wide", pa.decimal256(50, 2))]
+    return stream.map_batches(lambda batch: batch, schema=pa.schema(fields))
 
 
 def of_windows(stream: sl.DataStream) -> sl.DataStream:
