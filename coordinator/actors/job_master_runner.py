@@ -49,8 +49,8 @@ from snapline.coordinator.jobmaster.events import (
 from snapline.coordinator.jobmaster.identity import JobMasterIdentity
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
+from snapline.coordinator.jobmaster.job_past import JobPast
 from snapline.coordinator.jobmaster.operations import Reply
-from snapline.coordinator.jobmaster.scheduler import JobPast
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.pending_replies import PendingReplies
 from snapline.coordinator.rpc.switchboard import Outbox, Switchboard

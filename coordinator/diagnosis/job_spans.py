@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStats, CheckpointStatsStatus
-from snapline.coordinator.jobmaster.scheduler import RootException
+from snapline.coordinator.jobmaster.job_past import RootException
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.wire.messages import JobStatus
 

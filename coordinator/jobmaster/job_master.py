@@ -44,6 +44,7 @@ from snapline.coordinator.checkpoint.events import (
 from snapline.coordinator.execution.deployment import RestoredTasks
 from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN, GivenSlots
 from snapline.coordinator.execution.restart_strategy import RestartStrategy
+from snapline.coordinator.jobmaster.adoption import news_for_checkpoints, news_for_tasks
 from snapline.coordinator.jobmaster.client_operations import (
     AskForSnapshot,
     ClientOperations,
@@ -77,6 +78,7 @@ from snapline.coordinator.jobmaster.identity import (
     round_of,
 )
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
+from snapline.coordinator.jobmaster.job_past import NO_PAST, JobPast
 from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.rescaling import RescaleTimer
@@ -84,7 +86,7 @@ from snapline.coordinator.jobmaster.resource_manager_connection import (
     ResourceManagerConnection,
     ResourceManagerConnectionEffect,
 )
-from snapline.coordinator.jobmaster.scheduler import NO_PAST, JobPast, Scheduler
+from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
     CancellationTimer,
@@ -121,8 +123,6 @@ from snapline.dataflow.wire.messages import (
     HeartbeatResponse,
     JobStatus,
     JobStatusChanged,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     NotifyTaskManagerLost,
     OfferSlots,
     RegisterJobMaster,
@@ -526,27 +526,17 @@ class JobMaster:
                 self._adopt(adoptable, latest_id)
 
     def _adopt(self, adoptable: Adoptable, latest_id: CheckpointID) -> None:
-        """The tasks go on. What is complete is confirmed to them, what was pending is aborted; acknowledgements of it
-        are handed in so that their files go."""
+        """The tasks that were found go on under this leader."""
         self._end_reconciling()
         self._has_adopted = True
         for other in adoptable.others:
             self._send(other.resource_id, CancelTask(other.report.attempt_id))
         self._schedule(self.scheduler.adopt(adoptable.executions, self._now_ms))
         self._perform_queue()
-        attempts = adoptable.running
-        if latest_id and attempts:
-            complete = NotifyCheckpointComplete(self.job_id, attempts[0], latest_id, self._now_ms)
-            self._tell_tasks(ForTasks(complete, attempts))
-        for aborted_id in adoptable.seen_after(latest_id) if attempts else ():
-            aborted = NotifyCheckpointAborted(self.job_id, attempts[0], aborted_id, latest_id, self._now_ms)
-            self._tell_tasks(ForTasks(aborted, attempts))
-        pending = tuple(message for message in adoptable.unconfirmed if message.checkpoint_id > latest_id)
-        if pending:
-            self._checkpoint(AcknowledgesReceived(pending))
-        ended = tuple(each.report.attempt_id for each in adoptable.executions if each.report.end_of_data)
-        if ended:
-            self._checkpoint(EndOfDataReceived(ended))
+        for message in news_for_tasks(adoptable, self.job_id, latest_id, self._now_ms):
+            self._tell_tasks(message)
+        for event in news_for_checkpoints(adoptable, latest_id):
+            self._checkpoint(event)
         self._perform_queue()
 
     def _give_up_reconciling(self, reason: str) -> None:

@@ -21,13 +21,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from enum import Enum
+from dataclasses import replace
 from functools import partial
 
 from snapline.coordinator.checkpoint.events import ExecutionChange
-from snapline.coordinator.execution.deployment import NOTHING_RESTORED, RestoredTasks, TaskDeploymentDescriptorFactory
+from snapline.coordinator.execution.deployment import RestoredTasks, TaskDeploymentDescriptorFactory
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
 from snapline.coordinator.execution.failover import FailoverRegions
 from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN, GivenSlots
@@ -41,8 +39,10 @@ from snapline.coordinator.execution.slot_sharing import (
     required_programs,
     required_slots,
 )
+from snapline.coordinator.jobmaster.deployment_round import DeploymentRound, RoundPhase
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
+from snapline.coordinator.jobmaster.job_past import JobPast, RootException
 from snapline.coordinator.jobmaster.reconciliation import Reconciliation, ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -84,70 +84,6 @@ _PROGRESS = {
     ExecutionState.INITIALIZING: 1,
     ExecutionState.RUNNING: 2,
 }
-
-
-class RoundPhase(Enum):
-    """Where the scheduler's round of deploying the job stands."""
-
-    CANCELING = "canceling"
-    RESTORING = "restoring"
-    WAITING_FOR_SLOTS = "waiting for slots"
-
-
-@dataclass(slots=True)
-class DeploymentRound:
-    """The subtasks that are on their way to being deployed."""
-
-    number: int
-    vertices: dict[ExecutionVertexID, None]
-    phase: RoundPhase
-    initial: bool = False
-    not_before_ms: int = 0
-    canceling: dict[ExecutionAttemptID, None] = field(default_factory=dict)
-    """Attempts that must end first."""
-    delay_timer_runs: bool = False
-    slot_timer_runs: bool = False
-    free_slots_needed: int = 0
-    """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small
-    offers."""
-    restored: RestoredTasks = NOTHING_RESTORED
-
-    @property
-    def waits_for(self) -> str:
-        """Return what the round waits for, for people."""
-        if self.phase is RoundPhase.CANCELING and not self.canceling:
-            until = datetime.fromtimestamp(self.not_before_ms // 1_000, UTC)
-            return f"the restart delay, until {until:%Y-%m-%d %H:%M:%S} UTC"
-        return self.phase.value
-
-
-@dataclass(frozen=True, slots=True)
-class JobPast:
-    """What former leaders of a job have left, so that its figures go on."""
-
-    submitted_ms: int | None = None
-    """When the job was submitted; None: now."""
-    restarts: int = 0
-    operator_failures: Mapping[str, int] = field(default_factory=dict)
-    """How often each operator failed its task, by its uid."""
-
-
-NO_PAST = JobPast()
-"""What a job has that no leader has led before."""
-
-
-@dataclass(frozen=True, slots=True)
-class RootException:
-    """One entry of the exception history."""
-
-    failure: SerializedFailure
-    timestamp_ms: int
-    task_name: str = ""
-    resource_id: ResourceID = ResourceID("")
-    attempt: int = 0
-    """Number of the attempt that failed; the first one is 0."""
-    number: int = 0
-    """Rises by one with each failure of the job under this leader."""
 
 
 class Scheduler:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStats, CheckpointStatsTracker
 from snapline.coordinator.diagnosis.job_spans import JobSpans, Span
-from snapline.coordinator.jobmaster.scheduler import RootException
+from snapline.coordinator.jobmaster.job_past import RootException
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import CheckpointID, JobVertexID, ResourceID
