@@ -44,7 +44,8 @@ def test_jobs_that_were_found_marked_are_started_one_after_the_other() -> None:
     former = StartMarks(storage)
     former.begin(JOB)
     former.begin(OTHER)
-    marks, started = StartMarks(storage), []
+    marks = StartMarks(storage)
+    started: list[str] = []
     assert ["", ""] == [marks.why_parked(JOB, "p"), marks.why_parked(OTHER, "o")]
 
     for job_id in (OTHER, JOB, THIRD):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -155,7 +156,7 @@ def test_a_variable_around_a_function_may_have_no_value_yet() -> None:
     state = ValueStateDescriptor("around", pa.int64())
 
     class Around(Base):
-        def process_element(self, row: object, context: object) -> list[object]:
+        def process_element(self, row: object, context: object) -> Any:
             return [later, state]
 
     assert {each.name for each in declared_states(Around())} == {"around", "in class"}

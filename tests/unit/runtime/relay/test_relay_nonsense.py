@@ -35,7 +35,7 @@ class Nonsense(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def pretender() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2), (Nonsense(),))
+    server = grpc.server(ThreadPoolExecutor(2), [Nonsense()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
