@@ -22,7 +22,7 @@ CALLED_BY_LIBRARIES = """
     breakpointhook
     _ipython_display_
     on_receive on_stop on_failure _create_actor_inbox use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
-    align typingctx pushFilters streamReader prepareForTriggerAvailableNow initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite __getattr__ __dir__ dispose list_states list_open
+    align typingctx Carry streamReader prepareForTriggerAvailableNow initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
     timeout_graceful_shutdown should_exit submit_programs
     daemon_threads request_queue_size address_family handle_error get_stderr log_message service_actions writable
