@@ -384,7 +384,7 @@ class JobMaster:
                 self._state_restored(effect)
             case RestoreFailed(request_id, detail, retryable):
                 self._restore_failed(round_of(request_id), detail, retryable=retryable)
-            case FailJob(is_under_way=True):
+            case FailJob(is_under_way=True) if self.scheduler.status is not JobStatus.RUNNING:
                 self._schedule(self.scheduler.restart_as_a_whole(self._now_ms))
             case FailJob():
                 self._schedule(self.scheduler.fail_global(effect.failure, self._now_ms))

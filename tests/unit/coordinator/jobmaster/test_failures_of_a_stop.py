@@ -100,3 +100,13 @@ def test_a_stop_that_is_lost_with_a_part_of_the_job_is_one_failure() -> None:
     story.enters("a", attempt(0, "sink", 0), ExecutionState.CANCELED)
 
     assert deployed(story.take(TimerFired(RestartDelayTimer()), 40)) == {(name, index, 1) for name, index in EVERYTHING}
+
+
+def test_a_stop_that_is_lost_while_the_job_runs_restarts_it() -> None:
+    """The word of an earlier restart came when the job ran again, and its tasks stood still for good: nothing else
+    failed that they could have restarted with."""
+    story = Story(attempts=1).run()
+    story.checkpoints.answers[StopCheckpointScheduler] = [
+        FailJob(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, "Stop with savepoint failed")
+    ]
+    assert statuses(story.take(StopCheckpointScheduler())) == [JobStatus.RESTARTING]
