@@ -74,6 +74,8 @@ from snapline.runtime.timers import TimerScheduler
 
 STORE_RETRY_MS = 1_000
 """Pause before durable stores that do not answer are asked again."""
+TURN_LIMIT_MS = 60_000
+"""So long jobs that may have ended a former leader wait for one of them that is being started."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,11 @@ class JobMasterRunner:
         self._services.start_marks.start_in_turn(self._job_graph.job_id, self._start_now)
 
     def _start_now(self) -> None:
+        if self._recovered:  # its stores, or a user's hook, may never answer
+            services, job_id = self._services, self._job_graph.job_id
+            services.timers.schedule(
+                services.clock.now_ms() + TURN_LIMIT_MS, lambda: services.start_marks.end_turn(job_id, started=False)
+            )
         self._io.submit(
             f"open the stores of job {self._job_graph.job_id}",
             self._open,

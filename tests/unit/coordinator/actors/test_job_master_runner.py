@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -45,12 +46,16 @@ CANCEL = OperationRequested(RequestID("r"), CancelJob())
 class Running:
     """A job that waits for slots which nobody has."""
 
-    def __init__(self, *, recovered: bool = False) -> None:
+    def __init__(self, *, recovered: bool = False, suspects: Sequence[JobID] = ()) -> None:
         clock, logger = SystemClock(), silent_logger()
         self.timers = TimerScheduler(clock)
         self.io = IoExecutor(self.timers, clock, logger)
         self.high_availability = EmbeddedHighAvailability(MemoryStorage(), None, durable=True)
         self.high_availability.job_graphs.put(GRAPH)
+        self.start_marks = StartMarks(self.high_availability.storage)
+        for job_id in suspects:
+            self.start_marks.begin(job_id)
+            self.start_marks.why_parked(job_id, "")
         self.told: queue.Queue[Any] = queue.Queue()
         self.table, self.replies = Mock(), Mock()
         services = JobServices(
@@ -67,7 +72,7 @@ class Running:
             leaders=Mock(),
             registry=self.table,
             archive=JobArchive(self.high_availability.storage, 10, 0),
-            start_marks=StartMarks(self.high_availability.storage),
+            start_marks=self.start_marks,
             given=ANYTHING_IS_GIVEN,
             replies=self.replies,
             logger=logger,
@@ -199,4 +204,20 @@ def test_a_leader_that_tries_on_marks_no_job(monkeypatch: pytest.MonkeyPatch) ->
         running.told.get(timeout=10)
         assert marks == [0, 0, 0]
     finally:
+        running.close()
+
+
+def test_a_job_that_hangs_as_it_starts_holds_up_no_other_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's master hook never came back from its connection, and of all jobs that the leader had found marked none
+    began."""
+    goes_on, other_began = threading.Event(), threading.Event()
+    monkeypatch.setattr(job_master_runner, "create_hooks", lambda _: [goes_on.wait(60)][1:])
+    monkeypatch.setattr(job_master_runner, "TURN_LIMIT_MS", 1)
+    other = JobID("other")
+    running = Running(recovered=True, suspects=[GRAPH.job_id, other])
+    try:
+        running.start_marks.start_in_turn(other, other_began.set)
+        assert other_began.wait(10)
+    finally:
+        goes_on.set()
         running.close()
