@@ -130,7 +130,7 @@ class StreamTask:
         self._is_over = False
         """Whether the state is a terminal one."""
         self._is_to_end = False
-        """Whether somebody has asked for the end of the task; set by any thread."""
+        """Whether the mail that asks for the end of the task is there; set by any thread."""
         self._hindered = False
         """The last step could take no row."""
         self._position = InputPosition()
@@ -159,14 +159,14 @@ class StreamTask:
 
     def cancel(self) -> None:
         """End as CANCELED. May be repeated."""
-        self._is_to_end = True
         self._mailbox.put(CancelMail())
+        self._is_to_end = True
         self._interrupt_operators()
 
     def fail_externally(self, failure: SerializedFailure) -> None:
         """End as FAILED with this failure."""
-        self._is_to_end = True
         self._mailbox.put(FailMail(failure))
+        self._is_to_end = True
         self._interrupt_operators()
 
     def _interrupt_operators(self) -> None:

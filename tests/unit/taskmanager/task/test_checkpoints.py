@@ -11,7 +11,7 @@ import pytest
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import Aggregate
 from snapline.dataflow.elements import AlignmentType, SnapshotType, Watermark
-from snapline.dataflow.failures import Blame, CheckpointFailureReason
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.graph.operator_specs import (
     CustomOperatorSpec,
     MapBatchesSpec,
@@ -27,6 +27,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     OperatorSnapshot,
     StreamOperator,
 )
+from snapline.taskmanager.task.mailbox import Mailbox
 from tests.unit.taskmanager.task.local_job import (
     Blob,
     Gates,
@@ -583,3 +584,21 @@ def test_whole_batches_survive_a_stateless_restore() -> None:
     LocalJob(operators, CHECKPOINTS, restored=restored, attempt=1).run_to_end(checkpoints=True)
 
     assert sorted(row["k"] for row in Outside.rows("out")) == [1, 2]
+
+
+def test_a_task_that_is_failed_while_it_restores_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read no further before it was told of the failure, and said that it was told to end."""
+    done = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3), CHECKPOINTS).run().checkpoint()
+    job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS, restored=done, attempt=1)
+    restoring, put = job.find("sum"), Mailbox.put
+
+    def put_late(mailbox: Mailbox, mail: object) -> None:
+        job.step(restoring)
+        put(mailbox, mail)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(Mailbox, "put", put_late)
+        restoring.task.fail_externally(SerializedFailure("the neighbour is gone"))
+    job.step(restoring)
+
+    assert restoring.failure.summary == "the neighbour is gone"
