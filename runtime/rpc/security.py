@@ -84,8 +84,14 @@ class Security:
         return replace(self.files.current(), identity=self.identity, files=self.files)
 
     def acting_as(self, identity: Identity) -> Security:
-        """Return this for a process of that role: what it shows opens no more than the role needs."""
-        return replace(self, identity=identity)
+        """Return this for a process of that role: what it shows opens no more than the role needs. Raises SecurityError
+        for what no credential can say, and for what is none."""
+        acting = replace(self, identity=identity)
+        try:
+            list(acting.shown)
+        except ValueError as error:
+            raise SecurityError(str(error)) from error
+        return acting
 
     def __repr__(self) -> str:
         """Says what is on, not what it is."""

@@ -34,6 +34,7 @@ from snapline.runtime.cores.credentials import (
 )
 from snapline.runtime.cores.message_permissions import refuse_messages
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
+from snapline.taskmanager.__main__ import main as task_manager_main
 
 SECRET = "the secret of the cluster"
 SERVICES = [
@@ -158,6 +159,24 @@ def test_a_credential_of_an_earlier_snapline_is_refused_in_one_line() -> None:
     for read in (leaders_public_key, exchange_secret):
         with pytest.raises(ValueError, match="made by an earlier Snapline"):
             read(earlier)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (MARK + "taskmanager:abc", "was it cut short"),
+        ("snapline:1:taskmanager:abc", "made by an earlier Snapline"),
+        (sign_credential(SECRET, Identity(Role.TASK_MANAGER)), "no job or name of a credential: 'host:8080'"),
+    ],
+)
+def test_a_task_manager_that_can_have_no_credential_says_so(
+    given: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a traceback of what makes a credential for its name."""
+    arguments = ["--coordinator", "jm:1", "--resource-id", "host:8080", "-D", f"security.auth.token={given}"]
+
+    assert task_manager_main(arguments) == 1
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("key", ["", "zz" * 32, "00" * 31, "00" * 33, "é"])
