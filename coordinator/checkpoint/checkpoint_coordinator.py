@@ -165,6 +165,8 @@ class CheckpointCoordinator:
         self._periodic = PeriodicTrigger(job_id, configuration.effective_interval_ms)
         self._is_periodic_wanted = False
         """Whether the periodic trigger is on, or a stop-with-savepoint has taken over from it."""
+        self._has_stopped = False
+        """The savepoint that the job stops with is complete, and no task was restored since."""
         self._triggering: Triggering | None = None
         self._ask_decider = False
         """Something ended: ask the decider again at the end of this event."""
@@ -289,6 +291,7 @@ class CheckpointCoordinator:
                 self._ask_decider = False
                 self._decided(self._decider.poll(self._inputs()))
             elif self._restoration.can_proceed and not in_flight.is_deciding:
+                self._has_stopped = False
                 self._out += self._restoration.proceed(self.executions, self._now_ms)
                 in_flight.forget_final_states(self.executions)
             else:
@@ -329,10 +332,11 @@ class CheckpointCoordinator:
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether a savepoint that the job stops with is wanted, or under way."""
+        """Whether a savepoint that the job stops with is wanted, under way, or complete."""
         triggering = self._triggering
         return (
-            self._decider.has_synchronous
+            self._has_stopped
+            or self._decider.has_synchronous
             or (triggering is not None and not triggering.pending and triggering.request.properties.is_synchronous)
             or any(pending.properties.is_synchronous for pending in self._in_flight.pending_checkpoints)
         )
@@ -654,6 +658,8 @@ class CheckpointCoordinator:
             self._out += self._restoration.adoption_failed("the checkpoint coordinator was shut down")
         elif pending is None:
             self._out += self._restoration.adopted(self.executions, self._now_ms)
+        elif pending.properties.is_synchronous:
+            self._has_stopped = True
         elif not pending.properties.is_savepoint:
             self._restoration.force_full_snapshot = False
             if self._restoration.sweeps_next:

@@ -518,6 +518,30 @@ def test_the_periodic_trigger_that_waited_for_a_stop_starts_when_that_is_refused
     assert StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 100) in effects
 
 
+def test_the_periodic_trigger_that_starts_behind_a_stop_waits_until_tasks_are_restored() -> None:
+    """A checkpoint of tasks that have only stopped has them as finished: who went on from there lost their rows."""
+    job = Coordinator(interval_ms=100)
+    job.tell(StopWithSavepointRequested(B, "file:///b"))
+    job.tell(CheckpointIdDrawn(B, ONE))
+    job.acknowledge(1)
+    job.tell(CheckpointStored(ONE))
+    assert job.tell(StartCheckpointScheduler(10)) == []
+
+    job.tell(RestoreLatest(CheckpointRequestID("r")))
+    assert job.tell(StartCheckpointScheduler(10)) == [StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 10)]
+
+
+def test_a_restore_that_waits_for_the_savepoint_of_a_stop_ends_the_stop() -> None:
+    """The job runs on, with its checkpoints."""
+    job = Coordinator(interval_ms=100)
+    job.tell(StopWithSavepointRequested(B, "file:///b"))
+    job.tell(CheckpointIdDrawn(B, ONE))
+    job.acknowledge(1)
+    job.tell(RestoreLatest(CheckpointRequestID("r")))
+    job.tell(CheckpointStored(ONE))
+    assert job.tell(StartCheckpointScheduler(10)) == [StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 10)]
+
+
 def test_without_interval_nothing_is_periodic() -> None:
     """Checkpointing off: no timer, but a savepoint is still possible."""
     core = Coordinator(interval_ms=0)
