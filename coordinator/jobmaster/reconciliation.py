@@ -217,7 +217,7 @@ class Reconciliation:
             report = reported.report
             if subtask not in self._subtasks:
                 return AdoptionRefused(f"{report.attempt_id} is no subtask of the job: it ran with another parallelism")
-            if report.stopping:
+            if report.stopping and not report.state.is_terminal:
                 return AdoptionRefused(f"{report.attempt_id} was being stopped with a savepoint")
             if report.state not in ADOPTABLE:
                 return AdoptionRefused(f"{report.attempt_id} is {report.state.value}", report.failure)

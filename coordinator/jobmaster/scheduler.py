@@ -225,6 +225,7 @@ class Scheduler:
         self.is_reconciling_over = True
         for each in executions:
             report = each.report
+            self._has_stopped |= report.stopping
             execution = self.graph.adopt(
                 report.attempt_id, report.state, report.allocation_id, each.resource_id, now_ms
             )

@@ -655,7 +655,8 @@ class TaskExecutor:
             return
         entry = self._jobs[job_id]
         if state is ExecutionState.FINISHED or not entry.connection.is_registered:
-            ended = ExecutionReport(attempt_id, state, task.slot.allocation_id, failure=event.failure)
+            allocation_id, stopping = task.slot.allocation_id, task.stopping
+            ended = ExecutionReport(attempt_id, state, allocation_id, failure=event.failure, stopping=stopping)
             entry.ended[attempt_id.execution_vertex_id] = ended
         del self._tasks[attempt_id]
         del self._jobs[job_id].tasks[attempt_id]

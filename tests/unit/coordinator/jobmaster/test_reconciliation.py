@@ -395,6 +395,17 @@ def test_a_failure_after_the_adoption_restarts_with_the_next_attempt() -> None:
     assert [task.attempt_id for message in submitted for task in message.tasks] == [old(0, 4)]
 
 
+def test_a_job_that_has_stopped_in_part_is_adopted_and_starts_again_as_a_whole_when_the_rest_fails() -> None:
+    """What had stopped behind the savepoint stayed FINISHED, and under the next leader the job ran on without it."""
+    story = recovering()
+    reports(story, A, replace(report(0, ExecutionState.FINISHED), stopping=True))
+    assert statuses(reports(story, B, report(1))) == [JobStatus.RUNNING]
+    story.enters(B, old(1), ExecutionState.FAILED, SerializedFailure("the commit raised"))
+    story.take(TimerFired(RestartDelayTimer()), 40)
+
+    assert story.checkpoints.events[-1] == RestoreLatest(CheckpointRequestID("restore-1"), None, True)
+
+
 def test_reports_that_stay_away_restart_the_job() -> None:
     """After jobmanager.reconciliation.timeout; what was reported is cancelled, and everything deployed anew."""
     story = recovering()

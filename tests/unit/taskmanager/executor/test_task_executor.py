@@ -498,6 +498,18 @@ def test_another_leader_is_told_that_a_job_was_being_stopped() -> None:
     assert reports_to_another_leader(core) == [reported(last_checkpoint_id=CheckpointID(3), stopping=True)]
 
 
+def test_another_leader_is_told_of_what_has_only_stopped() -> None:
+    """It is FINISHED, and starts again with the job if another task fails."""
+    core = with_task()
+    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND)
+    core.handle(from_jm(TriggerCheckpoint(JOB, attempt(), CheckpointID(3), 99, options)), 1)
+    core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED, None), 6)
+    lose_job_master(core)
+
+    stopped = ExecutionReport(attempt(), ExecutionState.FINISHED, A0, stopping=True)
+    assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (stopped,))]
+
+
 def test_another_leader_is_told_what_ended_without_one() -> None:
     """Once; its slot is offered all the same."""
     core = with_task()
