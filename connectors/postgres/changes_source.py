@@ -101,6 +101,12 @@ class PostgresChangesSource(Source):
             self.described, row_kind, named, before_images, on_truncate, unchanged_values
         )
         self._read_table: ChangedTable | None = None
+        self._slot_existed: bool | None = None
+        self._is_submitted = False
+        """Whether this is the copy that a job has."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_is_submitted": True}
 
     @property
     def described(self) -> str:
@@ -143,7 +149,10 @@ class PostgresChangesSource(Source):
             raise refused(self.dsn, self.table, error) from error
         finally:
             connection.close()
-        return [SourceSplit("changes", {"slot_existed": existed})]
+        # As a phase of a HybridSource it is asked again in the job, whose lost attempt may have made the slot by then.
+        if self._slot_existed is None or not self._is_submitted:
+            self._slot_existed = existed
+        return [SourceSplit("changes", {"slot_existed": self._slot_existed})]
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
         return ChangesReader(self, context)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from snapline.connectors import PostgresChangesSource
+from snapline.connectors import HybridSource, PostgresChangesSource
+from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.postgres.changes_reader import LAG_EVERY_MS, ChangesReader
 from snapline.connectors.postgres.replication import ServerQuestions
 from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
@@ -298,6 +301,27 @@ def test_a_slot_of_an_attempt_that_was_lost_is_made_anew(server, table):
     with Reading(source_of(server, table, snapshot=False)) as changes:
         server.run(f"INSERT INTO {table} VALUES (2, '')")
         assert [(2, "", "+I")] == changes.take(1)
+
+
+def test_a_slot_that_an_attempt_made_as_a_later_phase_of_a_hybrid_source_is_made_anew(server, table):
+    """The enumerator asks again after the failure, and found the slot of its own job, which was refused for ever. What
+    the submission found counts, and a job that is submitted later is refused."""
+    server.run(f"INSERT INTO {table} VALUES (1, '')")
+    source = source_of(server, table)
+    columns = source.schema()
+    hybrid = HybridSource(CollectionSource(pa.RecordBatch.from_pylist([], columns)), source)
+    hybrid.enumerate_splits()
+    in_job = pickle.dumps(hybrid)
+    for _ in range(2):
+        attempt: HybridSource = pickle.loads(in_job)
+        (split,) = attempt.create_enumerator(()).discover({"phase": 1}).splits
+        changes = attempt.sources[1]
+        assert isinstance(changes, PostgresChangesSource)
+        inner = SourceSplit(split.description["split_id"], split.description["split"])
+        with Reading(changes, [inner]) as reading:
+            assert [(1, "", "+I")] == reading.take(1)
+    with Reading(source) as other, pytest.raises(ConnectorError, match="was there before this job"):
+        other.poll()
 
 
 def test_a_slot_that_goes_with_the_attempt_that_was_making_it(server, table, monkeypatch):
