@@ -314,7 +314,9 @@ def require_nothing_missing(sink: FileSink, missing: Sequence[tuple[str, str]]) 
     staged, target = missing[0]
     raise ConnectorError(
         f"{type(sink).__name__}: {len(missing)} pre-committed file(s) are gone, the first is {staged}, to become {target}. Its rows "
-        "would be missing from the output. If a consumer took the committed file away, use ignore_missing=True"
+        f"would be missing from the output. Where a job went on after the savepoint that holds them, and failed before its next checkpoint, "
+        f"it has written these rows again: start from a later snapshot of it. Else somebody cleaned {STAGING}; if a consumer took the "
+        "committed file away, use ignore_missing=True"
     )
 
 

@@ -126,7 +126,8 @@ class Transactions:
             raise TransactionLost(
                 f"KafkaSink: {what} are lost: Kafka aborted the transaction before it was committed, because it was open for longer "
                 "than transaction_timeout_ms, or because another job with this transactional_id_prefix runs. Write them again from "
-                "their source, or go on without them with on_lost_transaction='report'"
+                "their source, or go on without them with on_lost_transaction='report'. Where a job went on after the savepoint that "
+                "holds them, and failed before its next checkpoint, it has written them again: start from a later snapshot of it"
             )
         if code in UNKNOWN:
             raise TransactionLost(

@@ -473,7 +473,10 @@ class PostgresCommitter(Committer):
         if status == "committed":
             return
         if status == "aborted":
-            raise ConnectorError(f"{what} are lost: somebody has rolled it back. Start from an earlier snapshot")
+            raise ConnectorError(
+                f"{what} are lost: somebody has rolled it back. Where a job went on after the savepoint that holds them, and failed before "
+                "its next checkpoint, it has written them again: start from a later snapshot of it, else from an earlier one"
+            )
         raise ConnectorError(
             f"{what}: the server {place_of(self._sink.dsn)} knows nothing of it; is it another server, one that was restored from a "
             "backup, or is the snapshot very old? Look whether the rows are there, and start without this sink's state"

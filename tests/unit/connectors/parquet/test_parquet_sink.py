@@ -130,6 +130,24 @@ def test_a_lost_file_is_an_error_unless_it_may_be_missing(tmp_path: Path) -> Non
     committer_of(ParquetSink(tmp_path, ignore_missing=True)).commit(committables)
 
 
+def test_a_savepoint_whose_rows_a_later_attempt_wrote_again_names_the_way_out(tmp_path: Path) -> None:
+    """The job went on after the savepoint and failed before the next checkpoint: the attempt after that cleans up, and
+    who starts from the savepoint then is told what happened."""
+    sink = ParquetSink(tmp_path)
+    writer = writer_of(sink)
+    writer.write(numbers(1))
+    in_savepoint = writer.prepare_commit(1)
+
+    place = Place(attempt_number=1, execution_attempt="graph_0_1")
+    again = writer_of(sink, place)
+    again.write(numbers(1))
+    committer_of(sink, place).commit(again.prepare_commit(2))
+
+    with pytest.raises(ConnectorError, match=r"went on after the savepoint.*start from a later snapshot"):
+        committer_of(sink, Place(job_id="later")).commit(in_savepoint)
+    assert len(files(tmp_path)) == 1
+
+
 def test_what_was_pre_committed_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File and directory before the acknowledgement, the target directory at the commit."""
     synced: list[str] = []
