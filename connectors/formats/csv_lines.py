@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from snapline.connectors.formats.row_format import RowFormat, require_narrow_floats, require_years
+from snapline.connectors.formats.row_format import RowFormat, require_digits, require_narrow_floats, require_years
 from snapline.dataflow.errors import ConnectorError
 
 QUOTE = ord('"')
@@ -126,7 +126,9 @@ class CsvFormat(RowFormat):
             require_narrow_floats(table, lambda schema: self._of(schema)._read(text))  # noqa: SLF001 - one class
         if count is not None and table.num_rows != count:
             raise ValueError("a line of CSV is not one row")
-        return table.select(self._schema.names).combine_chunks().to_batches()[0]
+        found = table.select(self._schema.names).combine_chunks().to_batches()[0]
+        require_digits(found)
+        return found
 
     def _read(self, text: bytes | pa.Buffer) -> pa.Table:
         texts = [field.name for field in self._schema if any(is_kind(_value_type(field.type)) for is_kind in TEXTS)]

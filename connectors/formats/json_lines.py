@@ -24,7 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from snapline.connectors.formats.json_shapes import from_shape, has_maps, shape_of, with_pairs
-from snapline.connectors.formats.row_format import RowFormat, has_narrow_floats, require_narrow_floats, require_years
+from snapline.connectors.formats.row_format import (
+    RowFormat,
+    has_narrow_floats,
+    require_digits,
+    require_narrow_floats,
+    require_years,
+)
 from snapline.dataflow.errors import ConnectorError
 
 NEW_LINE, OPEN, CLOSE = b"\n{}"
@@ -132,7 +138,9 @@ class JsonFormat(RowFormat):
             require_narrow_floats(table, read_as)
         batch = table.combine_chunks().to_batches()[0]
         columns = [from_shape(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, self._schema.names).cast(self._schema)
+        found = pa.RecordBatch.from_arrays(columns, self._schema.names).cast(self._schema)
+        require_digits(found)
+        return found
 
     def encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         names = self._schema.names

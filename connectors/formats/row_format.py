@@ -126,6 +126,14 @@ def require_narrow_floats(table: pa.Table, read_as: Callable[[pa.Schema], pa.Tab
                 raise ValueError(f"a number of column {name!r} is larger than float32 has them")
 
 
+def require_digits(batch: pa.RecordBatch) -> None:
+    """Raise ValueError for a decimal of more digits than its type has, also inside of lists and records: Arrow makes
+    such ones of texts with fewer digits behind the point, and Parquet would cut them to other numbers."""
+    for column in batch.columns:
+        if _has_decimals(column.type):
+            column.validate(full=True)
+
+
 def require_years(batch: pa.RecordBatch, what: str) -> None:
     """Raise ConnectorError for a moment outside of the years 0 to 9999, which have four digits: of those far beyond
     Arrow makes texts that are no times, and Python's have none."""
@@ -145,6 +153,11 @@ def has_narrow_floats(kind: pa.DataType) -> bool:
     """Whether a type is float32, or has it inside of lists and records."""
     parts = (kind.field(place).type for place in range(kind.num_fields))
     return bool(pa.types.is_float32(kind)) or any(has_narrow_floats(part) for part in parts)
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind)) or any(_has_decimals(part) for part in parts)
 
 
 def _with_doubles(kind: pa.DataType) -> pa.DataType:

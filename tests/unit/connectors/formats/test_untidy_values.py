@@ -247,6 +247,19 @@ def test_a_number_that_float32_has_not_is_a_bad_row() -> None:
     assert "a number of column 'x' is larger than float32 has them" == plain.decode([b"1e39"])[1][0].reason
 
 
+def test_a_decimal_with_more_digits_than_its_type_is_a_bad_row() -> None:
+    """Arrow took 99999 for a decimal of five digits, two of them behind the point, and Parquet made -67773.16 of it."""
+    money = pa.decimal128(5, 2)
+    csv = CsvFormat(pa.schema([("n", pa.int64()), ("cents", money)]))
+    rows, bad = csv.decode([b"1,999.99", b"2,99999", b"3,-1e3"])
+    assert [1, 2] == [row.index for row in bad]
+    assert [decimal.Decimal("999.99"), None, None] == rows.column("cents").to_pylist()
+    json_lines = JsonFormat(pa.schema([("cents", money), ("all", pa.list_(pa.struct([("cents", money)])))]))
+    rows, bad = json_lines.decode([b'{"cents": "999.99"}', b'{"cents": "1000"}', b'{"all": [{"cents": 99999}]}'])
+    assert [1, 2] == [row.index for row in bad]
+    assert [decimal.Decimal("999.99"), None, None] == rows.column("cents").to_pylist()
+
+
 def test_csv_has_infinity_in_one_of_several_columns_of_float32() -> None:
     """The second of them was looked at as the first was, and the first as the second, without end."""
     csv = CsvFormat(pa.schema([("x", pa.float32()), ("y", pa.float32())]))
