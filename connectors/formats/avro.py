@@ -29,10 +29,12 @@ PRIMITIVES = {
 }  # fmt: skip
 DECIMAL_DIGITS = 38
 LOGICAL = {
-    "timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": pa.timestamp("us", "UTC"), "date": pa.date32(),
-    "local-timestamp-millis": pa.timestamp("ms"), "local-timestamp-micros": pa.timestamp("us"),
-    "time-millis": pa.time32("ms"), "time-micros": pa.time64("us"), "uuid": pa.string(),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"), ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"), ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("int", "time-millis"): pa.time32("ms"), ("long", "time-micros"): pa.time64("us"), ("int", "date"): pa.date32(),
+    ("string", "uuid"): pa.string(),
 }  # fmt: skip
+"""A logical type means nothing on another type, as Avro has it."""
 
 
 class AvroFormat(RowFormat):
@@ -216,7 +218,7 @@ def _type(kind: Any, name: str) -> tuple[pa.DataType, bool]:
             )
         return PRIMITIVES[kind], kind == "null"
     logical = kind.get("logicalType")
-    if logical == "decimal":
+    if logical == "decimal" and kind["type"] in ("bytes", "fixed"):
         digits, scale = kind.get("precision"), kind.get("scale", 0)
         if not isinstance(digits, int) or not isinstance(scale, int) or not 1 <= digits <= DECIMAL_DIGITS:
             raise ConnectorError(
@@ -224,8 +226,8 @@ def _type(kind: Any, name: str) -> tuple[pa.DataType, bool]:
                 "make it a string, or its bytes without the logical type"
             )
         return pa.decimal128(digits, scale), False
-    if logical in LOGICAL:
-        return LOGICAL[logical], False
+    if isinstance(kind["type"], str) and (kind["type"], logical) in LOGICAL:
+        return LOGICAL[kind["type"], logical], False
     match kind["type"]:
         case "record":
             return pa.struct([_field(field) for field in kind["fields"]]), False
