@@ -161,7 +161,7 @@ class ClusterClient:
             address = self._find_leader()
         except SnaplineError:
             return
-        if address != self.address:
+        if address != self.address or "," in address:  # another one of several may listen by now
             self._channel.close()
             self._open(address)
 

@@ -10,9 +10,10 @@ compared in constant time and never logged. Who may call what is decided by `sna
 from __future__ import annotations
 
 import inspect
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -34,6 +35,9 @@ never rests."""
 
 if hasattr(grpc._common, "MAXIMUM_WAIT_TIMEOUT"):  # noqa: SLF001 - there is no option for it; without it more is woken
     grpc._common.MAXIMUM_WAIT_TIMEOUT = LONGEST_SLEEP_SECONDS  # noqa: SLF001
+
+PROBE_SECONDS = 2.0
+"""So long each of several coordinators may take to accept a connection."""
 
 MAX_MESSAGE_BYTES = 256 << 20
 """Largest envelope: inline state below the threshold of thousands of subtasks fits, a runaway message does not."""
@@ -118,15 +122,42 @@ def open_channel(address: str, security: Security, hostname: str = "", *, pings:
     """A channel of threads (not asyncio) with a connection of its own, which begins when it is used. Pass
     `security.metadata` with each call. `hostname`: the name that the other side's certificate carries, where that is
     not its address. `pings`: whether a silent connection is looked at; Arrow's servers end one at the fourth ping."""
-    if "," in address:  # several coordinators, of which one listens; gRPC tries them in turn
-        address = "ipv4:" + ",".join(part.strip() for part in address.split(","))
     security = security.current()
+    if "," in address:
+        address = _one_that_listens(address) if security.tls else _all_of(address)
     options = CHANNEL_OPTIONS if pings else tuple(each for each in CHANNEL_OPTIONS if "keepalive" not in each[0])
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
         name = [("grpc.ssl_target_name_override", hostname)] if hostname else []
         return grpc.secure_channel(address, credentials, options=[*options, *name])
     return grpc.insecure_channel(address, options=options)
+
+
+def _all_of(addresses: str) -> str:
+    """The target of several coordinators, of which one listens: gRPC tries them in turn, and takes numbers in place of
+    names. A name that nobody knows is left out, as long as there are others."""
+    found: dict[str, list[str]] = {"ipv4": [], "ipv6": []}
+    parts = [part.strip() for part in addresses.split(",")]
+    for part in parts:
+        host, _, port = part.rpartition(":")
+        with suppress(OSError, ValueError):
+            for family, _, _, _, there in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+                is_old = family == socket.AF_INET
+                found["ipv4" if is_old else "ipv6"].append(f"{there[0]}:{port}" if is_old else f"[{there[0]}]:{port}")
+    family = "ipv4" if found["ipv4"] else "ipv6"
+    return f"{family}:{','.join(found[family])}" if found[family] else parts[0]
+
+
+def _one_that_listens(addresses: str) -> str:
+    """The coordinator that listens now, of several; the first one where none does. For TLS, to which the certificate
+    that one of several shows would have to be for all of their addresses together."""
+    parts = [part.strip() for part in addresses.split(",")]
+    for part in parts:
+        host, _, port = part.rpartition(":")
+        with suppress(OSError, ValueError):
+            socket.create_connection((host.strip("[]"), port), PROBE_SECONDS).close()
+            return part
+    return parts[0]
 
 
 class _SharedChannel:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import grpc._common
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
+from snapline.dataflow.config import Configuration
 from snapline.runtime.cores.senders import MAX_CALLS_OF_A_CONNECTION
 from snapline.runtime.rpc.grpc_channels import (
     CHANNEL_OPTIONS,
     LONGEST_SLEEP_SECONDS,
     SERVER_OPTIONS,
     USERS_OF_A_CHANNEL,
+    open_channel,
     reason_of,
     shared_channel,
 )
 from snapline.runtime.rpc.security import Security
+from tests.services.certificates import Authority, why_not
 
 
 def test_a_server_allows_the_pings_that_clients_send() -> None:
@@ -55,6 +60,28 @@ def test_long_streams_to_one_address_share_a_channel() -> None:
             assert again is first, "who leaves first closes nothing"
     with shared_channel(address, security) as later:
         assert later is not first
+
+
+@pytest.mark.parametrize(
+    "tls", [False, pytest.param(True, marks=pytest.mark.skipif(bool(why_not()), reason=why_not()))]
+)
+def test_several_coordinators_may_be_named_by_their_hosts(tmp_path: Path, *, tls: bool) -> None:
+    """As they are in the settings: gRPC takes numbers alone where it is to try several, and takes no certificate then.
+    One that nobody knows, or that does not listen, is passed over."""
+    security, server = Security(), grpc.server(ThreadPoolExecutor(1))
+    if tls:
+        settings = Authority(tmp_path, "DNS:localhost").settings
+        security = Security.from_configuration(Configuration(settings))
+        keys = [(security.key, security.certificate)]
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(keys, security.ca, True))
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with open_channel(f"nohost.invalid:{port}, localhost:1, localhost:{port}", security) as channel:
+            grpc.channel_ready_future(channel).result(30)
+    finally:
+        server.stop(None).wait()
 
 
 def test_a_channel_has_no_more_users_than_a_connection_has_calls() -> None:
