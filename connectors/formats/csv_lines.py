@@ -121,7 +121,12 @@ class CsvFormat(RowFormat):
         """
         if np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE) % 2:
             raise ValueError(NOT_CLOSED)  # Arrow would take all that follows for one field
-        table = self._read(text)
+        try:
+            table = self._read(text)
+        except pa.ArrowNotImplementedError as error:
+            raise ConnectorError(
+                f"CsvFormat: {str(error).splitlines()[0]}; leave such columns out of the schema, or read them as other types"
+            ) from error
         if pa.float32() in self._schema.types:
             require_narrow_floats(table, lambda schema: self._of(schema)._read(text))  # noqa: SLF001 - one class
         if count is not None and table.num_rows != count:

@@ -229,6 +229,12 @@ def test_csv_tells_an_empty_text_from_one_that_is_null(tmp_path: Path) -> None:
     assert ["x", None, "", "NA"] == pl.read_csv(io.BytesIO(text)).get_column("s").to_list()
 
 
+def test_csv_says_what_it_cannot_read() -> None:
+    """A job with such a schema ended with an error of Arrow's and no way out; JSON says it."""
+    with pytest.raises(ConnectorError, match=r"CsvFormat: CSV conversion to list.* leave such columns out"):
+        CsvFormat(pa.schema([("n", pa.int64()), ("all", pa.list_(pa.int64()))])).decode([b"1,2"])
+
+
 @pytest.mark.parametrize("delimiter", ["", ";;", "é", '"', "\n"])
 def test_a_delimiter_that_is_none_is_refused_at_once(delimiter: str) -> None:
     """Every row was a bad one."""
