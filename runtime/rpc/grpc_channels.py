@@ -144,8 +144,8 @@ def _all_of(addresses: str) -> str:
             for family, _, _, _, there in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
                 is_old = family == socket.AF_INET
                 found["ipv4" if is_old else "ipv6"].append(f"{there[0]}:{port}" if is_old else f"[{there[0]}]:{port}")
-    family = "ipv4" if found["ipv4"] else "ipv6"
-    return f"{family}:{','.join(found[family])}" if found[family] else parts[0]
+    kind = "ipv4" if found["ipv4"] else "ipv6"
+    return f"{kind}:{','.join(found[kind])}" if found[kind] else parts[0]
 
 
 def _one_that_listens(addresses: str) -> str:

@@ -592,7 +592,7 @@ def test_a_task_that_is_failed_while_it_restores_says_why(monkeypatch: pytest.Mo
     job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS, restored=done, attempt=1)
     restoring, put = job.find("sum"), Mailbox.put
 
-    def put_late(mailbox: Mailbox, mail: object) -> None:
+    def put_late(mailbox: Mailbox, mail: Any) -> None:
         job.step(restoring)
         put(mailbox, mail)
 
