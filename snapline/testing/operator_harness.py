@@ -43,6 +43,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     OperatorSnapshot,
     RestoredState,
     StreamOperator,
+    kept_modes,
 )
 from snapline.taskmanager.operators.factory import create_operator, load_spec
 from snapline.taskmanager.operators.process.async_operator import AsyncOperator
@@ -492,14 +493,14 @@ def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredSt
     """What each new subtask gets; of keyed files it takes its own key groups itself."""
     keyed = tuple(file for subtask in old for file in subtask.keyed)
     shares = []
-    for handles in redistribute_operator_state([subtask.lists for subtask in old], parallelism):
+    for index, handles in enumerate(redistribute_operator_state([subtask.lists for subtask in old], parallelism)):
         lists: dict[str, tuple[bytes, ...]] = {}
         for handle in handles:
             data = handle.handle.data  # type: ignore[union-attr]
             for entry in handle.entries:
                 elements = (data[offset : offset + size] for offset, size in entry.offsets)
                 lists[entry.name] = (*lists.get(entry.name, ()), *elements)
-        shares.append(RestoredState(CheckpointID(1), keyed, lists))
+        shares.append(RestoredState(CheckpointID(1), keyed, lists, kept_modes(handles, index)))
     return shares
 
 

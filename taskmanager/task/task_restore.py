@@ -24,7 +24,7 @@ from snapline.dataflow.snapshot.handles import (
 from snapline.dataflow.snapshot.state_format import StateFormatError
 from snapline.dataflow.wire.messages import TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import InvariantViolation
-from snapline.taskmanager.operators.base.operator_contract import RestoredState
+from snapline.taskmanager.operators.base.operator_contract import RestoredState, kept_modes
 from snapline.taskmanager.task.environment_contract import Environment, StateBlob
 from snapline.taskmanager.task.task_failure import RestoreFailure
 
@@ -104,7 +104,10 @@ class TaskRestore:
         for handle in state.managed_operator:
             for name, elements in self._elements(uid, handle):
                 lists[name] = (*lists.get(name, ()), *elements)
-        return RestoredState(checkpoint_id, tuple(self._keyed(uid, handle) for handle in state.managed_keyed), lists)
+        keyed = tuple(self._keyed(uid, handle) for handle in state.managed_keyed)
+        return RestoredState(
+            checkpoint_id, keyed, lists, kept_modes(state.managed_operator, self._descriptor.subtask_index)
+        )
 
     def _keyed(self, uid: str, handle: KeyedStateHandle) -> RestoredKeyedFile:
         return RestoredKeyedFile(handle.key_group_range, self._open(uid, handle.handle), uid)

@@ -118,7 +118,7 @@ class FunctionOperator(StreamOperator):
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
-        self.operator_state = OperatorStateBackend(restored.operator_lists)
+        self.operator_state = OperatorStateBackend(restored.operator_lists, restored.kept_modes)
         if self._is_checkpointed:
             self._initialized = True
             self.function.initialize_state(

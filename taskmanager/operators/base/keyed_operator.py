@@ -81,7 +81,7 @@ class KeyedOperator(StreamOperator):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
-        self.operator_state = OperatorStateBackend(restored.operator_lists)
+        self.operator_state = OperatorStateBackend(restored.operator_lists, restored.kept_modes)
         watermarks = self.operator_state.list_state(WATERMARK_STATE, OperatorStateMode.UNION).get()
         reached_ms = min((watermark["ms"] for watermark in watermarks), default=MIN_WATERMARK_MS)
         self.watermark_ms = MIN_WATERMARK_MS if reached_ms == MAX_WATERMARK_MS else reached_ms

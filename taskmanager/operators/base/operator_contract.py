@@ -21,7 +21,13 @@ from snapline.dataflow.elements import SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorStateMode, StreamStateHandle, TaskStateSnapshot
+from snapline.dataflow.snapshot.handles import (
+    KeyedStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StreamStateHandle,
+    TaskStateSnapshot,
+)
 from snapline.taskmanager.programs.program_place import OfferPlace, offer_no_place
 from snapline.taskmanager.state.outside.segment_space import SegmentSpace
 
@@ -146,11 +152,24 @@ class RestoredState:
     keyed: tuple[KeyedStateInput, ...] = ()
     operator_lists: Mapping[str, tuple[bytes, ...]] | None = None
     """List state name to elements, already redistributed; None when nothing is restored."""
+    kept_modes: Mapping[str, OperatorStateMode] = field(default_factory=dict)
+    """The lists that this subtask writes again as long as nobody asks for them. Union lists are the business of the
+    first subtask: all have all of their elements."""
 
     @property
     def is_restored(self) -> bool:
         """Whether the job starts from a snapshot (even if this operator has no state in it)."""
         return self.checkpoint_id > 0
+
+
+def kept_modes(handles: Sequence[OperatorStateHandle], subtask_index: int) -> dict[str, OperatorStateMode]:
+    """`RestoredState.kept_modes` of a subtask that these handles were given to."""
+    return {
+        entry.name: entry.mode
+        for handle in handles
+        for entry in handle.entries
+        if entry.mode is not OperatorStateMode.UNION or subtask_index == 0
+    }
 
 
 class KeyedSnapshotPart(Protocol):

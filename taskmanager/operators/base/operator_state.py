@@ -8,6 +8,7 @@ DefaultOperatorStateBackend and PartitionableListState.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from snapline.dataflow.api.function_contexts import OperatorListState
@@ -70,8 +71,14 @@ class ListStateOfOperator:
 class OperatorStateBackend:
     """All list states of one operator (OperatorStateStore)."""
 
-    def __init__(self, restored: Mapping[str, tuple[bytes, ...]] | None = None) -> None:
+    def __init__(
+        self,
+        restored: Mapping[str, tuple[bytes, ...]] | None = None,
+        kept_modes: Mapping[str, OperatorStateMode] = MappingProxyType({}),
+    ) -> None:
+        """`kept_modes`: restored lists that are part of each snapshot, even if they are not asked for."""
         self._restored: dict[str, tuple[bytes, ...]] = dict(restored or {})
+        self._kept_modes = kept_modes
         self._states: dict[str, ListStateOfOperator] = {}
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
@@ -96,5 +103,10 @@ class OperatorStateBackend:
         return state
 
     def snapshot(self) -> tuple[OperatorListSnapshot, ...]:
-        """All lists as they are now, in the order of their declaration."""
-        return tuple(state.freeze() for state in self._states.values())
+        """All lists as they are now, in the order of their declaration, and behind them those that are kept."""
+        kept = (
+            OperatorListSnapshot(name, self._kept_modes[name], elements)
+            for name, elements in self._restored.items()
+            if elements and name in self._kept_modes
+        )
+        return (*(state.freeze() for state in self._states.values()), *kept)

@@ -321,6 +321,35 @@ def test_operator_state_is_redistributed_as_in_a_job():
     assert [{"held": [0, 1, 9, 2, 3, 9, 7], "all": [0, 1, 2, 3, 9, 9]}] == again
 
 
+class AsksLate(Rules):
+    """Asks for its lists with its second batch, as a function does that has none to keep before."""
+
+    def initialize_state(self, context) -> None:
+        self.store, self.values, self.batches = context.operator_state_store, [], 0
+
+    def snapshot_state(self, context) -> None:
+        """Nothing: what there is has not been asked for."""
+
+    def __call__(self, batch):
+        self.batches += 1
+        if self.batches == 1:
+            return None
+        found = self.store.get_list_state("split").get(), sorted(self.store.get_union_list_state("all").get())
+        return pa.RecordBatch.from_pylist([{"held": found[0], "all": found[1]}])
+
+
+def test_lists_that_nobody_has_asked_for_yet_outlast_a_checkpoint() -> None:
+    """The first checkpoint after a restore held only the lists that had been asked for: the others were lost."""
+    written = OperatorHarness(lambda s: s.map_batches(Rules()), SCHEMA)
+    written = written.push(rows(*(("a", number, 0) for number in range(4)))).snapshot()
+    late = OperatorHarness(lambda s: s.map_batches(AsksLate()), SCHEMA, parallelism=2, restore_from=written)
+    again = late.push(rows(("a", 9, 0))).snapshot().restore().push(rows(("a", 9, 0))).snapshot()
+    last = again.restore()
+    for _ in range(4):
+        last.push(rows(("a", 9, 0)))
+    assert last.rows() == [{"held": [0, 1], "all": [0, 1, 2, 3]}, {"held": [2, 3], "all": [0, 1, 2, 3]}]
+
+
 @pytest.mark.parametrize(
     ("build", "schemas", "others", "said"),
     [
