@@ -470,6 +470,7 @@ class StreamTask:
     def _initialize(self) -> Progress:
         self._become(ExecutionState.INITIALIZING)
         self._check_for_stop()
+        restore = TaskRestore(self.descriptor, self._environment, lambda: self._is_to_end)
         self._parts = wire(
             self.descriptor,
             self._environment,
@@ -478,8 +479,8 @@ class StreamTask:
             self._mailbox.put,
             self._channels,
             self._checkpoint_taken,
+            restore,
         )
-        restore = TaskRestore(self.descriptor, self._environment, lambda: self._is_to_end)
         if self._parts.chain is not None:
             self._parts.chain.initialize_and_open(lambda operator: restore.state_of(operator.operator_id))
         return self._run_when_ready(self._parts)

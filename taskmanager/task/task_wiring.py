@@ -191,12 +191,13 @@ def create_input(
     created: list[InputChannel],
     checkpoints: SubtaskCheckpointCoordinator,
     tolerated_lead_ms: int | None,
+    restore: TaskRestore,
 ) -> TaskInput | None:
     """The gates with the data in flight that was restored. Channels are noted in `created` as soon as they exist.
     `tolerated_lead_ms`: as the gates'."""
     if not descriptor.input_gates:
         return None
-    restored = TaskRestore(descriptor, environment).input_channels()
+    restored = restore.input_channels()
     gates: list[InputGate] = []
     first_channel: list[int] = []
     channels_before = 0
@@ -283,11 +284,11 @@ def wire(
     put_mail: Callable[[Mail], None],
     created: list[InputChannel],
     on_taken: Callable[[CheckpointBarrier], bool],
+    restore: TaskRestore,
 ) -> TaskParts:
     """Build everything, and restore it. What has to be released later is noted in `created` and in the exchange."""
     restored_as_finished = descriptor.restore_state.is_task_finished
     writers = create_writers(descriptor, environment, configuration)
-    restore = TaskRestore(descriptor, environment)
     for (partition, subpartition), batches in restore.output_channels().items():
         replay_output(writers[partition], subpartition, batches)
     if descriptor.restore_checkpoint_id > 0:
@@ -302,7 +303,9 @@ def wire(
     tolerated_lead_ms = (
         None if keeps_rows_for_ms is None else max(2 * keeps_rows_for_ms, configuration.get_option(TOLERATED_LEAD))
     )
-    task_input = create_input(descriptor, environment, configuration, put_mail, created, checkpoints, tolerated_lead_ms)
+    task_input = create_input(
+        descriptor, environment, configuration, put_mail, created, checkpoints, tolerated_lead_ms, restore
+    )
     for writer in writers:
         for output in writer.subpartitions:
             output.set_availability_listener(environment.wake_up)

@@ -30,6 +30,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
 from snapline.taskmanager.task.mailbox import Mailbox
 from tests.unit.taskmanager.task.local_job import (
     Blob,
+    Completed,
     Gates,
     ListSource,
     LocalJob,
@@ -256,14 +257,7 @@ def test_an_unaligned_checkpoint_holds_the_data_in_flight() -> None:
 def test_data_in_flight_is_rescaled(parallelism: int) -> None:
     """Restored at another parallelism, each row of the data in flight is processed once."""
     splits = [data(0, 12), data(1, 12)]
-    job = LocalJob(keyed_sums(splits), UNALIGNED, max_queued_batches=4)
-    job.find("sum", 0).paused = job.find("sum", 1).paused = True
-    job.run()
-    checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED)
-    job.run()
-    job.find("sum", 0).paused = job.find("sum", 1).paused = False
-    job.run()
-    restored = job.complete(checkpoint_id, notify=False)
+    restored = in_flight_of(splits)
     Outside.reset()
     LocalJob(keyed_sums(splits, parallelism), UNALIGNED, restored=restored, attempt=1).run_to_end(checkpoints=True)
 
@@ -457,11 +451,29 @@ def test_a_savepoint_that_fails_after_the_sources_stopped_fails_the_job() -> Non
     assert job.find("src").failure.blame is Blame.EXTERNAL
 
 
-def test_a_task_that_is_cancelled_while_it_restores_reads_no_further(monkeypatch) -> None:
-    """Large state takes minutes to read; who is waited for so long takes its TaskManager down."""
-    done = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3), CHECKPOINTS).run().checkpoint()
-    job = LocalJob(keyed_sums([data(0), data(1)]), CHECKPOINTS, restored=done, attempt=1)
-    restoring, read = job.find("sum"), []
+def in_flight_of(splits: list[list[pa.RecordBatch]]) -> Completed:
+    """A checkpoint of sums that stood still, which holds what had been sent to them."""
+    job = LocalJob(keyed_sums(splits), UNALIGNED, max_queued_batches=4)
+    job.find("sum", 0).paused = job.find("sum", 1).paused = True
+    job.run()
+    checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED)
+    job.run()
+    job.find("sum", 0).paused = job.find("sum", 1).paused = False
+    job.run()
+    return job.complete(checkpoint_id, notify=False)
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_a_task_that_is_cancelled_while_it_restores_reads_no_further(monkeypatch, is_in_flight: bool) -> None:
+    """Large state takes minutes to read, and so does data in flight; who is waited for so long takes its TaskManager
+    down."""
+    splits = [data(0, 12), data(1, 12)]
+    if is_in_flight:
+        done = in_flight_of(splits)
+    else:
+        done = LocalJob(keyed_sums(splits, s0=3, s1=3), CHECKPOINTS).run().checkpoint()
+    job = LocalJob(keyed_sums(splits), CHECKPOINTS, restored=done, attempt=1)
+    restoring, read = job.find("src" if is_in_flight else "sum"), []
 
     def open_state(handle: ByteStreamStateHandle) -> Blob:
         blob = Blob(handle.data)
