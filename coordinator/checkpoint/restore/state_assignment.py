@@ -258,22 +258,34 @@ def _fed_subtasks(
 def _check_in_flight(
     vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
 ) -> AssignmentRefused | None:
-    """Data in flight belongs to the inputs of a chain's head, or to an output of the chain; none may get lost."""
+    """Data in flight belongs to the inputs of a chain's head, or to the outputs of its tail; none may get lost, or come
+    to another edge: these are known by their places."""
+    heads = {vertex.vertex_id: vertex.operators[0].operator_id for vertex in vertices}
     for vertex in vertices:
-        inputs = sum(edge.target == vertex.vertex_id for edge in edges)
-        outputs = sum(edge.source == vertex.vertex_id for edge in edges)
+        inputs = [edge.source_operator in by_operator for edge in edges if edge.target == vertex.vertex_id]
+        outputs = [heads[edge.target] in by_operator for edge in edges if edge.source == vertex.vertex_id]
         for position, node in enumerate(vertex.operators):
             operator = by_operator.get(node.operator_id)
             states = () if operator is None else operator.subtasks.values()
             gates = {handle.gate_or_partition for state in states for handle in state.input_channel}
             partitions = {handle.gate_or_partition for state in states for handle in state.output_channel}
-            lost_input = any(gate >= inputs for gate in gates) or (gates and position > 0)
-            if lost_input or any(partition >= outputs for partition in partitions):
+            is_head, is_tail = position == 0, position == len(vertex.operators) - 1
+            if (gates and not (is_head and _has_its_place(gates, inputs))) or (
+                partitions and not (is_tail and _has_its_place(partitions, outputs))
+            ):
                 return AssignmentRefused(
                     f"the snapshot holds data in flight at operator {node.uid!r} ({vertex.name}) for an input or output that "
-                    "it does not have any more: take a savepoint, which holds none, before changing the shape of the job"
+                    "it does not have any more, or that has another place among them now: take a savepoint, which holds "
+                    "none, before changing the shape of the job"
                 )
     return None
+
+
+def _has_its_place(parts: Collection[int], known: Sequence[bool]) -> bool:
+    """Whether data in flight of these inputs or outputs is where it was. `known`: of all there are now, whether the
+    snapshot knows their other end; one that it does not know has moved those behind it."""
+    moved = known.index(False) if False in known and True in known[known.index(False) :] else len(known)
+    return max(parts) < moved
 
 
 # --- the parts of one operator ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from snapline.coordinator.checkpoint.restore.state_assignment import (
     assign_states,
     plan_restore,
 )
+from snapline.dataflow.graph.jobgraph import JobEdge
 from snapline.dataflow.ids import ExecutionVertexID, JobVertexID, OperatorID
 from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.partitioning import Partitioning
@@ -238,6 +239,61 @@ def test_in_flight_data_of_an_input_that_is_gone_is_refused() -> None:
 
     assert isinstance(result, AssignmentRefused)
     assert "savepoint" in result.detail
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        [edge("src", "new"), edge("src", "sink")],
+        [edge("src", "new", Partitioning.REBALANCE), edge("src", "sink"), edge("src", "other")],
+    ],
+)
+def test_in_flight_data_does_not_come_to_a_consumer_that_took_the_place_of_its_own(edges: list[JobEdge]) -> None:
+    """A consumer that was added before the old one got the rows that were on their way to that one."""
+    queued = OperatorSubtaskState(output_channel=(in_flight(0, 0, "out"),))
+    source = OperatorState(OperatorID("src"), "src", "src", 1, 8, {0: queued})
+    others = [OperatorState(OperatorID(uid), uid, uid, 1, 8) for uid in ("sink", "other")]
+    vertices = [vertex(name) for name in ("src", "new", "sink", "other")]
+
+    result = assign_states([source, *others], vertices, edges, allow_non_restored_state=False)
+    behind = assign_states([source, *others], vertices, [*edges[1:], edges[0]], allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "'src'" in result.detail
+    assert "savepoint" in result.detail
+    assert assigned(behind).assignments[task("src")].operators[OperatorID("src")] == queued
+
+
+def test_in_flight_data_does_not_come_to_an_input_that_took_the_place_of_its_own() -> None:
+    """A stream that is united with the old one, and stands before it."""
+    received = OperatorSubtaskState(input_channel=(in_flight(0, 0, "in"),))
+    states = [
+        OperatorState(OperatorID("src"), "src", "src", 1, 8),
+        OperatorState(OperatorID("sink"), "sink", "sink", 1, 8, {0: received}),
+    ]
+    edges = [edge("new", "sink"), edge("src", "sink")]
+
+    result = assign_states(
+        states, [vertex("new"), vertex("src"), vertex("sink")], edges, allow_non_restored_state=False
+    )
+
+    assert isinstance(result, AssignmentRefused)
+    assert "'sink'" in result.detail
+
+
+def test_in_flight_data_does_not_go_past_an_operator_that_was_added_to_its_producer() -> None:
+    """What the old end of the chain had sent went out as if the new one had made it."""
+    queued = OperatorSubtaskState(output_channel=(in_flight(0, 0, "out"),))
+    states = [
+        OperatorState(OperatorID("src"), "src", "src", 1, 8, {0: queued}),
+        OperatorState(OperatorID("sink"), "sink", "sink", 1, 8),
+    ]
+    vertices = [vertex("src", 1, 8, "src", "map"), vertex("sink")]
+
+    result = assign_states(states, vertices, [edge("src", "sink")], allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "'src'" in result.detail
 
 
 def test_fully_finished_vertices_are_restored_as_finished() -> None:
