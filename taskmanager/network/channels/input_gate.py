@@ -89,6 +89,8 @@ class InputGate:
         self._overtaken: set[int] = set()
         #: Nothing of these is polled, whatever they have.
         self._held: set[int] = set()
+        #: Of these, those that had a priority element when it was their turn.
+        self._urgent: set[int] = set()
         self._ended: set[int] = set()
         self._lead = LeadLimit(len(self._channels), tolerated_lead_ms)
         self._limits_lead = tolerated_lead_ms is not None and len(self._channels) > 1
@@ -202,10 +204,13 @@ class InputGate:
         return replace(polled, element=batch.slice(0, self.max_batch_rows), more_available=True)
 
     def _first_in_line(self) -> int | None:
+        is_priority = self.has_priority_channel
         place = self._line.poll() if self._is_in_order() else self._furthest_behind()
         if place is None:
             return None
         del self._places[place.channel_index]
+        if is_priority and place.channel_index in self._held:
+            self._urgent.add(place.channel_index)
         return place.channel_index
 
     def _is_in_order(self) -> bool:
@@ -295,7 +300,9 @@ class InputGate:
     def release_consumption(self, channel_index: int) -> None:
         """Poll the channel again, which was held."""
         self._held.discard(channel_index)
-        self.notify_channel_non_empty(channel_index, priority=False)
+        is_urgent = channel_index in self._urgent
+        self._urgent.discard(channel_index)
+        self.notify_channel_non_empty(channel_index, priority=is_urgent)
 
     def convert_to_priority(self, channel_index: int, sequence_number: int) -> None:
         """The announced barrier timed out: it is polled next."""

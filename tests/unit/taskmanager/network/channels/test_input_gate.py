@@ -264,6 +264,27 @@ def test_a_held_channel_gives_nothing_and_keeps_what_its_barrier_overtook() -> N
     assert [shown(part) for part in gate.checkpoint_stopped(CheckpointID(1))[InputChannelInfo(0, 0)]] == [1]
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_barrier_that_came_to_a_held_channel_does_not_wait_for_room(has_room: bool) -> None:
+    """The channel had lost its place when it was released, so that a task without room for rows did not see the barrier
+    of the next checkpoint."""
+    gate, (first,) = gate_of(1)
+    newer = CheckpointBarrier(CheckpointID(2), 0, UNALIGNED)
+    first.arrive(batch(1), CheckpointBarrier(CheckpointID(1), 0, UNALIGNED))
+    assert gate.poll_priority() is not None
+    gate.hold_consumption(0)
+    first.arrive(newer)
+    assert (gate.poll_next() if has_room else gate.poll_priority()) is None
+
+    gate.release_consumption(0)
+    polled = gate.poll_priority()
+
+    assert polled is not None
+    assert polled.element is newer
+    assert gate.poll_priority() is None
+    assert drain(gate) == [1]
+
+
 def test_gates_take_turns_and_priority_comes_first() -> None:
     """The union of two inputs."""
     left, (a,) = gate_of(1, 0)
