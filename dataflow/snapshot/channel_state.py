@@ -122,17 +122,13 @@ def redistribute_input_channel_state(
             continue
         if not edge.is_rescaled:
             for old, handles in mine.items():
-                plan[old].extend(handles)
+                plan[old].extend(_moved(handle, handle.channel, edge) for handle in handles)
             continue
         subtasks = downstream_state_mapper(edge.partitioning).new_to_old(edge.old_consumers, edge.new_consumers)
         channels = _new_index_by_old(upstream_state_mapper(edge.partitioning), edge.old_producers, edge.new_producers)
-        pointwise = edge.partitioning.is_pointwise
         for new, row in enumerate(subtasks):
             for old in row:
-                plan[new].extend(
-                    handle if pointwise else replace(handle, channel=channels[handle.channel])
-                    for handle in mine.get(old, ())
-                )
+                plan[new].extend(_moved(handle, channels[handle.channel], edge) for handle in mine.get(old, ()))
     return [tuple(handles) for handles in plan]
 
 
@@ -150,17 +146,21 @@ def redistribute_output_channel_state(
             continue
         if not edge.is_rescaled:
             for old, handles in mine.items():
-                plan[old].extend(handles)
+                plan[old].extend(_moved(handle, handle.channel, edge) for handle in handles)
             continue
         subtasks = upstream_state_mapper(edge.partitioning).new_to_old(edge.old_producers, edge.new_producers)
-        pointwise = edge.partitioning.is_pointwise
         for new, row in enumerate(subtasks):
             for old in row:
                 plan[new].extend(
-                    handle if pointwise else replace(handle, channel=handle.channel % edge.new_consumers)
-                    for handle in mine.get(old, ())
+                    _moved(handle, handle.channel % edge.new_consumers, edge) for handle in mine.get(old, ())
                 )
     return [tuple(handles) for handles in plan]
+
+
+def _moved(handle: ChannelStateHandle, channel: int, edge: EdgeRescaling) -> ChannelStateHandle:
+    """As data of this channel or subpartition. A forward edge has only one; in the snapshot it may have been a
+    rebalance edge, as between vertices whose parallelism differs."""
+    return replace(handle, channel=0 if edge.partitioning is Partitioning.FORWARD else channel)
 
 
 def _select_part(

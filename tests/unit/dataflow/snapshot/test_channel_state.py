@@ -100,6 +100,16 @@ def test_hash_edge_is_read_by_every_subtask_whose_range_overlaps() -> None:
     assert names(plan) == [[("a", 0), ("b", 0)], [("b", 0), ("c", 1)]]
 
 
+@pytest.mark.parametrize("old", [2, 3])
+def test_an_edge_that_has_become_a_forward_edge_has_one_channel(old: int) -> None:
+    """What came from any producer is read there, and what waits for any consumer goes out there."""
+    states = {subtask: (handle(0, 1, f"{subtask}"),) for subtask in range(2)}
+    edge = EdgeRescaling(Partitioning.FORWARD, old, 2, 2, 2)
+
+    for redistribute in (redistribute_input_channel_state, redistribute_output_channel_state):
+        assert names(redistribute(states, [edge], 2)) == [[("0", 0)], [("1", 0)]]
+
+
 def test_several_gates_are_rescaled_each_by_its_own_rule() -> None:
     """A hash edge that stays and a rebalance edge that does not."""
     gates = [EdgeRescaling(Partitioning.HASH, 1, 1, 2, 1), EdgeRescaling(Partitioning.REBALANCE, 2, 1, 2, 1)]

@@ -264,6 +264,38 @@ def test_data_in_flight_is_rescaled(parallelism: int) -> None:
     assert final_sums() == expected(splits)
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2), (2, 1)])
+def test_data_in_flight_is_rescaled_where_the_edge_becomes_another_one(before: int, after: int) -> None:
+    """Two vertices of one parallelism are connected one to one, which others are not. A job that was restored at one
+    never started again, because its data in flight belonged to channels that there were not any more."""
+    splits = [data(0, 12), data(1, 12)]
+    source = ListSource(splits, {})
+
+    def operators(parallelism: int) -> list[Operator]:
+        return [
+            Operator("src", SourceSpec(source, source.spec_splits()), parallelism=2),
+            Operator("sink", SinkSpec(StagingSink("out")), [edge(0)], parallelism),
+        ]
+
+    settings = {**UNALIGNED, "pipeline.operator-chaining.enabled": "false"}
+    job = LocalJob(operators(before), settings, max_queued_batches=4)
+    sinks = [job.find("sink", index) for index in range(before)]
+    for sink in sinks:
+        sink.paused = True
+    job.run()
+    checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED)
+    job.run()
+    for sink in sinks:
+        sink.paused = False
+    job.run()
+    restored = job.complete(checkpoint_id, notify=False)
+    Outside.reset()
+    LocalJob(operators(after), settings, restored=restored, attempt=1).run_to_end(checkpoints=True)
+
+    rows = sorted(row["v"] for row in Outside.rows("out"))
+    assert rows == sorted(value for split in splits for part in split for value in part.column("v").to_pylist())
+
+
 def test_an_aligned_barrier_turns_unaligned_in_the_output_after_its_timeout() -> None:
     """It waits behind data that nobody takes; the timer makes it overtake."""
     splits = [data(0, 12), data(1, 12)]
