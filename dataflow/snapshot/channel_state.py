@@ -122,13 +122,12 @@ def redistribute_input_channel_state(
             continue
         if not edge.is_rescaled:
             for old, handles in mine.items():
-                plan[old].extend(_moved(handle, handle.channel, edge) for handle in handles)
+                plan[old].extend(_moved(handle, edge, edge.new_producers) for handle in handles)
             continue
         subtasks = downstream_state_mapper(edge.partitioning).new_to_old(edge.old_consumers, edge.new_consumers)
-        channels = _new_index_by_old(upstream_state_mapper(edge.partitioning), edge.old_producers, edge.new_producers)
         for new, row in enumerate(subtasks):
             for old in row:
-                plan[new].extend(_moved(handle, channels[handle.channel], edge) for handle in mine.get(old, ()))
+                plan[new].extend(_moved(handle, edge, edge.new_producers) for handle in mine.get(old, ()))
     return [tuple(handles) for handles in plan]
 
 
@@ -146,21 +145,20 @@ def redistribute_output_channel_state(
             continue
         if not edge.is_rescaled:
             for old, handles in mine.items():
-                plan[old].extend(_moved(handle, handle.channel, edge) for handle in handles)
+                plan[old].extend(_moved(handle, edge, edge.new_consumers) for handle in handles)
             continue
         subtasks = upstream_state_mapper(edge.partitioning).new_to_old(edge.old_producers, edge.new_producers)
         for new, row in enumerate(subtasks):
             for old in row:
-                plan[new].extend(
-                    _moved(handle, handle.channel % edge.new_consumers, edge) for handle in mine.get(old, ())
-                )
+                plan[new].extend(_moved(handle, edge, edge.new_consumers) for handle in mine.get(old, ()))
     return [tuple(handles) for handles in plan]
 
 
-def _moved(handle: ChannelStateHandle, channel: int, edge: EdgeRescaling) -> ChannelStateHandle:
-    """As data of this channel or subpartition. A forward edge has only one; in the snapshot it may have been a
-    rebalance edge, as between vertices whose parallelism differs."""
-    return replace(handle, channel=0 if edge.partitioning is Partitioning.FORWARD else channel)
+def _moved(handle: ChannelStateHandle, edge: EdgeRescaling, channels: int) -> ChannelStateHandle:
+    """As data of one of so many channels or subpartitions, as upstream mappers spread old subtasks over new ones. A
+    forward edge has only one; in the snapshot it may have been a rebalance edge, as between vertices whose parallelism
+    differs."""
+    return replace(handle, channel=0 if edge.partitioning is Partitioning.FORWARD else handle.channel % channels)
 
 
 def _select_part(
@@ -172,12 +170,3 @@ def _select_part(
         for old in sorted(old_states)
     }
     return {old: handles for old, handles in mine.items() if handles}
-
-
-def _new_index_by_old(mapper: SubtaskStateMapper, old_parallelism: int, new_parallelism: int) -> list[int]:
-    """For each old subtask the first of the new ones that read its data."""
-    new_by_old: dict[int, int] = {}
-    for new, row in enumerate(mapper.new_to_old(old_parallelism, new_parallelism)):
-        for old in row:
-            new_by_old.setdefault(old, new)
-    return [new_by_old[old] for old in range(old_parallelism)]

@@ -345,12 +345,13 @@ class _EdgeRescalings:
         self, vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
     ) -> None:
         new = {vertex.vertex_id: vertex.parallelism for vertex in vertices}
-        old = {vertex.vertex_id: _old_parallelism(vertex, by_operator) for vertex in vertices}
+        heads = {vertex.vertex_id: _old_parallelism(vertex, vertex.operators, by_operator) for vertex in vertices}
+        tails = {vertex.vertex_id: _old_parallelism(vertex, vertex.operators[::-1], by_operator) for vertex in vertices}
         self._gates: dict[JobVertexID, list[EdgeRescaling]] = {}
         self._partitions: dict[JobVertexID, list[EdgeRescaling]] = {}
         for edge in edges:
             source, target = edge.source, edge.target
-            rescaling = EdgeRescaling(edge.partitioning, old[source], new[source], old[target], new[target])
+            rescaling = EdgeRescaling(edge.partitioning, tails[source], new[source], heads[target], new[target])
             self._gates.setdefault(target, []).append(rescaling)
             self._partitions.setdefault(source, []).append(rescaling)
 
@@ -361,9 +362,12 @@ class _EdgeRescalings:
         return self._partitions.get(vertex_id, ())
 
 
-def _old_parallelism(vertex: JobVertex, by_operator: Mapping[OperatorID, OperatorState]) -> int:
-    operator = by_operator.get(vertex.operators[0].operator_id)
-    return vertex.parallelism if operator is None else operator.parallelism
+def _old_parallelism(
+    vertex: JobVertex, nodes: Iterable[OperatorNode], by_operator: Mapping[OperatorID, OperatorState]
+) -> int:
+    """That of the first of these operators which the snapshot knows: operators of one chain may have been apart."""
+    known = (by_operator[node.operator_id].parallelism for node in nodes if node.operator_id in by_operator)
+    return next(known, vertex.parallelism)
 
 
 def _parts(state: OperatorSubtaskState) -> bool:

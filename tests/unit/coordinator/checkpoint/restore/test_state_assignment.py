@@ -296,6 +296,34 @@ def test_in_flight_data_does_not_go_past_an_operator_that_was_added_to_its_produ
     assert "'src'" in result.detail
 
 
+def test_in_flight_data_of_a_chain_that_has_grown_at_its_front_is_rescaled() -> None:
+    """The new operator has had no parallelism before: that of the chain was taken for the new one, and the coordinator
+    failed with an index that is out of range."""
+    queued = {subtask: OperatorSubtaskState(output_channel=(in_flight(0, 0, f"{subtask}"),)) for subtask in range(3)}
+    states = [OperatorState(OperatorID("map"), "map", "map", 3, 8, queued)]
+    states += [OperatorState(OperatorID(uid), uid, uid, 1, 8) for uid in ("src", "sink")]
+    mapping = vertex("map", 2, 8, "new", "map")
+    behind = replace(edge("map", "sink"), source_operator=OperatorID("map"))
+    vertices, edges = [vertex("src"), mapping, vertex("sink")], [edge("src", "map"), behind]
+
+    result = assigned(assign_states(states, vertices, edges, allow_non_restored_state=False))
+
+    restored = [result.assignments[task("map", n)].operators[OperatorID("map")].output_channel for n in range(2)]
+    assert restored == [(in_flight(0, 0, "0"), in_flight(0, 0, "2")), (in_flight(0, 0, "1"),)]
+
+
+def test_in_flight_data_of_producers_that_are_gone_comes_through_channels_that_there_are() -> None:
+    """Other producers, with another uid, are fewer: a task never started, because its data belonged to no channel."""
+    received = OperatorSubtaskState(input_channel=tuple(in_flight(0, channel, f"{channel}") for channel in range(3)))
+    states = [OperatorState(OperatorID("sink"), "sink", "sink", 1, 8, {0: received})]
+    vertices = [vertex("new", 2), vertex("sink")]
+
+    result = assigned(assign_states(states, vertices, [edge("new", "sink")], allow_non_restored_state=False))
+
+    restored = result.assignments[task("sink")].operators[OperatorID("sink")].input_channel
+    assert restored == (in_flight(0, 0, "0"), in_flight(0, 1, "1"), in_flight(0, 0, "2"))
+
+
 def test_fully_finished_vertices_are_restored_as_finished() -> None:
     """At any parallelism: they only end again."""
     ended = OperatorState(OperatorID("src"), "src", "src", 2, 8, fully_finished=True)
