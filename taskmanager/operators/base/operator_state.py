@@ -92,6 +92,12 @@ class OperatorStateBackend:
     def list_state(self, name: str, mode: OperatorStateMode, serializer: str = "json") -> ListStateOfOperator:
         """The state of this name, with what was restored for it. StateError when it was declared otherwise before."""
         state = self._states.get(name)
+        stored = self._kept_modes.get(name, mode)
+        if stored is not mode:
+            raise StateError(
+                f"list state {name!r} is {stored.value} in the snapshot, and is now asked for as {mode.value}, so that elements "
+                "would be lost or come more than once: ask for it as before, or use another name"
+            )
         if state is None:
             state = ListStateOfOperator(name, mode, serializer, self._restored.pop(name, ()))
             self._states[name] = state

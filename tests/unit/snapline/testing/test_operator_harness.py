@@ -10,6 +10,7 @@ import pytest
 
 import snapline as sl
 from snapline.dataflow.config import ConfigurationError
+from snapline.dataflow.errors import StateError
 from snapline.testing import HarnessError, OperatorHarness, assert_same_rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.int64())])
@@ -336,6 +337,27 @@ class AsksLate(Rules):
             return None
         found = self.store.get_list_state("split").get(), sorted(self.store.get_union_list_state("all").get())
         return pa.RecordBatch.from_pylist([{"held": found[0], "all": found[1]}])
+
+
+class OtherModes(Rules):
+    """What was split is to be a union, or the other way round."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def initialize_state(self, context) -> None:
+        store = context.operator_state_store
+        self.split = (store.get_union_list_state if self.name == "split" else store.get_list_state)(self.name)
+
+
+@pytest.mark.parametrize(("name", "was", "now"), [("split", "split", "union"), ("all", "union", "split")])
+def test_a_list_does_not_become_one_that_is_dealt_out_otherwise(name: str, was: str, now: str) -> None:
+    """Each subtask took all elements of a union for its own part, so that they came once for each subtask."""
+    written = OperatorHarness(lambda s: s.map_batches(Rules()), SCHEMA).push(rows(("a", 1, 0))).snapshot()
+    with pytest.raises(
+        StateError, match=f"list state '{name}' is {was}.* in the snapshot, and is now asked for as {now}"
+    ):
+        OperatorHarness(lambda s: s.map_batches(OtherModes(name)), SCHEMA, parallelism=2, restore_from=written)
 
 
 def test_lists_that_nobody_has_asked_for_yet_outlast_a_checkpoint() -> None:
