@@ -45,6 +45,7 @@ _OFFSETS = re.compile(r"%[EO]?[zZ]")
 _KNOWN_UNTIL_S = 2_114_380_800
 """The first of January 2037."""
 _YEAR_10000_S = 253_402_300_800
+_DAY_S = 86_400
 _QUARTER_S = 900
 """Clocks are changed at the beginning of a quarter of an hour."""
 _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
@@ -329,7 +330,10 @@ def _moved(value: Value) -> Value:
     if not isinstance(value, pa.Array) or not _has_offset(value):
         return value
     counts, valid, second = numpy_values(value), validity(value), units_per_second(value.type)
-    late = (counts >= _KNOWN_UNTIL_S * second) & (counts // second < _YEAR_10000_S)
+    late = counts >= _KNOWN_UNTIL_S * second
+    if not late.any():
+        return value
+    late &= counts // second < _YEAR_10000_S
     late = late if valid is None else late & valid
     if not late.any():
         return value
@@ -338,7 +342,10 @@ def _moved(value: Value) -> Value:
     except (KeyError, ValueError):  # an offset, which has no summer
         return value
     quarters, of_row = np.unique(counts[late] // (_QUARTER_S * second), return_inverse=True)
-    begins = (dt.datetime.fromtimestamp(int(quarter) * _QUARTER_S, zone) for quarter in quarters)
+    # The last day of 9999 has the clocks of its beginning: Python has no year 10000, which some zones reach.
+    begins = (
+        dt.datetime.fromtimestamp(min(int(quarter) * _QUARTER_S, _YEAR_10000_S - _DAY_S), zone) for quarter in quarters
+    )
     offsets = np.array([(begin.utcoffset() or dt.timedelta()).total_seconds() for begin in begins], np.int64)
     known = numpy_values(pc.local_timestamp(value))[late] - counts[late]
     if (known == offsets[of_row] * second).all():

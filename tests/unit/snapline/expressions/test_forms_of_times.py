@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import zoneinfo
 from typing import Any
 
 import polars as pl
@@ -131,6 +132,22 @@ def test_clocks_show_summer_time_after_2037(unit: str, zone: str) -> None:
     moments = sl.col("t").dt.strftime("%Y-%m-%d %H:%M%z").evaluate(batch).to_pylist()
     told = [one and dt.datetime.strptime(one, "%Y-%m-%d %H:%M%z").timestamp() for one in moments]
     assert told == [one and one.timestamp() for one in there]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Sydney", "America/New_York"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_the_last_hours_of_9999_are_times_of_every_zone(unit: str, zone: str) -> None:
+    """Databases have them for `for ever`: east of Greenwich it is the year 10000 by then, which Python has not."""
+    last = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    batch = pa.record_batch({"t": pa.array([last, None], pa.timestamp(unit, zone))})
+    time = sl.col("t").dt
+    offset = dt.datetime(9998, 12, 31, 12, tzinfo=zoneinfo.ZoneInfo(zone)).utcoffset()
+    shown = (last.replace(year=9998) + (offset or dt.timedelta())).hour
+
+    assert [shown, None] == time.hour().evaluate(batch).to_pylist()
+    assert [f"{shown:02}:59", None] == time.strftime("%H:%M").evaluate(batch).to_pylist()
+    begins = time.truncate("1h").evaluate(batch).cast(pa.int64()).cast(pa.timestamp(unit)).to_pylist()
+    assert [last.replace(tzinfo=None, minute=0, second=0), None] == begins
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
