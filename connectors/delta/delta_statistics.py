@@ -30,8 +30,12 @@ def statistics_of(footer: pq.FileMetaData, with_nan: Collection[str] = ()) -> st
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     is_bounded = True
-    for index in range(min(footer.num_columns, INDEXED_COLUMNS)):
+    whole: set[str] = set()
+    for index in range(footer.num_columns):
         column = footer.schema.column(index)
+        whole.add(column.path.partition(".")[0])  # readers count maps and lists once, whatever is inside of them
+        if len(whole) > INDEXED_COLUMNS:
+            break
         if column.path != column.name:
             continue  # a part of a nested column
         parts = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]

@@ -166,6 +166,17 @@ def test_rows_are_found_by_each_column(tmp_path: Path, fraction: float, price: s
         assert [1] == files.to_table(filter=wanted)["n"].to_pylist(), name
 
 
+def test_rows_are_found_by_columns_behind_maps(tmp_path: Path) -> None:
+    """A map is one column to readers and two in the file, so that the columns behind many of them had no bounds."""
+    maps = {f"m{n}": pa.array([[("a", n)], []], pa.map_(pa.string(), pa.int64())) for n in range(16)}
+    numbers = {f"c{n}": pa.array([n, None]) for n in range(16)}
+    commit(DeltaSink(tmp_path), 1, rows(1, 2, **maps, **numbers))
+    files = deltalake.DeltaTable(tmp_path).to_pyarrow_dataset()
+
+    for n in range(16):
+        assert [1] == files.to_table(filter=pc.field(f"c{n}") == n)["n"].to_pylist(), n
+
+
 def test_a_commit_that_is_repeated_or_comes_too_late_changes_nothing(tmp_path):
     """Also one of a process that is thought dead, which has looked at the table before."""
     sink = DeltaSink(tmp_path)
