@@ -26,6 +26,7 @@ from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import KeyedStateHandle, OperatorState, OperatorSubtaskState
 from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
 from snapline.dataflow.snapshot.state_format import (
+    STATE_COLUMN,
     TIMERS_COLUMN,
     KeyedStateHeader,
     column_role,
@@ -260,7 +261,7 @@ class StateReader:
     def _as_declared(self, rows: pa.RecordBatch, declared: Mapping[str, pa.Field], uid: str) -> pa.RecordBatch:
         """Subtasks may have gone over to a newer declaration of a state at different times."""
         for number, field in enumerate(rows.schema):
-            if field.name not in declared or declared[field.name].type == field.type:
+            if column_role(field) != STATE_COLUMN or declared[field.name].type == field.type:
                 continue
             written, now = descriptor_of(field), descriptor_of(declared[field.name])
             if problems := evolution_of(written, now).problems:
@@ -433,11 +434,14 @@ def _has_state(batch: pa.RecordBatch, width: int) -> BoolArray:
 
 
 def _conformed(rows: Any, schema: pa.Schema) -> Any:
-    """Columns in this order; what a file does not know is null."""
+    """Columns in this order; what a file does not know is null. Of one name the first is the key's."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(rows.schema.names):
+        places.setdefault(name, []).append(place)
     columns = []
     for field in schema:
-        place = rows.schema.get_field_index(field.name)
-        columns.append(pa.nulls(rows.num_rows, field.type) if place < 0 else _cast(rows.column(place), field.type))
+        there = places.get(field.name)
+        columns.append(_cast(rows.column(there.pop(0)), field.type) if there else pa.nulls(rows.num_rows, field.type))
     return type(rows).from_arrays(columns, schema=schema)
 
 

@@ -264,12 +264,14 @@ def _parse_header(header: bytes) -> KeyedStateHeader:
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    """ValueError unless the key comes first, then states, then timers, each under a name of its own."""
+    """ValueError unless the key comes first, then states, then timers. Columns of the key have names of their own, and
+    so have the others: a state may be called as a column of the key."""
     roles = [column_role(field) for field in schema]
     order = [_ROLES.index(role) for role in roles if role in _ROLES]
     if len(order) < len(roles) or order != sorted(order) or order[:1] != [0]:
         raise ValueError("its columns are not a key, states and timers")
-    if len(set(schema.names)) < len(schema.names):
+    names = list(zip(schema.names, (role == KEY_COLUMN for role in roles), strict=True))
+    if len(set(names)) < len(names):
         raise ValueError("two of its columns have one name")
 
 

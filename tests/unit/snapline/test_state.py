@@ -318,3 +318,17 @@ def test_subtasks_of_two_versions_of_a_job_read_as_one_table(
     values = found if ttl is None else [row["value"] for row in found]
     assert {(value["n"], value["tier"]) for value in values} == {(1, None), (1 << 40, "x")}
     assert len(found) == 20
+
+
+def test_a_state_that_is_called_as_the_key_is_read(tmp_path: Path) -> None:
+    """The key comes first, and the state has its values behind it."""
+    groups = compute_key_group_range_for_operator_index(MAX_PARALLELISM, 1, 0)
+    backend = KeyedStateBackend(pa.schema([("k", pa.int64())]), groups, MAX_PARALLELISM)
+    backend.state_of(ValueStateDescriptor("k", pa.string())).restore(backend.slots([pa.array([7])]), pa.array(["x"]))
+    handle = KeyedStateHandle(groups, ByteStreamStateHandle(bytes(backend.snapshot().encode())))
+    subtasks = {0: OperatorSubtaskState(managed_keyed=(handle,))}
+    operator = OperatorState(OperatorID("o"), "o", "o", 1, MAX_PARALLELISM, subtasks)
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(1), 0, SnapshotType.SAVEPOINT, (operator,))
+    (tmp_path / "_metadata").write_bytes(build_metadata(metadata, str(tmp_path)))
+
+    assert [[7], ["x"]] == [column.to_pylist() for column in StateReader(str(tmp_path)).read("o").columns]

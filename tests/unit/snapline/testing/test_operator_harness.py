@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +79,33 @@ def test_state_and_timers_survive_a_restore_at_another_parallelism(before, after
     again = snapshot.restore()
     assert {1} == set(again.state()["total"].to_pylist())
     assert before == len(again._subtasks)
+
+
+class CountsUnderItsKey(sl.KeyedProcessFunction):
+    """Calls its state as the key is called."""
+
+    def open(self, context: Any) -> None:
+        self.seen = context.get_state(sl.ValueStateDescriptor("k", pa.int64()))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield {"k": row["k"], "total": self.seen.value()}
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_state_that_is_called_as_the_key_is_restored(backend: str) -> None:
+    """Its snapshots were taken, and no job could start from them: two columns of one name were taken for damage."""
+    setting = {"state.backend.type": backend, "state.backend.rocksdb.memory.fixed-per-slot": "1 kb"}
+    schema = pa.schema([("k", pa.string()), ("total", pa.int64())])
+    one = OperatorHarness(
+        lambda s: s.key_by("k").process(CountsUnderItsKey(), schema=schema), SCHEMA, configuration=setting
+    )
+    for _ in range(2):
+        one.push(rows(*((key, 1, 0) for key in KEYS)))
+        one.rows()
+        one = one.snapshot().restore(parallelism=2)
+    assert_same_rows(one.push(rows(*((key, 1, 0) for key in KEYS))).rows(), [{"k": key, "total": 3} for key in KEYS])
+    one.close()
 
 
 def test_a_harness_is_refused_after_its_snapshot():
