@@ -224,7 +224,8 @@ class CompactingCommitter(GlobalCommitter):
             ]
             publish(self._sink, self._files, [each for future in merging for each in future.result()])
         for each in together.committables:
-            if "sweep" in each.data and not together.may_repeat:
+            is_numbered = "-" in each.data.get("sweep", "")  # one that was in flight in an older snapshot is not
+            if is_numbered and not together.may_repeat:
                 writer = self._place.of_sweep(file_name(together.sink_uid), each.data)
                 remove_orphans(self._files, writer, STAGED)
                 remove_orphans(self._files, writer, IN_PROGRESS)

@@ -516,6 +516,18 @@ def test_an_attempt_that_hears_late_of_its_first_checkpoint(tmp_path: Path, limi
     assert [9, 10] == sorted(pl.read_parquet(f"{tmp_path}/*.parquet")["n"].to_list())
 
 
+def test_what_an_older_version_had_in_flight_is_committed(tmp_path: Path) -> None:
+    """An unaligned checkpoint holds what writers hand out, in which the number of an attempt was not said."""
+    sink = FileSink(tmp_path, compact_below=1)
+    held = [each for each in written(sink, rows(1)) if "staged" in each.data]
+    old = Committable({"sweep": "a1b2c3d4e5f6", "subtask": 0, "parallelism": 1})
+    committer = sink.create_global_committer(Place(attempt_number=1))
+    committer.commit(together([*held, old]))
+    committer.close()
+
+    assert [1] == pl.read_parquet(f"{tmp_path}/*.parquet")["n"].to_list()
+
+
 class Backwards:
     """An executor that begins with what came last, once somebody asks for a result."""
 
