@@ -108,15 +108,29 @@ class _State:
             )
         self.of(descriptor).put_batch(self.slots, values)
 
+    @staticmethod
+    def _check_length(descriptor: StateDescriptor, slots: Slots, *columns: pa.Array) -> None:
+        """StateError unless there is one of each column for each row: kernels would read beyond those that are
+        missing."""
+        for column in columns:
+            if len(column) != len(slots):
+                raise StateError(
+                    f"state {descriptor.name!r}: {len(column)} values for {len(slots)} rows: give one per row, in their order"
+                )
+
     def append(
         self, descriptor: ListStateDescriptor, values: pa.Array, rows: npt.NDArray[np.int64] | None = None
     ) -> None:
-        self.of(descriptor).add_batch(self.row_slots if rows is None else self.row_slots[rows], values)
+        slots = self.row_slots if rows is None else self.row_slots[rows]
+        self._check_length(descriptor, slots, values)
+        self.of(descriptor).add_batch(slots, values)
 
     def lookup(self, descriptor: MapStateDescriptor, map_keys: pa.Array) -> pa.Array:
+        self._check_length(descriptor, self.row_slots, map_keys)
         return self.of(descriptor).lookup_batch(self.row_slots, map_keys)
 
     def put_entries(self, descriptor: MapStateDescriptor, map_keys: pa.Array, values: pa.Array) -> None:
+        self._check_length(descriptor, self.row_slots, map_keys, values)
         self.of(descriptor).put_batch(self.row_slots, map_keys, values)
 
     def clear(self, descriptor: StateDescriptor, keys: npt.NDArray[np.bool_] | None = None) -> None:

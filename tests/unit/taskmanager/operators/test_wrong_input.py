@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
-from snapline.dataflow.api.state import ListStateDescriptor, ValueStateDescriptor
+from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import (
     Aggregate,
@@ -264,6 +264,32 @@ def test_times_of_timers_that_are_no_numbers_of_milliseconds_are_refused(times: 
     operator = KeyedBatchesOperator([(("k",), "")], [function.process_batch], function, None)
     with pytest.raises(StateError, match=r"the times of timers are int64 milliseconds since the epoch, got"):
         Harness(operator).start().process(row())
+
+
+@pytest.mark.parametrize("ask", ["append", "append to some", "lookup", "put keys", "put values"])
+def test_a_column_that_does_not_have_a_value_for_each_row_is_refused_by_states_of_batches(ask: str) -> None:
+    """Nobody reads what lies in memory behind the values that there are."""
+    elements, prices = ListStateDescriptor("all", pa.int64()), MapStateDescriptor("prices", pa.int64(), pa.int64())
+    one, two = pa.array([1], pa.int64()), pa.array([1, 2], pa.int64())
+
+    class Wrong(KeyedBatchProcessFunction):
+        def process_batch(self, keys, batch, state):
+            match ask:
+                case "append":
+                    state.append(elements, one)
+                case "append to some":
+                    state.append(elements, one, np.array([0, 1]))
+                case "lookup":
+                    state.lookup(prices, one)
+                case "put keys":
+                    state.put_entries(prices, one, two)
+                case "put values":
+                    state.put_entries(prices, two, one)
+
+    function = Wrong()
+    operator = KeyedBatchesOperator([(("k",), "")], [function.process_batch], function, None)
+    with pytest.raises(StateError, match=r"1 values for 2 rows: give one per row, in their order"):
+        Harness(operator).start().process(pa.record_batch({"k": [1, 2]}))
 
 
 def test_timers_in_the_past_fire_at_once() -> None:
