@@ -15,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from snapline.dataflow.api.batch_aggregates import BatchAggregateFunction, Groups, HeldAggregate
+from snapline.dataflow.columnar.arrow_columns import plain_array
 from snapline.dataflow.errors import JobDefinitionError
 
 HLL_LOG2_REGISTERS = 12
 KLL_K = 200
+_EMPTY_TEXT = "\0"
+"""Stands for the empty text, which the sketch leaves out."""
 
 
 def load_datasketches() -> Any:
@@ -117,8 +120,8 @@ class DistinctSketch(_SketchFunction):
         return data
 
     def update(self, sketch: Any, values: pa.Array) -> None:
-        for value in _hashable(values.unique()).to_pylist():
-            sketch.update(value)
+        for value in _hashable(_plain(values).unique()).to_pylist():
+            sketch.update(value or _EMPTY_TEXT if isinstance(value, str) else value)
 
     def union(self, sketch: Any, other: Any) -> Any:
         library = self._lib()
@@ -130,6 +133,13 @@ class DistinctSketch(_SketchFunction):
     def result(self, accumulators: pa.RecordBatch) -> pa.Array:
         stored = accumulators.column(0).to_pylist()
         return pa.array([0 if data is None else round(self.read(data).get_estimate()) for data in stored], pa.int64())
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """The same values as a type whose different ones Arrow finds: small decimals and extensions are none."""
+    data_type = values.type
+    small = pa.types.is_decimal32(data_type) or pa.types.is_decimal64(data_type)
+    return plain_array(values) if small or isinstance(data_type, pa.BaseExtensionType) else values
 
 
 def _hashable(values: pa.Array) -> pa.Array:
