@@ -46,7 +46,9 @@ class DecimalTotal(BatchAggregateFunction):
     def result(self, accumulators: pa.RecordBatch) -> pa.Array:
         sums, counts = accumulators.columns
         if self._function == "mean":
-            return pc.divide(sums.cast(pa.float64()), counts.cast(pa.float64()))
+            # Without its point a number of 53 bits is a float, and the division rounds once: a cast of 6.10 is not 6.1.
+            whole = pa.Array.from_buffers(pa.decimal256(76, 0), len(sums), sums.buffers(), offset=sums.offset)
+            return pc.divide(whole.cast(pa.float64()), pc.multiply(counts.cast(pa.float64()), 10.0**self._wide.scale))
         wanted = self.result_type()
         if wanted == self._wide:
             return sums

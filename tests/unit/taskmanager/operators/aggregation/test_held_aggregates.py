@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 import snapline as sl
 import snapline.connectors as sl_connectors
 from snapline.dataflow.api.aggregate_types import result_type
+from snapline.dataflow.api.batch_aggregates import HeldAggregate
 from snapline.dataflow.api.functions import ProcessWindowFunction
 from snapline.dataflow.api.windows import (
     EventTimeSessionWindows,
@@ -322,3 +324,32 @@ def test_quantiles_leave_out_what_has_no_order(values: list[float | None], middl
     spec = WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(100), asked)
     [found] = Harness(create_window_operator(spec)).start().process(rows).watermark(MAX_WATERMARK_MS).rows()
     assert (middle, most, most) == (found["middle"], found["most"], found["near"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["", "", "x"]),
+        pa.array(["", "", "x"], pa.large_string()).dictionary_encode(),
+        pa.array([Decimal("1.50"), Decimal("1.50"), Decimal(2)], pa.decimal32(5, 2)),
+        pa.array([Decimal("1.50"), Decimal("1.50"), Decimal(2)], pa.decimal64(12, 2)),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"1" * 16, b"1" * 16, b"2" * 16], pa.binary(16))),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_sketches_count_empty_texts_small_decimals_and_extensions(values: pa.Array) -> None:
+    """An empty text is a value as any other, and the form that a value has says nothing of what it is."""
+    batch = pa.record_batch({"k": pa.array([0] * len(values)), "v": values})
+    spec = RunningAggregateSpec(("k",), called(about=sl.approx_count_distinct("v")))
+    rows = Harness(RunningAggregateOperator(spec)).start().process(batch).rows()
+    assert [row["about"] for row in rows] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["6.10", "-4.35", "0.07", "123456789.01", "18014398509481983.25"])
+def test_the_mean_of_one_decimal_is_the_float_nearest_to_it(text: str) -> None:
+    """Arrow's cast of a decimal to a float is one bit off for every eighth price."""
+    values = pa.array([Decimal(text), None], pa.decimal128(20, 2))
+    batch = pa.record_batch({"k": pa.array([0, 1]), "v": values})
+    over_decimals = (HeldAggregate("mean", "mean", "v"),)
+    found = Harness(RunningAggregateOperator(RunningAggregateSpec(("k",), over_decimals))).start().process(batch).rows()
+    assert [row["mean"] for row in found] == [float(text), None]
