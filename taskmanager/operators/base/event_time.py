@@ -48,16 +48,15 @@ def event_times_ms(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
         raise ValueError(
             f"event time column {column!r} is null in row {row}: filter such rows out before, or fill them"
         )
-    return _in_ms(array)
-
-
-def _in_ms(array: pa.Array) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = array.view(pa.int64()).to_numpy()
     if pa.types.is_timestamp(array.type):
         multiplier, divisor = _PER_MS[array.type.unit]
         if divisor > 1:
             return np.floor_divide(values, divisor)
         if multiplier > 1:
+            max_event_time_ms(
+                batch, column
+            )  # what is no time may become one when it is multiplied, as NaT becomes 1970
             return values * multiplier
     return values
 

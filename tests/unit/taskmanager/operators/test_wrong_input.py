@@ -173,6 +173,18 @@ def test_a_time_that_became_none_behind_its_watermarks_is_refused_by_windows(ass
         Harness(create_window_operator(spec)).start().process(row(t=5)).process(row(t=time))
 
 
+@pytest.mark.parametrize("time", [-(2**63), 2**62, 2**61 + 1, 2**53])
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows(10), EventTimeSessionWindows(10)])
+def test_a_second_that_is_no_time_does_not_become_one_by_its_milliseconds(assigner: Any, time: int) -> None:
+    """A NaT of seconds, times a thousand, is the year 1970 in 64 bits, and its row was counted there."""
+    spec = WindowAggregateSpec(("k",), "t", assigner, (Aggregate("n", "count"),))
+    batch = pa.record_batch({"k": [1], "t": pa.array([time]).cast(pa.timestamp("s"))})
+    with pytest.raises(
+        ValueError, match=rf"event time column 't' is timestamp\[s\] and holds {time}, which is no time"
+    ):
+        Harness(create_window_operator(spec)).start().process(batch)
+
+
 def test_event_time_that_is_null_is_refused_with_its_row() -> None:
     """Where a function wants it."""
     with pytest.raises(ValueError, match="event time column 't' is null in row 0: filter such rows out"):
