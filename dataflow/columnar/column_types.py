@@ -9,6 +9,7 @@ asks for it, and when, is not known here. Nothing in Flink is like it, whose row
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +93,30 @@ def workable(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     columns = [converted(column, kind) for column, kind in zip(batch.columns, target.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def has_dictionaries(schema: pa.Schema) -> bool:
+    """Whether columns of rows, which have no views and runs, have dictionaries, however deep.
+
+    >>> has_dictionaries(pa.schema([("shop", pa.list_(pa.dictionary(pa.int8(), pa.string())))]))
+    True
+    """
+    return any(kept_type(kind) is not kind for kind in schema.types)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """The rows of batches of one schema as one batch. None where that cannot be: their dictionaries together are too
+    long for the type of the indices, or hold what Arrow makes no dictionary of.
+
+    >>> joined([pa.record_batch({"n": [1]}), pa.record_batch({"n": [2]})]).num_rows
+    2
+    """
+    if len(batches) == 1:
+        return batches[0]
+    try:
+        return pa.concat_batches(batches)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def converted(array: pa.Array, data_type: pa.DataType) -> pa.Array:

@@ -17,6 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from snapline.dataflow.columnar.batch_bytes import BatchBytes
+from snapline.dataflow.columnar.column_types import joined
 from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
@@ -47,11 +48,13 @@ class _Lane:
         self.rows = 0
         self.byte_count = 0
 
-    def take(self) -> pa.RecordBatch:
+    def take(self) -> list[pa.RecordBatch]:
+        """One batch, or those that came, where their dictionaries do not go together."""
         batches = self.batches
         self.batches = []
         self.rows = self.byte_count = 0
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        whole = joined(batches)
+        return batches if whole is None else [whole]
 
 
 class Combiner(Protocol):
@@ -169,18 +172,18 @@ class RecordWriter:
         unsplit = self._unsplit
         if batch.num_rows >= self._large_rows:
             if unsplit.batches:
-                self._split(unsplit.take())
+                self._split_all(unsplit.take())
             self._split(batch)
             return
         if unsplit.batches and not unsplit.batches[0].schema.equals(batch.schema):
-            self._split(unsplit.take())
+            self._split_all(unsplit.take())
         if not unsplit.batches:
             self._check_key_columns(batch.schema)  # now, while it is clear whose batch it is
         unsplit.batches.append(batch)
         unsplit.rows += batch.num_rows
         unsplit.byte_count += self._bytes.of(batch)
         if unsplit.rows >= self._large_rows or unsplit.byte_count >= LARGE_BATCH_BYTES:
-            self._split(unsplit.take())
+            self._split_all(unsplit.take())
         else:
             self._something_waits = True
 
@@ -190,6 +193,10 @@ class RecordWriter:
                 raise KeyError(
                     f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, schema.names))}"
                 )
+
+    def _split_all(self, batches: Sequence[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._split(batch)
 
     def _split(self, batch: pa.RecordBatch) -> None:
         descriptor = self.descriptor
@@ -221,7 +228,9 @@ class RecordWriter:
 
     def _send_lane(self, lane: _Lane) -> None:
         byte_count = lane.byte_count
-        self._send(lane.target, lane.take(), byte_count)
+        batches = lane.take()
+        for batch in batches:
+            self._send(lane.target, batch, byte_count if len(batches) == 1 else self._bytes.of(batch))
 
     def _send(self, target: int, batch: pa.RecordBatch, byte_count: int) -> None:
         rows = batch.num_rows
@@ -333,7 +342,7 @@ class RecordWriter:
         if not self._something_waits:
             return
         if self._unsplit.batches:
-            self._split(self._unsplit.take())
+            self._split_all(self._unsplit.take())
         for lane in self._lanes:
             if lane.batches:
                 self._send_lane(lane)

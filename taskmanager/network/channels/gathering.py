@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.column_types import has_dictionaries, joined
+
 GATHERED_ROWS = 1024
 """Batches are gathered up to so many rows; with as many, what a batch costs is little beside its rows."""
 
@@ -31,6 +33,11 @@ def gathered(
         rows += following.num_rows
         if rows > most_rows or not following.schema.equals(first.schema, check_metadata=True):
             break
-        take()
         batches.append(following)
-    return first if len(batches) == 1 else pa.concat_batches(batches)
+        if has_dictionaries(first.schema):  # which may not go together: that shows when it is tried
+            whole = joined(batches)
+            if whole is None:
+                return batches[0]
+            batches = [whole]
+        take()
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

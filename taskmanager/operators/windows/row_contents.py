@@ -17,7 +17,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.windows import TimeWindow
 from snapline.dataflow.columnar.arrow_columns import narrow_type
-from snapline.dataflow.columnar.column_types import kept_type, workable
+from snapline.dataflow.columnar.column_types import joined, kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import WindowProcessSpec
@@ -195,8 +195,8 @@ class BatchWindowCall:
 def emit_together(results: list[pa.RecordBatch], output: Output) -> None:
     """Small batches of one schema as one."""
     if len(results) > 1 and all(result.schema.equals(results[0].schema) for result in results[1:]):
-        combined = pa.Table.from_batches(results).combine_chunks().to_batches()
-        results = combined
+        whole = joined(results)
+        results = results if whole is None else [whole]
     for result in results:
         output.emit_batch(workable(result))
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.columnar.batch_bytes import BatchBytes
+from snapline.dataflow.columnar.column_types import joined, kept_schema
 from snapline.dataflow.columnar.gather import gather_batch
 from snapline.dataflow.columnar.kernel import VOID, I32s, I64s, RO_I32s, kernel
 from snapline.taskmanager.operators.base.stateless import conform
@@ -201,8 +202,10 @@ def _runs(parts: Sequence[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.Rec
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of these batches of one schema, of which there is one at least."""
-    if len(batches) == 1:
-        return batches[0]
-    whole: pa.RecordBatch = pa.concat_batches(batches)
+    """The rows of these batches of one schema, of which there is one at least; without dictionaries, where theirs do
+    not go together."""
+    whole = joined(batches)
+    if whole is None:
+        schema = kept_schema(batches[0].schema)
+        whole = pa.concat_batches([conform(batch, schema) for batch in batches])
     return whole

@@ -238,6 +238,19 @@ def test_rows_of_another_schema_do_not_share_a_batch() -> None:
     assert edge.arrived() == [[1], ["x"]]
 
 
+@pytest.mark.parametrize(("how", "subpartitions"), [(Partitioning.FORWARD, 1), (Partitioning.HASH, 2)])
+def test_rows_whose_categories_do_not_go_together_leave_apart(how: Partitioning, subpartitions: int) -> None:
+    """Eight bits number the categories of each batch, as pandas has them, but not those of both."""
+    edge = Edge(how, subpartitions, target_rows=1_000)
+    for first in (0, 100):
+        names = pa.array([str(first + number) for number in range(100)]).dictionary_encode()
+        categories = names.cast(pa.dictionary(pa.int8(), pa.string()))
+        edge.writer.emit(pa.record_batch({"k": pa.array(range(first, first + 100)), "name": categories}))
+    assert edge.writer.flush_due(0, idle=True) is None
+    keys = [key for part in range(subpartitions) for batch in edge.arrived(part) for key in batch]
+    assert sorted(keys) == list(range(200))
+
+
 def test_nothing_is_flushed_into_a_full_queue() -> None:
     """Nobody would take it; barriers go all the same."""
     edge = Edge(max_queued=1)

@@ -218,6 +218,22 @@ def test_batches_of_another_schema_and_restored_ones_are_not_gathered() -> None:
     assert [ONE, other, TWO] == drain(subpartition)
 
 
+def test_batches_whose_categories_do_not_go_together_are_not_gathered() -> None:
+    """Eight bits number those of any two of them at most; nested ones count as well."""
+    subpartition = PipelinedSubpartition(gathered_rows=1_000)
+    for first in (0, 50, 100):
+        names = pa.array([str(first + number) for number in range(50)]).dictionary_encode()
+        categories = names.cast(pa.dictionary(pa.int8(), pa.string()))
+        subpartition.add(pa.record_batch({"n": pa.StructArray.from_arrays([categories], names=["name"])}))
+
+    found = drain(subpartition)
+
+    assert [100, 50] == [batch.num_rows for batch in found]
+    names = [row["name"] for batch in found for row in batch.column("n").to_pylist()]
+    assert [str(number) for number in range(150)] == names
+    assert (0, 0) == (subpartition.backlog, subpartition.queued_bytes)
+
+
 def test_no_more_is_gathered_than_a_slow_consumer_takes_at_once() -> None:
     """Neither more rows than its gate lets through, nor more bytes than the pieces that batches are cut into."""
     subpartition = PipelinedSubpartition(gathered_rows=1 << 20, max_queued_batches=100)

@@ -134,3 +134,18 @@ def test_windows_that_may_fire_twice_keep_to_the_state(assigner: WindowAssigner,
     """Of a row that waits nobody knows that its window has fired."""
     harness = started(assigner, lateness_ms).process(FIRST).process(batch_of(0))
     assert keys_in_state(harness) == 100
+
+
+@pytest.mark.parametrize("rows", [100, 1_000], ids=["few rows", "a window that fires whole"])
+def test_categories_of_batches_that_wait_may_be_more_than_each_batch_can_have(rows: int) -> None:
+    """Eight bits number the categories of each batch, as pandas has them; those of a window are more."""
+
+    def batch(first: int) -> pa.RecordBatch:
+        names = pa.array([str(first + number % 100) for number in range(rows)]).dictionary_encode()
+        categories = names.cast(pa.dictionary(pa.int8(), pa.string()))
+        return pa.record_batch({"k": pa.array([0] * rows), "t": pa.array([5] * rows), "name": categories})
+
+    harness = started().process(batch(0)).process(batch(100)).process(batch(200))
+    again = Harness(create()).start(restored_state([harness.snapshot()]))
+    for one in (harness, again):
+        assert [row["n"] for row in one.watermark(9_999).rows()] == [3 * rows]
