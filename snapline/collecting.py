@@ -345,7 +345,7 @@ WIDEST = 32
 
 def as_text(table: pa.Table, *, more: bool) -> str:
     """A table with a header and, at the end, whether there are more rows."""
-    values = (shown_values(column.combine_chunks()) for column in table.columns)
+    values = (itertools.chain.from_iterable(map(shown_values, column.chunks)) for column in table.columns)
     columns = [[name, *map(_cell, each)] for name, each in zip(table.column_names, values, strict=True)]
     kinds = [str(field.type) for field in table.schema]
     for column, kind in zip(columns, kinds, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ def follow(
 
 def _python_rows(table: pa.Table, uid: str) -> list[dict[str, Any]]:
     try:
-        columns = [column_values(column.combine_chunks()) for column in table.columns]
+        columns = [list(chain.from_iterable(map(column_values, column.chunks))) for column in table.columns]
     except ValueError as refusal:
         raise SnaplineError(f"the rows of {uid!r} cannot be shown: {refusal}") from refusal
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.collecting import alone
+from snapline.collecting import alone, as_text
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
@@ -247,6 +247,14 @@ def test_times_that_python_has_not_are_shown_and_printed(capsys: pytest.CaptureF
         "20237-04-25 10:45:03.423488  1",
         "null                         1",
     ]
+
+
+def test_categories_of_batches_that_do_not_go_together_are_shown() -> None:
+    """Eight bits number the categories of each batch, but not those of both."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    names = [pa.array([str(first + number) for number in range(100)]).dictionary_encode() for first in (0, 100)]
+    table = pa.Table.from_batches([pa.record_batch({"name": each.cast(kind)}) for each in names])
+    assert as_text(table, more=False).splitlines()[2:] == [*map(str, range(200)), "200 rows"]
 
 
 def test_a_job_is_a_value(tmp_path):

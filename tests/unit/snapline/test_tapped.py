@@ -76,3 +76,18 @@ def test_rows_with_a_time_that_python_has_not_are_one_line() -> None:
     times = pa.array([-(1 << 63)], pa.timestamp("us"))
     with pytest.raises(SnaplineError, match=r"the rows of 'out' cannot be shown: a timestamp\[us\] lies beyond"):
         shown(Job(times), 1)
+
+
+def test_subtasks_may_have_categories_that_do_not_go_together() -> None:
+    """Eight bits number the categories of each subtask, but not those of both."""
+
+    class TwoSubtasks(Job):
+        def tap(self, job_id: str, uid: str, *, rows: int, max_bytes: int) -> list[pb.TappedRows]:
+            parts = [super(TwoSubtasks, self).tap(job_id, uid, rows=rows, max_bytes=max_bytes) for _ in range(2)]
+            return [part for of_subtask in parts for part in of_subtask]
+
+    kind = pa.dictionary(pa.int8(), pa.string())
+    names = [[str(first + number) for number in range(100)] for first in (0, 100)]
+    job = TwoSubtasks(*(pa.array(each).dictionary_encode().cast(kind) for each in names))
+    followed = follow(job, "a", "out", rows_per_second=200, bytes_per_second=1 << 20, limit=200, sleep=lambda _: None)  # type: ignore[arg-type]
+    assert [row["n"] for row in followed] == [*names[0], *names[1]]
