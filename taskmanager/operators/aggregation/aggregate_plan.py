@@ -74,6 +74,8 @@ class Accumulator:
         if not self.column:
             return np.zeros(batch.num_rows, np.int64)
         array = column_named(batch, self.column)
+        if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+            array = array.dictionary_decode()  # a null of the dictionary is none of the column, and no value either
         if not self.aggregates:  # only counted: any type will do
             zeros = np.zeros(batch.num_rows, np.int64)
             return zeros if array.null_count == 0 else pa.array(zeros, mask=np.asarray(array.is_null()))

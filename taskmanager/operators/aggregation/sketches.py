@@ -145,7 +145,7 @@ def _plain(values: pa.Array) -> pa.Array:
 def _hashable(values: pa.Array) -> pa.Array:
     """As integers, floats or texts, which the sketch takes: what is equal stays equal."""
     if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+        values = values.dictionary_decode().drop_null()  # a dictionary may hold a null, which is no value either
     data_type = values.type
     if pa.types.is_boolean(data_type):
         return values.cast(pa.int64())

@@ -353,3 +353,12 @@ def test_the_mean_of_one_decimal_is_the_float_nearest_to_it(text: str) -> None:
     over_decimals = (HeldAggregate("mean", "mean", "v"),)
     found = Harness(RunningAggregateOperator(RunningAggregateSpec(("k",), over_decimals))).start().process(batch).rows()
     assert [row["mean"] for row in found] == [float(text), None]
+
+
+def test_a_null_that_a_dictionary_holds_is_no_value() -> None:
+    """Arrow counts the nulls of the indices alone; a sketch failed with the types of its arguments."""
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2]), pa.array(["x", None, "y"]))
+    batch = pa.record_batch({"k": pa.array([0] * 4), "v": values})
+    asked = called(n=sl.count("v"), different=sl.count_distinct("v"), about=sl.approx_count_distinct("v"))
+    rows = Harness(RunningAggregateOperator(RunningAggregateSpec(("k",), asked))).start().process(batch).rows()
+    assert [{row["n"], row["different"], row["about"]} for row in rows] == [{1}, {1}, {1}, {2}]
