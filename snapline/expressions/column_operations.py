@@ -52,6 +52,8 @@ _DIGITS_OF = {pa.float32(): (24, 37), pa.float64(): (53, 300)}
 """Bits of a float that are digits, and behind how many places of decimals it has none to speak of."""
 _DIGITS_OF_128_BITS, _MOST_DIGITS = 38, 76
 """What decimals of 128 and of 256 bits hold."""
+_FEWEST_DECIMALS = 6
+"""Digits behind the point that a decimal keeps, if it has them, where there is no room for all before and behind."""
 _GREATEST_POWER = {pa.float32(): 38, pa.float64(): 308}
 """Exponents of the greatest powers of ten that floats hold."""
 _ANY_WHOLE = pa.decimal128(20, 0)
@@ -116,6 +118,42 @@ def _compared(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], V
             if pa.types.is_uint64(one.type) and pa.types.is_signed_integer(other.type):
                 left, right = left.cast(_ANY_WHOLE), right.cast(_ANY_WHOLE)
         return function(left, right)
+
+    return apply
+
+
+def _wide(value: Value, digits: int) -> Value:
+    """A decimal of 128 bits, or whole numbers, as one of 256, with so many digits at most."""
+    kind = value.type
+    if pa.types.is_integer(kind):
+        return value.cast(_ANY_WHOLE).cast(pa.decimal256(_ANY_WHOLE.precision, 0))
+    return value.cast(pa.decimal256(min(kind.precision, digits), kind.scale))
+
+
+def _narrow(value: Value) -> Value:
+    """What needs more than 38 digits: those before the point, and as many behind it as there is room for, but six where
+    there were so many, as in Spark. Raises ArrowInvalid for a number that does not fit."""
+    kind = value.type
+    if not pa.types.is_decimal256(kind):
+        return value
+    before = kind.precision - kind.scale
+    scale = min(kind.scale, max(_DIGITS_OF_128_BITS - before, _FEWEST_DECIMALS))
+    return pc.round(value, scale, "half_towards_infinity").cast(pa.decimal128(_DIGITS_OF_128_BITS, scale))
+
+
+def _with_digits(function: Callable[[Value, Value], Value], right_digits: int = 38) -> Callable[[Value, Value], Value]:
+    """The function of two values also where Arrow has no decimal of 128 bits for what it gives, as beside a sum, which
+    has 38 digits. `right_digits`: the most that the right one may have then."""
+
+    def apply(left: Value, right: Value) -> Value:
+        try:
+            return function(left, right)
+        except pa.ArrowInvalid:
+            kinds = (left.type, right.type)
+            decimals = [kind for kind in kinds if pa.types.is_decimal128(kind)]
+            if not decimals or not all(kind in decimals or pa.types.is_integer(kind) for kind in kinds):
+                raise
+        return _narrow(function(_wide(left, _DIGITS_OF_128_BITS), _wide(right, right_digits)))
 
     return apply
 
@@ -440,19 +478,19 @@ def _round(value: Value, decimals: int) -> Value:
 
 
 KERNELS: dict[str, Callable[..., Value]] = {
-    "+": _add,
-    "-": _binary(pc.subtract),
-    "*": _binary(pc.multiply),
-    "/": _divide,
-    "//": _floor_divide,
-    "%": _remainder,
+    "+": _with_digits(_add),
+    "-": _with_digits(_binary(pc.subtract)),
+    "*": _with_digits(_binary(pc.multiply), 37),
+    "/": _with_digits(_divide, 37),
+    "//": _with_digits(_floor_divide),
+    "%": _with_digits(_remainder),
     "**": _binary(pc.power),
-    "==": _compared(pc.equal),
-    "!=": _compared(pc.not_equal),
-    "<": _compared(pc.less),
-    "<=": _compared(pc.less_equal),
-    ">": _compared(pc.greater),
-    ">=": _compared(pc.greater_equal),
+    "==": _with_digits(_compared(pc.equal)),
+    "!=": _with_digits(_compared(pc.not_equal)),
+    "<": _with_digits(_compared(pc.less)),
+    "<=": _with_digits(_compared(pc.less_equal)),
+    ">": _with_digits(_compared(pc.greater)),
+    ">=": _with_digits(_compared(pc.greater_equal)),
     "&": pc.and_kleene,
     "|": pc.or_kleene,
     "^": pc.xor,

@@ -108,3 +108,29 @@ def test_a_decimal_that_is_rounded_to_more_digits_than_it_has_room_for_is_no_zer
         rounded.evaluate(full)
     wider = pa.record_batch({"d": full["d"].cast(pa.decimal256(digits + 1, 2))})
     assert rounded.evaluate(wider).to_pylist() == [Decimal("1" + "0" * (digits - 2))]
+
+
+def test_sums_of_decimals_are_reckoned_with_further() -> None:
+    """A sum has 38 digits, and one more that its type might need failed the job when it was defined."""
+    kind = pa.decimal128(38, 2)
+    sums = {"s": pa.array([Decimal("10.50"), None], kind), "t": pa.array([Decimal("3.25")] * 2, kind)}
+    batch = pa.record_batch(sums | {"fine": pa.array([Decimal("10.5000")] * 2, pa.decimal128(38, 4))})
+    s, t = sl.col("s"), sl.col("t")
+    expected = {
+        "plus": (s + t, pa.decimal128(38, 2), Decimal("13.75")),
+        "less one": (s - 1, pa.decimal128(38, 2), Decimal("9.50")),
+        "with tax": (s * Decimal("1.19"), pa.decimal128(38, 4), Decimal("12.4950")),
+        "of both": (s * t, pa.decimal128(38, 4), Decimal("34.1250")),
+        "mean": (s / t, pa.decimal128(38, 6), Decimal("3.230769")),
+        "whole": (s // 3, pa.decimal128(38, 0), Decimal(3)),
+        "rest": (s % 3, pa.decimal128(38, 2), Decimal("1.50")),
+        "more": (s > Decimal("10.499"), pa.bool_(), True),
+        "same": (s == sl.col("fine"), pa.bool_(), True),
+    }
+    for name, (expression, data_type, value) in expected.items():
+        assert expression.type_in(batch.schema) == data_type, name
+        assert expression.evaluate(batch).to_pylist() == [value, None], name
+    full = pa.record_batch({"s": pa.array([Decimal("9" * 36 + ".99")], kind)})
+    assert (s - 1).evaluate(full).to_pylist() == [Decimal("9" * 35 + "8.99")]
+    with pytest.raises(pa.ArrowInvalid, match="does not fit in precision"):
+        (s + 1).evaluate(full)
