@@ -8,6 +8,7 @@ and streams.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 import zoneinfo
@@ -237,8 +238,22 @@ def _remainder(left: Value, right: Value) -> Value:
     return pc.subtract(left, pc.multiply(_floor_divide(left, right), _without_zeros(right)))
 
 
+def _castable(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The literals that a column of this type can hold; numbers and times that it has no room for are left out."""
+    try:
+        return values.cast(kind, safe=not (pa.types.is_integer(values.type) and kind in _DIGITS_OF))
+    except pa.ArrowInvalid:
+        if not (pa.types.is_primitive(values.type) or pa.types.is_decimal(values.type)):
+            raise
+    kept = []
+    for value in values:
+        with contextlib.suppress(pa.ArrowInvalid):
+            kept.append(value.cast(kind).as_py())
+    return pa.array(kept, kind)
+
+
 def _is_in(value: Value, values: pa.Array) -> Value:
-    values, plain = values.cast(value.type), value
+    values, plain = _castable(values, value.type), value
     if value.type in (pa.float32(), pa.float64()):  # zero is one value here as well, whichever sign it has
         plain, values = (pc.add(one, pa.scalar(0, one.type)) for one in (value, values))
     held = pc.is_in(plain, value_set=values, skip_nulls=True)

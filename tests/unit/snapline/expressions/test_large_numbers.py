@@ -134,3 +134,19 @@ def test_sums_of_decimals_are_reckoned_with_further() -> None:
     assert (s - 1).evaluate(full).to_pylist() == [Decimal("9" * 35 + "8.99")]
     with pytest.raises(pa.ArrowInvalid, match="does not fit in precision"):
         (s + 1).evaluate(full)
+
+
+@pytest.mark.parametrize(
+    ("column", "literals"),
+    [
+        (pa.array([3, 4, None], pa.int32()), [3, 2**40]),
+        (pa.array([3, 4, None], pa.int32()), [3.0, 1.5]),
+        (pa.array([3, 4, None], pa.uint8()), [3, -1]),
+        (pa.array([Decimal("3.00"), Decimal(4), None], pa.decimal128(5, 2)), [Decimal("3.000"), Decimal("4.001")]),
+        (pa.array([2.0**53, 4.0, None]), [2**53 + 1]),
+    ],
+)
+def test_a_literal_that_the_column_has_no_room_for_is_not_in_it(column: pa.Array, literals: list[Any]) -> None:
+    """`==` with such a literal is false in each row; is_in with it failed the job when it was defined."""
+    batch = pa.record_batch({"x": column})
+    assert sl.col("x").is_in(literals).evaluate(batch).to_pylist() == [True, False, None]
