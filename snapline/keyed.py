@@ -149,7 +149,7 @@ class KeyedStream:
         check_called(function, name)
         schema = kept_schema(known)
         spec = KeyedProcessSpec(
-            self.key_columns, RunningReduce(function, schema), schema, self.stream.event_time_column
+            self.key_columns, RunningReduce(function, schema, self.key_columns), schema, self.stream.event_time_column
         )
         return self.stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.key_columns)
 

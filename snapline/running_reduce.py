@@ -1,7 +1,7 @@
 """The function behind `KeyedStream.reduce`: a key's rows so far, combined two by two.
 
 Decides that the first row of a key is its first result, and that a result has the columns of the stream: what it lacks
-is null, and what it has besides is an error of the function. Mirrors Flink's StreamGroupedReduceOperator.
+is null, but for the key, and what it has besides is an error of the function. Mirrors Flink's StreamGroupedReduceOperator.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 class RunningReduce(KeyedProcessFunction):
     """Keeps one row for each key."""
 
-    def __init__(self, function: Callable[[Row, Row], Row], schema: pa.Schema) -> None:
+    _keys: frozenset[str] = frozenset()  # functions of earlier releases, in jobs that go on, have none
+
+    def __init__(self, function: Callable[[Row, Row], Row], schema: pa.Schema, keys: tuple[str, ...]) -> None:
         self._function = function
+        self._keys = frozenset(keys)
         self._names = frozenset(schema.names)
         self._type = pa.struct(list(schema))
 
@@ -44,5 +47,7 @@ class RunningReduce(KeyedProcessFunction):
                 f"reduce: {getattr(self._function, '__name__', self._function)!s} gives a row with the columns "
                 f"{', '.join(sorted(self._names))}, not {reduced!r}"
             )
+        if lacking := sorted(self._keys.difference(reduced)):
+            raise TypeError(f"reduce: a row without its key {', '.join(lacking)} is none of the key's: {reduced!r}")
         self._reduced.update(reduced)
         return (dict(reduced),)

@@ -7,7 +7,7 @@ ListState and ReduceFunction over ReducingState.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,9 +212,10 @@ class ReducedContents(WindowContents):
 
     windows_per_slice = 1_000
 
-    def __init__(self, schema: pa.Schema, function: Callable[[Row, Row], Row]) -> None:
+    def __init__(self, schema: pa.Schema, function: Callable[[Row, Row], Row], keys: Iterable[str]) -> None:
         self._store = RowStore(schema)
         self._function = function
+        self._keys = frozenset(keys)
         self._batcher = RowBatcher(self._store.schema)
 
     @property
@@ -237,6 +238,9 @@ class ReducedContents(WindowContents):
     def _store_reduced(self, reduced: dict[int, Row]) -> None:
         entries = np.fromiter(reduced, np.int32, len(reduced))
         batch = self._batcher.batch_of(list(reduced.values()))
+        for row in reduced.values():
+            if lacking := sorted(self._keys.difference(row)):
+                raise TypeError(f"reduce: a row without its key {', '.join(lacking)} is none of the key's: {row!r}")
         self._store.remove_owners(entries)
         if batch is not None:
             self._store.add(entries, batch)

@@ -44,7 +44,7 @@ def _row_maker(spec: WindowProcessSpec) -> ContentsMaker:
     def create(schema: pa.Schema, current_watermark: Callable[[], int]) -> WindowContents:
         match spec.form:
             case "reduce":
-                return ReducedContents(schema, spec.function)
+                return ReducedContents(schema, spec.function, spec.key_columns)
             case "rows_by":
                 return ExtremeRows(schema, spec.function)
             case "batches":

@@ -52,3 +52,21 @@ def test_windows_go_on_with_the_rows_that_they_kept_and_with_no_others(was: str,
         return
     again = harness(now, restore_from=snapshot).push([{"k": 1, "v": 5, "at": 1}]).end_input()
     assert again.rows() == harness(now).push([*ROWS, {"k": 1, "v": 5, "at": 1}]).end_input().rows()
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_rows_that_are_reduced_to_one_without_a_key_are_refused(windowed: bool) -> None:
+    """A function that gives the sum alone had rows come out whose key was null."""
+
+    def total(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        return {"v": one["v"] + other["v"]}
+
+    def build(rows: sl.DataStream) -> sl.DataStream:
+        keyed = rows.key_by("k")
+        return keyed.window(sl.TumblingEventTimeWindows(1_000)).reduce(total) if windowed else keyed.reduce(total)
+
+    operator = OperatorHarness(build, SCHEMA, event_time="at")
+    row = {"k": 1, "v": 5, "at": 1}
+    operator.push([row])
+    with pytest.raises(TypeError, match=r"reduce: a row without its key k is none of the key's: \{'v': 10\}"):
+        operator.push([row])
