@@ -79,6 +79,29 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
         self.process_rows(batch, keys, time, self._methods[input_index])
 
 
+class _Rules(dict[Any, Any]):
+    """A dictionary of broadcast state, which refuses what its types do not hold when it is put in: a checkpoint, which
+    would find it, does not know the row that brought it."""
+
+    def __init__(self, pairs: dict[Any, Any], keys: PythonValues, values: PythonValues) -> None:
+        super().__init__(pairs)
+        self._keys, self._values = keys, values
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._keys.to_arrow([key])
+        self._values.to_arrow([value])
+        super().__setitem__(key, value)
+
+    def update(self, *others: Any, **named: Any) -> None:
+        for key, value in dict(*others, **named).items():
+            self[key] = value
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+
 class BroadcastStates:
     """Dictionaries by descriptor, in operator state of the mode broadcast."""
 
@@ -94,7 +117,7 @@ class BroadcastStates:
             for batch in batches:
                 stored_keys, stored = _as_declared(batch, descriptor, drop_columns=drop_columns)
                 pairs.update(zip(keys.to_python(stored_keys), values.to_python(stored), strict=True))
-            self._maps[name] = pairs
+            self._maps[name] = _Rules(pairs, keys, values)
 
     def _list(self, name: str) -> Any:
         return self._operator_state.list_state(BROADCAST_PREFIX + name, OperatorStateMode.BROADCAST, ARROW)

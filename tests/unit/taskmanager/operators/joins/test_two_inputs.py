@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -493,6 +493,30 @@ def test_rules_are_asked_for_by_their_descriptor() -> None:
     harness = Harness(create(CoProcessSpec((("k",), ()), ("t", ""), Named(), None, (LIMITS,)))).start()
     with pytest.raises(Exception, match=r"asked for by its MapStateDescriptor, not by 'limits': give one .*\(limits\)"):
         harness.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "a": 1}], schema=LEFT))
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda rules: rules.__setitem__("b", "late"),
+        lambda rules: rules.update(b="late"),
+        lambda rules: rules.setdefault("b", "late"),
+        lambda rules: rules.__setitem__(7, None),
+    ],
+)
+def test_a_rule_that_is_none_of_its_types_is_refused_with_the_row_that_brought_it(put: Callable[[Any], None]) -> None:
+    """It was taken, and the next checkpoint failed, which knows no row; without checkpoints nothing was said."""
+
+    class Hasty(Filter):
+        def process_broadcast_element(self, row: Row, context: Any) -> None:
+            rules = context.get_broadcast_state(LIMITS)
+            rules["a"] = datetime(2024, 1, 1)  # noqa: DTZ001 - the type has no zone
+            assert rules.setdefault("a") == rules["a"]
+            put(rules)
+
+    harness = Harness(create(CoProcessSpec((("k",), ()), ("t", ""), Hasty(), None, (LIMITS,)))).start()
+    with pytest.raises(Exception, match=r"row 0 .*state 'limits' holds .*, which .* is not"):
+        harness.operator.process_batch(pa.RecordBatch.from_pylist([{"key": "a", "at": None, "b": 0}], schema=RIGHT), 1)
 
 
 # --- batch functions --------------------------------------------------------------------------------------------------
