@@ -20,7 +20,7 @@ import pyarrow as pa
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.function_contexts import Row, SourceContext
 from snapline.dataflow.columnar.column_types import workable
-from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
@@ -310,7 +310,8 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self._generator.on_batch(element)
             self._cadence.after_batch(self.output, element.num_rows)
         elif isinstance(element, Watermark):
-            self.output.emit_watermark(element)
+            if self._strategy is None or element.timestamp_ms >= MAX_WATERMARK_MS:  # else the strategy makes them
+                self.output.emit_watermark(element)
         elif not self._said_idle:
             self._said_idle = True
             if self._cadence is not None:

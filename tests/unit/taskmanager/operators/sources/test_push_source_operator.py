@@ -189,6 +189,18 @@ def test_a_strategy_makes_watermarks_of_rows() -> None:
     assert Watermark(1) in harness.emitted
 
 
+def test_a_strategy_is_not_overtaken_by_watermarks_of_the_function() -> None:
+    """Both were emitted, so that rows were late for windows that the strategy would have left open."""
+    spec = SourceFunctionSpec(Watermarks(0), WatermarkStrategy.for_bounded_out_of_orderness("k", 1_000))
+    harness = Harness(PushSourceOperator(spec, TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+
+    times = [item.timestamp_ms for item in harness.emitted if isinstance(item, Watermark)]
+    assert times
+    assert max(times) < 0
+
+
 class FallsSilent(Counter):
     """Collects two batches, and leaves the watermark to others."""
 
