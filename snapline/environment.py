@@ -22,6 +22,7 @@ from snapline.dataflow.api.connector_answers import splits_of
 from snapline.dataflow.api.connector_api import Sink, Source
 from snapline.dataflow.api.functions import SourceFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy, check_strategy
+from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
@@ -289,7 +290,8 @@ class StreamExecutionEnvironment:
         label = name or type(function).__name__
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)
-        spec = SourceFunctionSpec(function, watermark_strategy)
+        schema = None if schema is None else workable_schema(schema)
+        spec = SourceFunctionSpec(function, watermark_strategy, schema)
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
         node.uid = uid
         return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)

@@ -66,6 +66,7 @@ class SourceFunctionSpec:
 
     function: SourceFunction
     watermark_strategy: WatermarkStrategy | None = None
+    output_schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True)

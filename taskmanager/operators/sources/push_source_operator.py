@@ -31,6 +31,7 @@ from snapline.taskmanager.operators.base.operator_contract import (
     RestoredState,
 )
 from snapline.taskmanager.operators.base.rows import RowBatcher, copy_of
+from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.sources.watermarked_source import WatermarkedSource
 
 ROWS_PER_BATCH = 4096
@@ -103,11 +104,13 @@ class SourceStopped(Exception):
 class PushSourceContext(SourceContext):
     """What the function emits into (SourceContext). Used by the function's side only, except for `drain`."""
 
-    def __init__(self, runner: PushSourceRunner) -> None:
+    def __init__(self, runner: PushSourceRunner, schema: pa.Schema | None) -> None:
+        """`schema`: of the rows, where it was declared."""
         self._runner = runner
+        self._schema = schema
         self._inbox: deque[Pushed] = deque()
         self._rows: list[Row] = []
-        self._batcher = RowBatcher()
+        self._batcher = RowBatcher(schema)
         self._waiting_rows = 0
         self._lock_depth = 0
         self._closed = False
@@ -139,7 +142,7 @@ class PushSourceContext(SourceContext):
     def collect_batch(self, batch: pa.RecordBatch) -> None:
         """Emit one batch from the function's thread."""
         if batch.num_rows:
-            self._push(batch, batch.num_rows)
+            self._push(conform(batch, self._schema), batch.num_rows)
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Emit a watermark at this event time."""
@@ -227,7 +230,7 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
     def __init__(self, spec: SourceFunctionSpec, runner: PushSourceRunner) -> None:
         super().__init__(spec.function)
         self._runner = runner
-        self._source_context = PushSourceContext(runner)
+        self._source_context = PushSourceContext(runner, spec.output_schema)
         self._started = False
         self._cancelled = False
         self._said_idle = False

@@ -201,6 +201,28 @@ def test_a_strategy_is_not_overtaken_by_watermarks_of_the_function() -> None:
     assert max(times) < 0
 
 
+class WholeAndFractions(Counter):
+    """Collects whole numbers before others, and a batch in the end that has another column."""
+
+    def run(self, context: SourceContext) -> None:
+        context.collect({"k": 1})
+        context.collect_batch(pa.record_batch({"other": [0], "k": [2]}))
+        context.collect({"k": 2.5})
+        context.collect_batch(pa.record_batch({"other": [0]}))
+
+
+def test_the_rows_of_a_function_have_the_columns_that_were_declared() -> None:
+    """Types were taken from the first row, and an error about a later one asked for the schema that was there."""
+    schema = pa.schema([("k", pa.float64())])
+    spec = SourceFunctionSpec(WholeAndFractions(0), None, schema)
+    harness = Harness(PushSourceOperator(spec, TurnTakingPushSource("source"))).start()
+    with pytest.raises(TypeError, match="the function returned columns other, but schema= declares k: k missing"):
+        drain(harness)
+    harness.operator.close()
+
+    assert [row["k"] for batch in harness.emitted for row in batch.to_pylist()] == [1.0, 2.0, 2.5]
+
+
 class FallsSilent(Counter):
     """Collects two batches, and leaves the watermark to others."""
 
