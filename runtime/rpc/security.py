@@ -36,6 +36,7 @@ from snapline.runtime.cores.credentials import (
     leaders_public_key,
     sign_credential,
     split_tokens,
+    why_guessable,
 )
 from snapline.runtime.signing import LeaderSigner, Signer
 
@@ -194,6 +195,9 @@ class SecurityFiles:
         ca, certificate, key = (contents[each] for each in self._tls) if self._tls else (b"", b"", b"")
         read = self.settle(Security(",".join(split_tokens(token)), ca, certificate, key, files=self))
         with self._lock:
+            before, last = self._last
+            if before is not None and why_guessable(read.secrets) and not why_guessable(last.secrets):
+                read = replace(read, token=last.token)  # a server that is exposed would not have started with it
             self._last = (state, read)
         return read
 

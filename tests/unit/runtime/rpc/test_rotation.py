@@ -135,6 +135,22 @@ def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) 
     assert "new" == living.current().token
 
 
+def test_a_secret_that_can_be_guessed_does_not_come_by_rotation(files: LiveFiles) -> None:
+    """A coordinator that others reach does not start with one, and took it when it was put into the file later; new
+    certificates that come with it count."""
+    long = "a secret of more than 16 characters"
+    files.say(long)
+    living = Security.from_configuration(files.configuration)
+    first, second = files.authorities
+    files.show(second, [first, second])
+    files.say("short", long)
+
+    assert long == living.current().token
+    assert living.current().certificate == (second.directory / "node.pem").read_bytes()
+    files.say("another one of more than 16 characters", long)
+    assert living.current().secrets == ("another one of more than 16 characters", long)
+
+
 @pytest.mark.parametrize("said", ["", "no certificate\n"], ids=["empty", "another file"])
 def test_an_authority_that_is_none_does_not_switch_tls_off(files: LiveFiles, said: str) -> None:
     """An empty file, as one has that is being written, did: the token went in the clear, and a coordinator for
