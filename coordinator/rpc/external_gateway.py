@@ -219,7 +219,8 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         finally:
             for task in (*tasks, *([stream.finding] if stream.finding is not None else ())):
                 task.cancel()
-            logger.info("external program's stream ended", resource_id=stream.program.resource_id, reason=reason)
+            details = {"resource_id": stream.program.resource_id, "reason": reason}
+            self._streams.refusals.note_stream(stream.sender, logger.info, "external program's stream ended", **details)
             self._streams.tell_end(stream, reason)
 
     async def _find(self, identity: Identity, job: str, task: str) -> tuple[JobID, LeaderSessionID] | pb.Rejected:

@@ -266,7 +266,8 @@ class _Gateway:
             if reading is not None:
                 reading.cancel()
             if stream.refusal is None:
-                logger.info("stream ended", reason="closed by us" if stream.closed_by_core else reason)
+                ended = "closed by us" if stream.closed_by_core else reason
+                self._streams.refusals.note_stream(stream.sender, logger.info, "stream ended", reason=ended)
             self._streams.tell_end(stream, reason)
 
     async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from snapline.runtime.cores.connections import ConnectionID, PeerKind
 from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role
 from snapline.runtime.cores.permissions import PREFIX, refuse_call
 from snapline.runtime.cores.relaying import MAX_BYTES_PER_WRITE, MAX_ENVELOPE_BYTES
+from snapline.runtime.cores.senders import host_of
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
@@ -111,7 +113,9 @@ class _RelayConnection:
         self._served.add(stream)
         if refusal is not None:
             stream.refuse(refusal)
-        self._logger.info(
+        self._served.refusals.note_stream(
+            stream.sender,
+            self._logger.info,
             "relayed stream opened",
             connection=stream.connection,
             gateway=kind.value,
@@ -215,12 +219,13 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
 
     async def Carry(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         logger = self._logger.bind(gateway="relay", peer=context.peer())
+        note = partial(self._streams.refusals.note_stream, f"relays at {host_of(context.peer())}", logger.info)
         relay = _RelayConnection(self._streams, logger)
         reason = "its relay is gone"
         reading: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata(STREAM_IS_OPEN)
-            logger.info("relay connected")
+            note("relay connected")
             reading = asyncio.create_task(self._read(relay, request_iterator))
             reading.add_done_callback(retrieve_exception)
             await relay.write(context)
@@ -231,7 +236,7 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
         finally:
             if reading is not None:
                 reading.cancel()
-            logger.info("relay is gone", reason=reason)
+            note("relay is gone", reason=reason)
             relay.lose_all(reason)
 
     @staticmethod

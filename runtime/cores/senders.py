@@ -22,6 +22,8 @@ MAX_SENDERS = 1_000
 """Senders whose last refusal is remembered."""
 PAUSE_S = 1.0
 """Between two lines about one sender."""
+NEWS_AT_ONCE = 100
+"""Lines about streams of one sender that come and go before there is a pause: a TaskManager has some for each job."""
 
 
 def host_of(peer: str) -> str:
@@ -33,17 +35,20 @@ def host_of(peer: str) -> str:
 class RefusedSenders:
     """Whose refusals were told when."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 1) -> None:
+        """`at_once`: so many are told before there is a pause after each."""
+        self._lead_s = (at_once - 1) * PAUSE_S
         self._told: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """When a sender's last refusal was told, and how many were not since."""
+        """When a sender's next refusal would be told if none were told at once, and how many were not since the last
+        one."""
 
     def note(self, sender: str, now_s: float) -> int | None:
         """A refusal: how many of this sender were not told since the last one; None: this one is not told either."""
-        told_s, untold = self._told.get(sender, (now_s - PAUSE_S, 0))
-        if now_s - told_s < PAUSE_S:
-            self._told[sender] = (told_s, untold + 1)
+        next_s, untold = self._told.get(sender, (now_s, 0))
+        if now_s < next_s - self._lead_s:
+            self._told[sender] = (next_s, untold + 1)
             return None
-        self._told[sender] = (now_s, 0)
+        self._told[sender] = (max(next_s, now_s) + PAUSE_S, 0)
         self._told.move_to_end(sender)
         while len(self._told) > MAX_SENDERS:
             self._told.popitem(last=False)

@@ -300,7 +300,7 @@ class RelayServer:
                 self._counts["numTrunksLost"] += not trunk.is_closing
             else:
                 self._counts["numTrunksFailed"] += 1
-                logger.warning("trunk did not open", reason=reason)
+                self._server.refusals.note_stream("trunks", logger.warning, "trunk did not open", reason=reason)
             self._handle(TrunkLost(number, reason))
 
     async def _read_trunk(self, number: TrunkNumber, call: Any) -> None:

@@ -12,9 +12,10 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from snapline.runtime.cores.senders import MAX_CONNECTIONS, RefusedSenders, surplus_connections
+from snapline.runtime.cores.senders import MAX_CONNECTIONS, NEWS_AT_ONCE, RefusedSenders, surplus_connections
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.tcp_connections import connections
 
@@ -22,17 +23,25 @@ LOOK_SECONDS = 2.0
 
 
 class RefusalLog:
-    """One line about each sender a second at most. Used by one thread at a time."""
+    """One line about each sender a second at most; of streams that come and go, a few more at once. Used by one thread
+    at a time."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._senders = RefusedSenders()
+        self._streams = RefusedSenders(NEWS_AT_ONCE)
 
     def write(self, sender: str, reason: str, **details: Any) -> None:
         """Log what was refused, and why."""
         untold = self._senders.note(sender, time.monotonic())
         if untold is not None:
             self._logger.warning("refused", who=sender, reason=reason, not_logged_before=untold, **details)
+
+    def note_stream(self, sender: str, log: Callable[..., Any], event: str, **details: Any) -> None:
+        """Log by `log` what became of a stream of this sender."""
+        untold = self._streams.note(sender, time.monotonic())
+        if untold is not None:
+            log(event, **details, **({"not_logged_before": untold} if untold else {}))
 
 
 class ConnectionLimits:

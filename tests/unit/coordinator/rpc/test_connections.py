@@ -6,6 +6,7 @@ import io
 import json
 import queue
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -46,7 +47,7 @@ from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderRetrieval, LeaderTable
 from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.relay.relay_server import RelayServer
-from snapline.runtime.rpc import dialing
+from snapline.runtime.rpc import dialing, sender_limits
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, Dialer
 from snapline.runtime.rpc.grpc_channels import open_channel
 from snapline.runtime.rpc.rpc_server import CannotListen, RpcServer, parse_address
@@ -144,6 +145,34 @@ def cluster(request):
     cluster = Cluster(relayed=request.param)
     yield cluster
     cluster.stop()
+
+
+class LoggingCluster(Cluster):
+    """One whose gateways write into the log of relay and dialer, too."""
+
+    def add(self, server):
+        logger = make_logger("", stream=self.log)
+        relay_pb2_grpc.add_RelayGatewayServicer_to_server(RelayGateway(self.streams, logger), server)
+        return add_gateways(server, self.streams, logger)
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_streams_that_are_opened_and_closed_all_the_time_do_not_fill_the_log(monkeypatch, relayed):
+    """Who has a credential had a line written for each, some thousand a second; a few are, and then one a second."""
+    monkeypatch.setattr(sender_limits, "NEWS_AT_ONCE", 2)
+    monkeypatch.setattr(sender_limits, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    cluster = LoggingCluster(relayed=relayed)
+    try:
+        for number in range(5):
+            dial = ConnectionID(f"dial-{number + 1}")
+            cluster.dial(connection=dial)
+            cluster.send(*words(1), connection=dial)
+            cluster.rm.next()
+            cluster.dialer.close(dial)
+            assert isinstance(cluster.rm.next(), ConnectionLost)
+    finally:
+        cluster.stop()
+    assert len(cluster.logged("relayed stream opened" if relayed else "stream ended")) == 2
 
 
 def words(n):

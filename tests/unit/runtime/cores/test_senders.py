@@ -22,6 +22,15 @@ def test_a_sender_is_told_of_once_a_second() -> None:
     assert [2, None, 1] == [refused.note("a", now) for now in (6.1, 6.2, 7.2)]
 
 
+def test_so_many_are_told_at_once_before_there_is_a_pause() -> None:
+    """Streams of one sender that come and go are told of a hundred times at once, and then once a second."""
+    streams = RefusedSenders(at_once=3)
+
+    assert [0, 0, 0, None, None] == [streams.note("a", now) for now in (5, 5, 5, 5, 5.9)]
+    assert [2, None, 1] == [streams.note("a", now) for now in (6.1, 6.2, 7.1)]
+    assert [0, 0, 0, None] == [streams.note("a", 60) for _ in range(4)]
+
+
 def test_senders_that_draw_names_are_not_kept() -> None:
     """The latest thousand are."""
     refused = RefusedSenders()
