@@ -54,6 +54,7 @@ class ServedStream:
         "closed_by_core",
         "connection",
         "ending",
+        "give_up",
         "identity",
         "kind",
         "owner",
@@ -80,6 +81,8 @@ class ServedStream:
         self.ending = False
         """No more will be put in; what waits is still written."""
         self.closed_by_core = False
+        self.give_up: Callable[[], object] = lambda: None
+        """Called when the other side does not read: what is being written is not waited for any more."""
         self.refusal: StreamRefused | None = None
         """Why it is ended by the server."""
 
@@ -90,7 +93,9 @@ class ServedStream:
             self.wake()
         else:
             reason = f"more than {MAX_QUEUED_MESSAGES} messages wait to be sent: the other side does not read"
+            self.waiting.clear()
             self.refuse(StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+            self.give_up()
 
     def end(self) -> None:
         """Write what waits, then end."""
@@ -250,21 +255,27 @@ class _Gateway:
             connection=stream.connection, gateway=self._kind.value, peer=context.peer(), who=str(identity)
         )
         reading: asyncio.Task[None] | None = None
+        writing: asyncio.Task[None] | None = None
         reason = "the other side is gone"
         try:
             await context.send_initial_metadata(STREAM_IS_OPEN)
             reading = asyncio.create_task(self._read(stream, requests))
             reading.add_done_callback(retrieve_exception)
-            await self._write(stream, wake, context)
+            writing = asyncio.create_task(self._write(stream, wake, context))
+            stream.give_up = writing.cancel
+            await asyncio.wait([writing])
             if stream.refusal is not None:
                 reason = str(stream.refusal)
+                self._streams.tell_end(stream, reason)  # before the status, which waits until the other side reads
                 await context.abort(stream.refusal.code, reason)
+            await writing
             if reading.done():
                 await reading
                 reason = "closed by the other side"
         finally:
-            if reading is not None:
-                reading.cancel()
+            for task in (reading, writing):
+                if task is not None:
+                    task.cancel()
             if stream.refusal is None:
                 ended = "closed by us" if stream.closed_by_core else reason
                 self._streams.refusals.note_stream(stream.sender, logger.info, "stream ended", reason=ended)

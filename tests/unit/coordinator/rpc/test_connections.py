@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import queue
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,14 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from snapline.coordinator.rpc import gateways
 from snapline.coordinator.rpc.gateways import ServedStreams, add_gateways
 from snapline.coordinator.rpc.leaders import LeaderPublisher
 from snapline.coordinator.rpc.relays import RelayGateway
 from snapline.coordinator.rpc.switchboard import Switchboard
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID, ResourceID
+from snapline.dataflow.wire.codec import encode_envelope
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     Disconnect,
@@ -145,6 +148,33 @@ def cluster(request):
     cluster = Cluster(relayed=request.param)
     yield cluster
     cluster.stop()
+
+
+def test_a_task_manager_that_reads_nothing_loses_its_stream(monkeypatch):
+    """It was refused for all that waited for it, and then went on to wait: its actor was not told, and the stream and
+    what it held stayed for as long as the other side did."""
+    monkeypatch.setattr(gateways, "MAX_QUEUED_MESSAGES", 5)
+    cluster, hold = Cluster(), threading.Event()
+
+    def requests():
+        yield encode_envelope(SESSION, [Disconnect("hello")]).SerializeToString()
+        hold.wait(60)
+
+    try:
+        with grpc.insecure_channel(cluster.address) as channel:
+            connect: Any = channel.stream_stream("/snapline.v1.ResourceManagerGateway/Connect")
+            call = connect(requests())
+            served = cluster.rm.next().connection
+            for _ in range(40):
+                cluster.switchboard.apply([Send(served, Fenced(SESSION, Disconnect("x" * (1 << 20))))])
+            lost = cluster.rm.next()
+            assert isinstance(lost, ConnectionLost)
+            assert lost.reason == "more than 5 messages wait to be sent: the other side does not read"
+            assert len(cluster.streams) == 0
+            hold.set()
+            call.cancel()
+    finally:
+        cluster.stop()
 
 
 class LoggingCluster(Cluster):
