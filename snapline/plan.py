@@ -143,6 +143,14 @@ def _refusal(
     )
     if isinstance(verdict, AssignmentRefused):
         return verdict.detail
+    hooks = snapshot.metadata.master_states  # which hooks the job has is known when they run, how many before
+    if len(hooks) > len(job_graph.master_hooks) and not allow_non_restored_state:
+        named = ", ".join(repr(each.hook_id) for each in hooks)
+        has = len(job_graph.master_hooks) or "none"
+        return (
+            f"it holds state of the master hooks {named}, and the job has {has}: register them, or allow non-restored state "
+            "(--allow-non-restored-state)"
+        )
     damage = damaged_files(storages, snapshot)
     if damage:
         more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import snapline as sl
+from snapline.connectors import DiscardingSink
 from snapline.coordinator.checkpoint.metadata import build_metadata, parse_metadata
 from snapline.dataflow.api.state import (
     ListStateDescriptor,
@@ -29,6 +31,7 @@ from snapline.dataflow.snapshot.handles import (
     OperatorState,
     OperatorSubtaskState,
 )
+from snapline.plan import plan_job
 from snapline.state_files import StateWriteError
 from snapline.state_reader import StateReader, StateReadError
 from snapline.state_writer import SavepointWriter
@@ -117,6 +120,37 @@ def test_the_state_of_master_hooks_stays(tmp_path: Path) -> None:
     SavepointWriter.from_existing(first).with_operator("sums", USERS, key="user").write(second)
     written = parse_metadata((second / "_metadata").read_bytes(), str(second))
     assert written.master_states == (hook,)
+
+
+class Subscribed(sl.SinkFunction, sl.WithMasterCheckpointHook):
+    """Brings a hook, which nobody creates here."""
+
+    def invoke(self, value: object) -> None:
+        """Keep nothing."""
+
+    def create_master_trigger_restore_hook(self) -> sl.MasterTriggerRestoreHook[object]:
+        """Only a coordinator may."""
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("hooked", "allowed"), [(False, False), (False, True), (True, False)])
+def test_a_plan_says_that_the_state_of_a_master_hook_has_no_place(tmp_path: Path, hooked: bool, allowed: bool) -> None:
+    """It said that the job would start, and `snapline update` stopped the old job for one that was refused then."""
+    hook = MasterState("reader-groups", 1, b"positions")
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(7), 0, SnapshotType.SAVEPOINT, (), (hook,))
+    (tmp_path / "_metadata").write_bytes(build_metadata(metadata, str(tmp_path)))
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection([{"k": 1}], uid="rows")
+    if hooked:
+        rows.add_sink(Subscribed(), uid="sink")
+    else:
+        rows.sink_to(DiscardingSink(), uid="sink")
+    plan = plan_job(env.translate("j"), str(tmp_path), allow_non_restored_state=allowed)
+    assert plan.would_start == (hooked or allowed)
+    if not plan.would_start:
+        assert plan.refusal.startswith(
+            "it holds state of the master hooks 'reader-groups', and the job has none: register"
+        )
 
 
 def test_rows_in_flight_are_not_lost_with_the_state_that_is_replaced(tmp_path: Path) -> None:
