@@ -1,7 +1,8 @@
 """The function behind `KeyedStream.reduce`: a key's rows so far, combined two by two.
 
 Decides that the first row of a key is its first result, and that a result has the columns of the stream: what it lacks
-is null, but for the key, and what it has besides is an error of the function. Mirrors Flink's StreamGroupedReduceOperator.
+is null, but for the key, and what it has besides is an error of the function. Mirrors Flink's
+StreamGroupedReduceOperator.
 """
 
 from __future__ import annotations
