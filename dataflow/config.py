@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from snapline.dataflow.earlier_names import NAMES_OF_FLINK_1
 from snapline.dataflow.errors import SnaplineError
 
 T = TypeVar("T")
@@ -732,6 +733,8 @@ _BY_LOWER_CASE = {key.lower(): key for key in OPTIONS}
 
 def nearest_key(key: str) -> str:
     """The known key that is most like the given one, or an empty string."""
+    if key.lower() in NAMES_OF_FLINK_1:
+        return NAMES_OF_FLINK_1[key.lower()]
     matches = difflib.get_close_matches(key.lower(), _BY_LOWER_CASE, n=1, cutoff=0.5)
     return _BY_LOWER_CASE[matches[0]] if matches else ""
 

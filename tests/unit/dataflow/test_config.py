@@ -11,11 +11,21 @@ from snapline.dataflow.config import (
     CHECKPOINTING_INTERVAL,
     CHECKPOINTING_MODE,
     FILE_THRESHOLD,
+    OPTIONS,
     Configuration,
     ConfigurationError,
     parse_duration_ms,
     parse_size_bytes,
 )
+from snapline.dataflow.earlier_names import NAMES_OF_FLINK_1
+
+
+def test_names_of_flink_1_are_answered_with_those_of_today() -> None:
+    """`state.checkpoints.dir` was answered with a setting of the page, which it resembles."""
+    for given, meant in NAMES_OF_FLINK_1.items():
+        assert meant in OPTIONS
+        with pytest.raises(ConfigurationError, match=f"unknown setting '{given}'; did you mean '{meant}'"):
+            Configuration({given: "/a"})
 
 
 def test_unknown_key_names_the_nearest():
