@@ -33,7 +33,7 @@ from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.operators.joins.timed_rows import TimedRows
+from snapline.taskmanager.operators.joins.timed_rows import TimedRows, as_pairs
 from snapline.taskmanager.state.adopted_state import reduce_lists
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
@@ -66,8 +66,9 @@ class _JoinOperator(IncrementalKeyedOperator):
     kind: str
     """What it is, as snapshots say it; the rows of one kind mean something else to another."""
 
-    def __init__(self, left: JoinSide, right: JoinSide, late_output_tag: str) -> None:
+    def __init__(self, left: JoinSide, right: JoinSide, schema: pa.Schema, late_output_tag: str) -> None:
         super().__init__(left.key_columns)
+        self._schema = schema
         self._sides = (left, right)
         self._late_output_tag = late_output_tag
         self._rows: list[TimedRows] = []
@@ -136,7 +137,8 @@ class _JoinOperator(IncrementalKeyedOperator):
             return batch, times
         self.count_late_rows(int(late.sum()))
         if self._late_output_tag:
-            self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
+            rows = as_pairs(batch.filter(pa.array(late)), input_index, self._schema)
+            self.output.emit_side(self._late_output_tag, rows)
         return batch.filter(pa.array(~late)), times[~late]
 
     def _touch(self, slots: Slots) -> None:
@@ -150,8 +152,7 @@ class IntervalJoinOperator(_JoinOperator):
     kind = "interval"
 
     def __init__(self, spec: IntervalJoinSpec) -> None:
-        super().__init__(spec.left, spec.right, spec.late_output_tag)
-        self._schema = spec.output_schema
+        super().__init__(spec.left, spec.right, spec.output_schema, spec.late_output_tag)
         lower, upper = spec.lower_ms, spec.upper_ms
         self._bounded = lower is not None and upper is not None
         self._lower_ms = -_FOREVER if lower is None else lower
@@ -231,8 +232,7 @@ class TemporalJoinOperator(_JoinOperator):
     kind = "temporal"
 
     def __init__(self, spec: TemporalJoinSpec) -> None:
-        super().__init__(spec.left, spec.right, spec.late_output_tag)
-        self._schema = spec.output_schema
+        super().__init__(spec.left, spec.right, spec.output_schema, spec.late_output_tag)
         self._keep_unmatched = spec.how == "left"
         self._pending: Watermark | None = None
         self._due: Slots = _NO_ROWS

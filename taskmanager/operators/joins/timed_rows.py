@@ -27,6 +27,14 @@ TIME = "__time"
 BUCKET_MS = 1_000
 
 
+def as_pairs(batch: pa.RecordBatch, side: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of one side in the columns of pairs, which are the left side's and then the right one's."""
+    columns = [pa.nulls(batch.num_rows, field.type) for field in schema]
+    first = side * (len(schema) - batch.num_columns)
+    columns[first : first + batch.num_columns] = batch.columns
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class TimedRows(AdoptedState):
     """Rows by key, with times."""
 

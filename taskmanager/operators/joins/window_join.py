@@ -19,6 +19,8 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowJoinSpec
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
+from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.operators.joins.timed_rows import as_pairs
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import check_same_columns
 from snapline.taskmanager.operators.windows.window_contents import (
@@ -141,6 +143,15 @@ class WindowJoinOperator(PaneWindowOperator):
     """The event time of a pair is that of its left row, which is beyond no watermark that leaves before the window
     fires for the last time."""
 
+    def __init__(self, spec: WindowJoinSpec) -> None:
+        self._sides, self._schema = (spec.left, spec.right), spec.output_schema
+        inputs = [(side.key_columns, side.event_time_column) for side in self._sides]
+        super().__init__(inputs, spec.assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
+
+    def late_rows(self, batch: pa.RecordBatch, input_index: int) -> pa.RecordBatch:
+        """Rows of both sides go to one side output."""
+        return as_pairs(conform(batch, self._sides[input_index].schema), input_index, self._schema)
+
     def pass_on(self, watermark: Watermark) -> None:
         """Behind the windows that are not over, or that late rows may still make fire once more."""
         geometry, time_ms = self._geometry, watermark.timestamp_ms
@@ -153,8 +164,7 @@ class WindowJoinOperator(PaneWindowOperator):
 
 def create_window_join(spec: WindowJoinSpec) -> WindowJoinOperator:
     """Tumbling and sliding windows of two inputs."""
-    inputs = [(side.key_columns, side.event_time_column) for side in (spec.left, spec.right)]
     assigner = spec.assigner
     if isinstance(assigner, (EventTimeSessionWindows, ProcessingTimeSessionWindows, GlobalWindows)):
         raise JobDefinitionError(f"joins take tumbling or sliding windows, not {assigner!r}")
-    return WindowJoinOperator(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
+    return WindowJoinOperator(spec)

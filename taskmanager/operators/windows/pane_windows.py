@@ -163,7 +163,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         if not self._by_clock:
             refuse_no_times(batch, time_column, first, last)
         if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
-            batch, panes = self._without_late_rows(batch, panes)
+            batch, panes = self._without_late_rows(batch, panes, input_index)
             if not len(panes):
                 return
             first, last = int(panes.min()), int(panes.max())
@@ -315,7 +315,13 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         """A window is gone once its last millisecond plus the allowed lateness is not beyond the watermark."""
         return max(self._last_due_start(self._time_ms) - self._lateness_ms, MIN_WATERMARK_MS)
 
-    def _without_late_rows(self, batch: pa.RecordBatch, panes: Int64Array) -> tuple[pa.RecordBatch, Int64Array]:
+    def late_rows(self, batch: pa.RecordBatch, input_index: int) -> pa.RecordBatch:
+        """What goes to the side output of late rows."""
+        return batch
+
+    def _without_late_rows(
+        self, batch: pa.RecordBatch, panes: Int64Array, input_index: int
+    ) -> tuple[pa.RecordBatch, Int64Array]:
         geometry = self._geometry
         last_windows = geometry.last_windows(panes)
         if geometry.has_gaps:
@@ -326,7 +332,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             return batch, panes
         self.count_late_rows(int(late.sum()))
         if self._late_output_tag:
-            self.output.emit_side(self._late_output_tag, batch.filter(pa.array(late)))
+            rows = self.late_rows(batch.filter(pa.array(late)), input_index)
+            self.output.emit_side(self._late_output_tag, rows)
         return batch.filter(pa.array(~late)), panes[~late]
 
     def _emit_late_updates(self, windows: WindowState, entries: Slots, slots: Slots, panes: Int64Array) -> None:
