@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows
+from snapline.dataflow.api.windows import (
+    EventTimeSessionWindows,
+    GlobalWindows,
+    PaneAssigner,
+    ProcessingTimeSessionWindows,
+)
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import JobDefinitionError
@@ -143,10 +148,11 @@ class WindowJoinOperator(PaneWindowOperator):
     """The event time of a pair is that of its left row, which is beyond no watermark that leaves before the window
     fires for the last time."""
 
-    def __init__(self, spec: WindowJoinSpec) -> None:
+    def __init__(self, spec: WindowJoinSpec, assigner: PaneAssigner) -> None:
+        """Begin without rows. `assigner`: that of `spec`."""
         self._sides, self._schema = (spec.left, spec.right), spec.output_schema
         inputs = [(side.key_columns, side.event_time_column) for side in self._sides]
-        super().__init__(inputs, spec.assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
+        super().__init__(inputs, assigner, _JoinMaker(spec), spec.allowed_lateness_ms, spec.late_output_tag)
 
     def late_rows(self, batch: pa.RecordBatch, input_index: int) -> pa.RecordBatch:
         """Rows of both sides go to one side output."""
@@ -167,4 +173,4 @@ def create_window_join(spec: WindowJoinSpec) -> WindowJoinOperator:
     assigner = spec.assigner
     if isinstance(assigner, (EventTimeSessionWindows, ProcessingTimeSessionWindows, GlobalWindows)):
         raise JobDefinitionError(f"joins take tumbling or sliding windows, not {assigner!r}")
-    return WindowJoinOperator(spec)
+    return WindowJoinOperator(spec, assigner)
