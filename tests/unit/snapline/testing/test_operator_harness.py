@@ -390,8 +390,8 @@ def test_a_list_does_not_become_one_that_is_dealt_out_otherwise(name: str, was: 
 
 def test_lists_that_nobody_has_asked_for_yet_outlast_a_checkpoint() -> None:
     """The first checkpoint after a restore held only the lists that had been asked for: the others were lost."""
-    written = OperatorHarness(lambda s: s.map_batches(Rules()), SCHEMA)
-    written = written.push(rows(*(("a", number, 0) for number in range(4)))).snapshot()
+    first = OperatorHarness(lambda s: s.map_batches(Rules()), SCHEMA)
+    written = first.push(rows(*(("a", number, 0) for number in range(4)))).snapshot()
     late = OperatorHarness(lambda s: s.map_batches(AsksLate()), SCHEMA, parallelism=2, restore_from=written)
     again = late.push(rows(("a", 9, 0))).snapshot().restore().push(rows(("a", 9, 0))).snapshot()
     last = again.restore()
