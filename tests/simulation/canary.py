@@ -739,6 +739,7 @@ CANARIES: dict[str, Canary] = {
         "union list state of a subtask that ended is lost when another is restored alone",
         _forget_ended_regions,
         _uneven_regions,
+        seed=555,
     ),
     "forget what hooks said": Canary("master hooks do not get their state back", _forget_what_hooks_said, _hooked),
     "forget requests under way": Canary(
