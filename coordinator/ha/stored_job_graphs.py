@@ -8,7 +8,9 @@ file. Flink gives up all jobs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -57,15 +59,32 @@ class StoredFile:
 
 
 class JobGraphTurns:
-    """Who writes or removes the graph of a job waits for whoever has begun before. A write that hangs, and was given
+    """Who writes or removes the graph of a job waits for all that have begun before. A write that hangs, and was given
     up, would otherwise arrive behind the end of its job, which the next leader would run once more."""
 
     def __init__(self) -> None:
-        self._locks: dict[JobID, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._waiting: dict[JobID, deque[threading.Event]] = {}
+        """Whoever has begun, the one whose turn it is first."""
 
-    def of(self, job_id: JobID) -> threading.Lock:
-        """Return what is held while the graph of this job is written or removed."""
-        return self._locks.setdefault(job_id, threading.Lock())
+    @contextmanager
+    def of(self, job_id: JobID) -> Iterator[None]:
+        """Within, nobody else writes or removes the graph of this job."""
+        turn = threading.Event()
+        with self._lock:
+            waiting = self._waiting.setdefault(job_id, deque())
+            waiting.append(turn)
+            waiting[0].set()
+        turn.wait()
+        try:
+            yield
+        finally:
+            with self._lock:
+                waiting.popleft()
+                if waiting:
+                    waiting[0].set()
+                else:
+                    del self._waiting[job_id]
 
 
 def seal_job_graph(signer: Signer, job_graph: JobGraph) -> bytes:
