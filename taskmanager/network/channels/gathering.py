@@ -29,12 +29,15 @@ def gathered(
     if rows >= most_rows:
         return first
     batches = [first]
+    may_differ = None
     while isinstance(following := peek(), pa.RecordBatch):
         rows += following.num_rows
         if rows > most_rows or not following.schema.equals(first.schema, check_metadata=True):
             break
         batches.append(following)
-        if has_dictionaries(first.schema):  # which may not go together: that shows when it is tried
+        if may_differ is None:  # of wide rows this is asked once
+            may_differ = has_dictionaries(first.schema)
+        if may_differ:  # dictionaries may not go together: that shows when it is tried
             whole = joined(batches)
             if whole is None:
                 return batches[0]
