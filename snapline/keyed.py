@@ -249,7 +249,7 @@ def check_key_type(field: pa.Field, where: str) -> None:
     try:
         plain_type(field.type)
     except TypeError as refusal:
-        raise JobDefinitionError(f"{where}: column {field.name!r}: {refusal}") from None
+        raise JobDefinitionError(f"{where}: column {field.name!r}: {refusal}; take a field of it, or cast it") from None
 
 
 def key_fields_of(keyed: KeyedStream) -> list[pa.Field]:

@@ -29,7 +29,7 @@ from snapline.dataflow.api.two_phase_commit import SinkFunction
 from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.arguments import check_milliseconds, check_whole
-from snapline.dataflow.columnar.arrow_columns import can_be_key, differ_in_offsets_only
+from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.columnar.column_types import workable_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.external_tasks import external_spec
@@ -595,11 +595,6 @@ class DataStream(StreamResults):
             self.check_columns(names, "key_by")
             if twice := [name for name in names if names.count(name) > 1]:
                 raise JobDefinitionError(f"key_by: column {twice[0]!r} is named twice: name it once")
-            for field in () if self.schema is None else map(self.schema.field, names):
-                if not can_be_key(field.type):
-                    raise JobDefinitionError(
-                        f"key_by: column {field.name!r} is {field.type}, whose values are not compared: key by a field of it, or cast it"
-                    )
             return KeyedStream(self, names)
         if len(columns) > 1 or not callable(columns[0]):
             raise JobDefinitionError(f"key_by takes names of columns or one function of a batch, got {columns!r}")
