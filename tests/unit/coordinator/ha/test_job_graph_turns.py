@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from snapline.coordinator.ha.stored_job_graphs import JobGraphTurns
 from snapline.dataflow.ids import JobID
 from tests.services.cluster import wait_until
 
 JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
+
+
+def has_more_than(turns: JobGraphTurns, number: int) -> bool:
+    """Whether more have begun to write the job's graph."""
+    return len(turns._waiting.get(JOB, ())) > number
 
 
 def test_who_began_first_comes_first() -> None:
@@ -23,9 +29,10 @@ def test_who_began_first_comes_first() -> None:
 
     begun = [f"write {number}" for number in range(20)]
     threads = [threading.Thread(target=write, args=[what], daemon=True) for what in begun]
-    for number, thread in enumerate(threads, 1):
+    for thread in threads:
+        before = len(turns._waiting.get(JOB, ()))
         thread.start()
-        wait_until(lambda number=number: len(turns._waiting.get(JOB, ())) == number, "it to wait for its turn")
+        wait_until(partial(has_more_than, turns, before), "it to wait for its turn")
     with turns.of(OTHER):
         assert not done, "another job waits for nobody"
     go_on.set()
