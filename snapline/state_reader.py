@@ -451,7 +451,7 @@ def _cast(column: Any, data_type: pa.DataType) -> Any:
     return cast_values(column, data_type)
 
 
-def can_be_key(table: KeyedTable, key: Sequence[Any]) -> bool:
+def fits_key_columns(table: KeyedTable, key: Sequence[Any]) -> bool:
     """Whether the values are of the types of the key columns, so that there may be such a key."""
     try:
         _key_columns(table, key)

@@ -25,7 +25,7 @@ from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_
 from snapline.runtime.cores.machine import check
 from snapline.spark.frame_types import arrow_schema_for_spark, conform_to_spark, widened
 from snapline.spark.own_python import use_own_python
-from snapline.state_reader import KeyedTable, StateReader, StateReadError, can_be_key, located
+from snapline.state_reader import KeyedTable, StateReader, StateReadError, fits_key_columns, located
 
 FORMAT = "snapline_state"
 _KEYS_MAX = 64
@@ -117,7 +117,7 @@ class _Reader(DataSourceReader):
         check(isinstance(partition, _KeyGroups), "a partition of another reader")
         target = arrow_schema_for_spark(self._schema)
         reader = StateReader(self._snapshot)
-        if partition.key is not None and not can_be_key(reader.table(self._uid), partition.key):
+        if partition.key is not None and not fits_key_columns(reader.table(self._uid), partition.key):
             return  # a filter may ask for what no key can be, which is no row
         for batch in reader.read_batches(self._uid, key=partition.key, key_groups=partition.key_groups):
             yield conform_to_spark(batch, target)
