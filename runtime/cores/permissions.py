@@ -48,7 +48,8 @@ def refuse_call(identity: Identity, method: str) -> str:
     called = f"{service.rpartition('.')[2]}/{name}"
     if called.startswith(CALLS[identity.role]):
         return ""
-    return f"a {identity} may not call {called}: the administrator's token may"
+    roles = [f"a {role.value}'s credential" for role, calls in CALLS.items() if called.startswith(calls)]
+    return f"a {identity} may not call {called}: {' or '.join([*roles, 'the token of the administrator'])} may"
 
 
 def refuse_request(identity: Identity, request: Any) -> str:

@@ -225,6 +225,13 @@ def path_of(called: str) -> str:
     return f"/{declared.full_name}/{declared.methods_by_name[method].name}"
 
 
+def test_who_is_refused_hears_who_may() -> None:
+    """A launcher that was given a TaskManager's credential is told which one it needs."""
+    refusal = refuse_call(ANY_WORKER, path_of("ClientService/ReportWorkers"))
+
+    assert refusal.endswith("a client's credential or a launcher's credential or the token of the administrator may")
+
+
 def test_every_service_is_somebodys() -> None:
     """A service that no role may call would be the administrator's alone, and one that is new is closed, in whichever
     package: each role took part in jobs as a program outside, whose service is in another package than all others."""
