@@ -279,6 +279,7 @@ def _from_files(
                 with suppress(OSError):
                     directory.parent.rmdir()
 
+        environment.goes_on = False  # the rows of another job lie elsewhere
         try:
             end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
             job = environment.execute_async(job_name, local=False)

@@ -77,6 +77,8 @@ class StreamExecutionEnvironment:
         self.python_modules: list[ModuleType] = []
         self.job_files: JobFiles = JobFiles()
         self.streamed_frames: list[StreamedFrame] = []
+        self.goes_on = True
+        """Whether a job of the same name goes on instead that a driver which died has left behind."""
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> Self:

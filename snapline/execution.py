@@ -147,7 +147,8 @@ def _refuse_queries(environment: StreamExecutionEnvironment) -> None:
 
 
 def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
-    """Start the environment's job, and go on. Raises what stops it from starting."""
+    """Start the environment's job, and go on; one that was left behind goes on instead, as in `run_in`. Raises what
+    stops it from starting."""
     hand_over_translation(environment, job_name)
     from snapline.engine_state import check_engine_state
     from snapline.session import EmbeddedCluster, open_spark, slots_required, stop_spark
@@ -182,10 +183,14 @@ def start(environment: StreamExecutionEnvironment, job_name: str) -> JobHandle:
         cluster.__enter__()
         if cluster.client is None:
             raise RuntimeError("the cluster was not entered")
-        check_engine_state(translation.job_graph)
+        left = _left_behind(cluster, translation.job_graph) if environment.goes_on else ""
+        job_id = left or translation.job_graph.job_id
         kept.callback(cluster.close)
-        kept.enter_context(queries_of(environment, translation.job_graph.job_id))
-        job_id = cluster.client.submit(translation.job_graph)
+        if not left:
+            check_engine_state(translation.job_graph)
+        kept.enter_context(queries_of(environment, job_id))
+        if not left:
+            cluster.client.submit(translation.job_graph)
         return JobHandle(job_id, job_name, cluster.client, kept.close, check=cluster.check, ends_with_program=True)
     except BaseException:
         kept.close()
@@ -209,19 +214,29 @@ def run_in(
     client = cluster.client
     if client is None:
         raise RuntimeError("the cluster was not entered")
-    left = [job for job in client.list_jobs() if job.name == job_graph.name] if cluster.recovers_jobs else []
-    if left and not decode_job_status(left[0].status).is_globally_terminal:
-        said = "goes on with the job that was left behind, as it was submitted then"
-        cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)
-        _remove_staged(job_graph, cluster.configuration)
-        with queries(left[0].job_id):
-            return _follow(client, replace(job_graph, job_id=JobID(left[0].job_id)), cluster.check, on_change)
+    if left := _left_behind(cluster, job_graph):
+        with queries(left):
+            return _follow(client, replace(job_graph, job_id=JobID(left)), cluster.check, on_change)
     from snapline.engine_state import check_engine_state
 
     check_engine_state(job_graph)
     with queries(job_graph.job_id):
         client.submit(job_graph)
         return _follow(client, job_graph, cluster.check, on_change)
+
+
+def _left_behind(cluster: EmbeddedCluster, job_graph: JobGraph) -> str:
+    """The job of this name that a driver which died has left behind, and that goes on: what was computed for the new
+    one is deleted. Empty: there is none."""
+    if cluster.client is None or not cluster.recovers_jobs:
+        return ""
+    left = [job for job in cluster.client.list_jobs() if job.name == job_graph.name]
+    if not left or decode_job_status(left[0].status).is_globally_terminal:
+        return ""
+    said = "goes on with the job that was left behind, as it was submitted then"
+    cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)
+    _remove_staged(job_graph, cluster.configuration)
+    return left[0].job_id
 
 
 def _remove_staged(job_graph: JobGraph, configuration: Configuration) -> None:

@@ -211,6 +211,8 @@ def test_a_connection_that_was_closed_is_called_so() -> None:
 class Cluster:
     """A coordinator, with or without a Spark application, that takes jobs and says nothing of them afterwards."""
 
+    recovers_jobs = False
+
     def __init__(self, does: list[str], *, answers: bool) -> None:
         self.does, self.answers, self.client = does, answers, self
 
