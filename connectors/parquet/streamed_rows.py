@@ -106,13 +106,16 @@ class StreamedBatches:
             return None
 
     def after(self, batch_id: int) -> list[tuple[int, list[dict[str, Any]]]]:
-        """The micro-batches that follow, without a gap. Raises JobDefinitionError when the next one was freed."""
+        """The micro-batches that follow, without a gap; none only where there is none. Raises JobDefinitionError when
+        the next one was freed."""
         found: list[tuple[int, list[dict[str, Any]]]] = []
         later = [number for number in self._numbers(_BATCHES) if number > batch_id]
         for number in later[:BATCHES_AT_ONCE]:
             wanted = batch_id + 1 + len(found)
             if number != wanted:
-                if not found and not self.has(wanted):  # a list may show a batch, and not the one before it
+                if self.has(wanted):  # a list may show a batch, and not the one before it
+                    found.append((wanted, json.loads(self._storage.get(self._name(wanted)))))
+                elif not found:
                     raise JobDefinitionError(
                         f"the rows of micro-batches {wanted} to {number - 1} were freed by a job that has gone on since this "
                         "snapshot was taken: start from its latest checkpoint, or from the savepoint that it was stopped with"
@@ -195,7 +198,8 @@ class _BatchEnumerator(SplitEnumerator):
         after, entries = int(state.get("after", -1)), list(state.get("entries", ()))
         end = batches.end_of(batches.holder())  # asked first: nothing is added after it
         splits: list[SourceSplit] = []
-        for batch_id, files in batches.after(after):
+        newer = batches.after(after)
+        for batch_id, files in newer:
             after = batch_id
             entries.append(batch_id)
             for number, file in enumerate(files):
@@ -206,9 +210,9 @@ class _BatchEnumerator(SplitEnumerator):
                 if is_last:
                     entries = []
         found = {"directory": self._source.directory, "after": after, "entries": entries}
-        if not splits and end:
+        if not newer and end:
             raise JobDefinitionError(f"from_streaming_dataframe({self._source.uid!r}): the query has failed: {end}")
-        is_over = not splits and end == "" and self._source.bounded
+        is_over = not newer and end == "" and self._source.bounded
         return Discovery(splits, found, finished=is_over, again_after_ms=LOOK_INTERVAL_MS)
 
 

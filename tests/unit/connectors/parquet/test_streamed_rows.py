@@ -13,7 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
-from snapline.connectors.parquet.streamed_rows import ROWS, Claim, StreamedBatches, StreamedRowsSource
+from snapline.connectors.parquet.streamed_rows import (
+    BATCHES_AT_ONCE,
+    ROWS,
+    Claim,
+    StreamedBatches,
+    StreamedRowsSource,
+)
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import JobDefinitionError
@@ -177,6 +183,23 @@ def test_the_end_of_a_query_is_the_end_of_the_source(tmp_path: Path) -> None:
         JobDefinitionError, match=r"from_streaming_dataframe\('q'\): the query has failed: no such topic"
     ):
         looks.discover(first.state)
+
+
+def test_empty_micro_batches_are_not_the_end_of_the_source(tmp_path: Path) -> None:
+    """A look finds a hundred at once: where all of them were empty and the query had ended, what came after them was
+    never read, and the job was FINISHED without those rows."""
+    query = Query(tmp_path, bounded=True)
+    for batch_id in range(BATCHES_AT_ONCE):
+        query.batches.add(batch_id, [])
+    query.stage(BATCHES_AT_ONCE, [1])
+    query.batches.end(query.claim, "")
+    looks = query.source.create_enumerator(())
+    assert looks is not None
+    first = looks.discover({})
+    assert (list(first.splits), first.finished) == ([], False)
+    second = looks.discover(first.state)
+    assert (len(second.splits), second.finished) == (1, False)
+    assert looks.discover(second.state).finished
 
 
 def test_what_lies_there_is_known_as_staged(tmp_path: Path) -> None:
