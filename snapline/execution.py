@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from snapline.client import ClusterClient, RequestRefused, raise_unless_finished
+from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused, raise_unless_finished
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, LOG_LEVEL, Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -289,9 +289,12 @@ def _follow(
             became = "was cancelled"
             try:
                 client.cancel(job_graph.job_id)
+                ended.wait(30)
             except RequestRefused:
                 became = "had just ended"
-            ended.wait(30)
+                ended.wait(30)
+            except CoordinatorUnreachable as error:
+                became = f"goes on, if it runs: {error}"
             raise KeyboardInterrupt(f"job {job_graph.name!r} ({job_graph.job_id}) {became}") from None
     if failure:
         raise failure[0]

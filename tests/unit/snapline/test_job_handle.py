@@ -82,6 +82,27 @@ def test_ctrl_c_just_when_a_job_ends_is_an_interrupt() -> None:
         _follow(client, graph, interrupted)
 
 
+class AwayClient(DeafClient):
+    """Its coordinator is away."""
+
+    def cancel(self, job_id: str) -> None:
+        """Reach nobody."""
+        self.closed.set()
+        raise CoordinatorUnreachable("no coordinator answers at a:1")
+
+
+def test_ctrl_c_while_the_coordinator_is_away_is_an_interrupt() -> None:
+    """It came out as an error of exit code 1, which did not say what becomes of the job."""
+    graph: Any = SimpleNamespace(name="orders", job_id="0", vertices=())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    client: Any = AwayClient()
+    with pytest.raises(KeyboardInterrupt, match="goes on, if it runs: no coordinator answers at a:1"):
+        _follow(client, graph, interrupted)
+
+
 def test_who_is_cancelled_while_it_awaits_a_job_that_just_ends_is_cancelled() -> None:
     """Whoever cancels it waits for that, and would take another error for one of the task."""
 
