@@ -173,6 +173,7 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         sys.stderr.write(f"snapline: starting Spark ({master}) ...\n")
     head_start = HeadStart()
+    session: SparkSession | None = None
     try:
         with interrupt_waits():  # and SparkContext's own handler, which cancels TaskManagers, does not stay
             if not under_submit and (master := wanted["spark.master"]).startswith(LOOPBACK_MASTERS):
@@ -194,6 +195,8 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
                 builder = builder.config(key, value)
             session = builder.getOrCreate()
     except BaseException as error:
+        if session is not None:  # an interrupt has waited until it was there
+            session.stop()
         head_start.close()
         if directory:
             shutil.rmtree(directory, ignore_errors=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from snapline.session import SparkHandle, open_spark, stop_spark
 from snapline.spark.head_start import HeadStart
@@ -69,3 +73,66 @@ def test_a_session_that_would_kill_task_managers_does_not_stay(monkeypatch: pyte
 
     assert session.stops == int(ours)
     assert len(closed) == int(ours)
+
+
+class PlayedBuilder:
+    """Notes settings, and gives this session."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.settings: dict[str, str] = {}
+
+    def appName(self, name: str) -> PlayedBuilder:
+        """Take it for noted."""
+        return self
+
+    def config(self, key: str, value: str) -> PlayedBuilder:
+        """Note a setting."""
+        self.settings[key] = value
+        return self
+
+    def getOrCreate(self) -> Any:
+        """Give the session."""
+        return self.session
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedBuilder:
+    """What opens a session where there is none, without any Java."""
+    session: Any = PlayedSession()
+    session.sparkContext.setLogLevel = lambda _: None
+    session.sparkContext.master = "as it was asked for"
+    settings = SimpleNamespace(setAll=lambda _: None, contains=lambda _: False, get=lambda *_: "")
+    begun = SimpleNamespace(begin=lambda **_: None, java_is_there=lambda **_: None, close=lambda: None)
+    played = PlayedBuilder(session)
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "as it was")
+    monkeypatch.delenv("MASTER", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr("snapline.session.ensure_java", lambda: None)
+    monkeypatch.setattr("snapline.session.start_options", lambda *_: "")
+    monkeypatch.setattr("snapline.session.HeadStart", lambda: begun)
+    monkeypatch.setattr("pyspark.SparkConf", lambda **_: settings)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda **_: None)
+    monkeypatch.setattr(SparkSession, "builder", played)
+    return played
+
+
+def test_a_session_whose_start_was_interrupted_does_not_stay(
+    builder: PlayedBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C waits until Spark is there, whose directory was removed then and which stayed: the next cell of a notebook
+    took it for one of the program's own, and it could keep no file."""
+
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("snapline.session.interrupt_waits", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        open_spark("next")
+
+    assert builder.session.stops == 1
