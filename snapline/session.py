@@ -161,16 +161,15 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     builder = SparkSession.builder.appName(app_name)
     wanted = {"spark.speculation": "false", "spark.python.worker.faulthandler.enabled": "true", **(conf or {})}
     if not under_submit:
-        master = wanted.get("spark.master", os.environ.get("MASTER", "local[*]"))
-        wanted.setdefault("spark.master", master)
-        wanted.setdefault("spark.ui.enabled", "false")
-        wanted.setdefault("spark.ui.showConsoleProgress", "false")
+        defaults = _spark_defaults()
+        master = wanted.get("spark.master") or os.environ.get("MASTER") or defaults.get("spark.master", "local[*]")
         logs = f"-Dlog4j2.configurationFile={QUIET_LOGS.as_uri()}"
-        wanted.setdefault("spark.driver.extraJavaOptions", f"{java_options} {logs}")
+        chosen = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        chosen["spark.driver.extraJavaOptions"] = f"{java_options} {logs}"
         if master.startswith(LOOPBACK_MASTERS):
-            wanted.setdefault("spark.driver.host", "127.0.0.1")
-            wanted.setdefault("spark.driver.bindAddress", "127.0.0.1")
+            chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        wanted = {"spark.master": master, **{k: v for k, v in chosen.items() if k not in defaults}, **wanted}
         sys.stderr.write(f"snapline: starting Spark ({master}) ...\n")
     head_start = HeadStart()
     session: SparkSession | None = None
@@ -206,6 +205,18 @@ def _open_spark(app_name: str, conf: Mapping[str, str] | None, *, for_cluster: b
     if not under_submit:
         session.sparkContext.setLogLevel("OFF")
     return SparkHandle(session, ours=True, directory=directory, head_start=head_start)
+
+
+def _spark_defaults() -> dict[str, str]:
+    """What spark-defaults.conf says: Spark reads it itself, and takes it for less than anything that is said to it."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    directory = os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf"
+    try:
+        text = Path(directory, "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r"^[ \t]*([^\s#!:=]+)[ \t]*[:= \t][ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
 
 
 def _connected(app_name: str) -> SparkHandle | None:

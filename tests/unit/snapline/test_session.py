@@ -136,3 +136,29 @@ def test_a_session_whose_start_was_interrupted_does_not_stay(
         open_spark("next")
 
     assert builder.session.stops == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "master"), [("", "spark://10.0.0.9:7077"), ("spark://10.0.0.8:7077", "spark://10.0.0.8:7077")]
+)
+def test_what_spark_defaults_say_counts(
+    builder: PlayedBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, master: str
+) -> None:
+    """A program, or `snapline taskmanagers` of the unit for systemd, ran all on its own machine, whatever they said."""
+    monkeypatch.setenv("MASTER", variable)
+    said = "# of us all\nspark.master\t spark://10.0.0.9:7077 \nspark.driver.extraJavaOptions=-Dours=1\n"
+    (tmp_path / "spark-defaults.conf").write_text(said)
+
+    stop_spark(open_spark("next"))
+
+    left_to_spark = {"spark.driver.host", "spark.driver.extraJavaOptions"}
+    assert builder.settings["spark.master"] == master
+    assert left_to_spark.isdisjoint(builder.settings)
+    assert builder.settings["spark.ui.enabled"] == "false"
+
+
+def test_without_a_word_of_spark_defaults_all_runs_here(builder: PlayedBuilder) -> None:
+    """As on a machine where nothing is configured."""
+    stop_spark(open_spark("next"))
+
+    assert (builder.settings["spark.master"], builder.settings["spark.driver.host"]) == ("local[*]", "127.0.0.1")
