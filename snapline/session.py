@@ -324,7 +324,7 @@ class EmbeddedCluster:
         secret = host.secret() if host.conf().get("spark.authenticate", "false") == "true" else ""
         token = configured_token(configuration)
         given = bool(token)
-        self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).partition(",")[0].strip()
+        self._resource_manager = configuration.get_option(RESOURCEMANAGER_ADDRESS).strip()
         """Where it is, when it is not our coordinator's: TaskManagers of others work for us, and the secret is that
         cluster's."""
         if not token and secret:
@@ -403,14 +403,17 @@ class EmbeddedCluster:
             raise
         return self
 
-    def _open_client(self, address: str = "") -> ClusterClient:
-        """Open a client of our coordinator, or of the one at this address."""
+    def _open_client(self, addresses: str = "") -> ClusterClient:
+        """Open a client of our coordinator, or of the one that leads of those at these addresses."""
         from snapline.runtime.rpc.security import Security
 
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")
         with_token = self.configuration.with_values(settings_of_token(self.token))
-        return ClusterClient(address or self._coordinator.address, Security.from_configuration(with_token))
+        security = Security.from_configuration(with_token)
+        if addresses:
+            return ClusterClient(addresses, security, lambda: addresses)
+        return ClusterClient(self._coordinator.address, security)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

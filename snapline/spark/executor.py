@@ -175,8 +175,7 @@ def wait_for_the_original(launch: TaskManagerLaunch, token: str, host_is_gone: C
     from snapline.dataflow.errors import SnaplineError
 
     values = {**launch.settings, **({SECURITY_TOKEN.key: token} if token else {})}
-    registered_at = launch.settings.get(RESOURCEMANAGER_ADDRESS.key) or launch.coordinator_address
-    values[COORDINATOR_ADDRESS.key] = registered_at.partition(",")[0]
+    values[COORDINATOR_ADDRESS.key] = launch.settings.get(RESOURCEMANAGER_ADDRESS.key) or launch.coordinator_address
     configuration = Configuration(values)
     patience_s = configuration.get_option(TASKMANAGER_REGISTRATION_TIMEOUT) / 1000
     unknown_since_s = time.monotonic()

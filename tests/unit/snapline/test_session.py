@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from snapline.session import SparkHandle, open_spark, stop_spark
+from snapline.client import RequestRefused
+from snapline.dataflow.config import Configuration
+from snapline.runtime.logs import silent_logger
+from snapline.session import EmbeddedCluster, SparkHandle, open_spark, stop_spark
 from snapline.spark.head_start import HeadStart
 from snapline.spark.spark_hosts import NoSpark
 
@@ -162,3 +167,25 @@ def test_without_a_word_of_spark_defaults_all_runs_here(builder: PlayedBuilder) 
     stop_spark(open_spark("next"))
 
     assert (builder.settings["spark.master"], builder.settings["spark.driver.host"]) == ("local[*]", "127.0.0.1")
+
+
+def test_who_ends_is_told_to_whichever_coordinator_of_a_service_listens() -> None:
+    """Only the first one of `resourcemanager.rpc.address` was asked: when that was gone, the service heard of no
+    TaskManager that had ended, and nobody here what its jobs need."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    host = SimpleNamespace(conf=dict, secret=str, master="local[1]", coordinator_host=lambda: "127.0.0.1", cores=1)
+    spark: Any = SimpleNamespace(host=host)
+    addresses = f"127.0.0.1:1, 127.0.0.1:{port}"
+    settings = {"resourcemanager.rpc.address": addresses, "execution.checkpointing.dir": "/nowhere"}
+    cluster = EmbeddedCluster(spark, Configuration(settings), 1, silent_logger())
+    cluster._coordinator = SimpleNamespace(address="127.0.0.1:1")  # type: ignore[assignment]
+    try:
+        with (
+            cluster._open_client(cluster._resource_manager) as client,
+            pytest.raises(RequestRefused, match="is of an older Snapline"),
+        ):
+            client.list_jobs()
+    finally:
+        server.stop(None).wait()

@@ -159,7 +159,8 @@ def test_a_copy_whose_original_is_never_known_ends(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("settings", "asked"), [({}, "beside:1"), ({"resourcemanager.rpc.address": "service:2,standby:3"}, "service:2")]
+    ("settings", "asked"),
+    [({}, "beside:1"), ({"resourcemanager.rpc.address": "service:2,standby:3"}, "service:2,standby:3")],
 )
 def test_a_copy_asks_who_knows_its_original(monkeypatch: pytest.MonkeyPatch, settings, asked):
     """The coordinator beside the driver, or the one whose ResourceManager is used."""
