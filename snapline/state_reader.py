@@ -93,8 +93,11 @@ class KeyedTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the schema of the table's rows."""
-        return pa.schema([*self.key_schema, *(pa.field(column.name, column.data_type) for column in self.columns)])
+        """Return the schema of the table's rows. A state that is called as a column of the key has `_` behind its
+        name."""
+        names = names_beside(self.key_schema.names, [column.name for column in self.columns])
+        types = [column.data_type for column in self.columns]
+        return pa.schema([*self.key_schema, *map(pa.field, names, types)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +258,11 @@ class StateReader:
 
             return decode_keyed_state(read, wanted, file.header)[1]
 
+        schema, width = table.schema, len(table.key_schema)
+        names = dict(zip((column.name for column in table.columns), schema.names[width:], strict=True))
         for rows in newest_rows([(file.header, batches(file)) for file in files]):
-            yield _conformed(self._as_declared(rows, declared, table.uid), table.schema)
+            own = [*schema.names[:width], *(names[name] for name in rows.schema.names[width:])]
+            yield _conformed(self._as_declared(rows, declared, table.uid).rename_columns(own), schema)
 
     def _as_declared(self, rows: pa.RecordBatch, declared: Mapping[str, pa.Field], uid: str) -> pa.RecordBatch:
         """Subtasks may have gone over to a newer declaration of a state at different times."""
@@ -287,6 +293,20 @@ def newest_rows(files: Sequence[tuple[KeyedStateHeader, Iterator[pa.RecordBatch]
             known = seen.lookup(batch.columns[:width]) >= 0
             seen.lookup_or_insert(batch.columns[:width])
             yield batch.filter(pa.array(~known & _has_state(batch, width)))
+
+
+def names_beside(key: Sequence[str], others: Sequence[str]) -> list[str]:
+    """What columns of states and timers are called in a table, each by a name of its own: a state may be called as a
+    column of the key, and has `_` behind its name then."""
+    taken = {*key, *others}
+    names: list[str] = []
+    for name in others:
+        own = name
+        while own in key or (own != name and own in taken):
+            own += "_"
+        taken.add(own)
+        names.append(own)
+    return names
 
 
 def located(path: str | os.PathLike[str]) -> str:
@@ -434,14 +454,11 @@ def _has_state(batch: pa.RecordBatch, width: int) -> BoolArray:
 
 
 def _conformed(rows: Any, schema: pa.Schema) -> Any:
-    """Columns in this order; what a file does not know is null. Of one name the first is the key's."""
-    places: dict[str, list[int]] = {}
-    for place, name in enumerate(rows.schema.names):
-        places.setdefault(name, []).append(place)
+    """Columns in this order; what a file does not know is null."""
     columns = []
     for field in schema:
-        there = places.get(field.name)
-        columns.append(_cast(rows.column(there.pop(0)), field.type) if there else pa.nulls(rows.num_rows, field.type))
+        place = rows.schema.get_field_index(field.name)
+        columns.append(pa.nulls(rows.num_rows, field.type) if place < 0 else _cast(rows.column(place), field.type))
     return type(rows).from_arrays(columns, schema=schema)
 
 

@@ -482,11 +482,14 @@ class _WrittenSubtask:
 
     def tables(self) -> Iterable[pa.Table]:
         """The keyed state as tables, whose fields say what they are."""
-        from snapline.state_reader import newest_rows
+        from snapline.state_reader import names_beside, newest_rows
 
         if self.keyed:
             files = [decode_keyed_state(file.read_range, file.key_group_range) for file in self.keyed]
-            yield from (pa.Table.from_batches([batch]) for batch in newest_rows(files))
+            width = len(files[0][0].key_fields)
+            for batch in newest_rows(files):
+                key, others = batch.schema.names[:width], batch.schema.names[width:]
+                yield pa.Table.from_batches([batch]).rename_columns([*key, *names_beside(key, others)])
 
 
 def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredState]:

@@ -105,6 +105,7 @@ def test_a_state_that_is_called_as_the_key_is_restored(backend: str) -> None:
         one.rows()
         one = one.snapshot().restore(parallelism=2)
     assert_same_rows(one.push(rows(*((key, 1, 0) for key in KEYS))).rows(), [{"k": key, "total": 3} for key in KEYS])
+    assert_same_rows(one.state(), [{"k": key, "k_": 3} for key in KEYS])
     one.close()
 
 
