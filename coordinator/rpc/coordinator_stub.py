@@ -14,7 +14,13 @@ import grpc.aio
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.protos.client_pb2_grpc import ClientServiceStub
-from snapline.runtime.rpc.grpc_channels import OLDER_COORDINATOR, STANDS_BY, open_aio_channel
+from snapline.runtime.rpc.grpc_channels import (
+    LEADER_METADATA_KEY,
+    OLDER_COORDINATOR,
+    STANDS_BY,
+    one_that_listens,
+    open_aio_channel,
+)
 from snapline.runtime.rpc.security import Security
 
 CALL_TIMEOUT_SECONDS = 20.0
@@ -44,8 +50,8 @@ class CoordinatorStub:
     """One connection, made when it is used and made again when the leader has moved."""
 
     def __init__(self, find_leader: Callable[[], str], security: Security) -> None:
-        """`find_leader` says host:port of the coordinator that leads now; it may block, and raise
-        SnaplineError."""
+        """`find_leader` says host:port of the coordinator that leads now, or of several, of which one listens; it may
+        block, and raise SnaplineError."""
         self._find_leader = find_leader
         self._security = security
         self.address = ""
@@ -54,13 +60,25 @@ class CoordinatorStub:
         self._opening = asyncio.Lock()
 
     async def call(self, method: str, request: Any, who: str = "page", timeout_s: float = CALL_TIMEOUT_SECONDS) -> Any:
-        """The answer to one call of the client service. `who`: for the audit. Raises CoordinatorAnswer."""
+        """The answer to one call of the client service, from the leader where who is asked stands by. `who`: for the
+        audit. Raises CoordinatorAnswer."""
         channel = None
-        try:
-            channel = await self._open()
+
+        async def ask(channel: grpc.aio.Channel) -> Any:
             stub: Any = ClientServiceStub(channel)
             metadata = (*self._security.metadata, (CLIENT_HEADER, who))
             return await getattr(stub, method)(request, timeout=timeout_s, metadata=metadata)
+
+        try:
+            channel = await self._open()
+            try:
+                return await ask(channel)
+            except grpc.aio.AioRpcError as error:
+                leaders = [str(value) for key, value in error.trailing_metadata() or () if key == LEADER_METADATA_KEY]
+                if not leaders:
+                    raise
+                channel = await self._open(channel, leaders[0])
+                return await ask(channel)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 if self._channel is channel:
@@ -78,12 +96,19 @@ class CoordinatorStub:
         except SnaplineError as error:
             raise CoordinatorAnswer(503, str(error)) from None
 
-    async def _open(self) -> grpc.aio.Channel:
+    async def _open(self, left: grpc.aio.Channel | None = None, leader: str = "") -> grpc.aio.Channel:
+        """The connection that there is, unless it is the one that is left for the coordinator which leads."""
         async with self._opening:
+            if leader and self._channel is left:
+                self._channel = None
             if self._channel is None:
-                self.address = await asyncio.to_thread(self._find_leader)
+                self.address = leader or await asyncio.to_thread(self._find)
                 self._channel = open_aio_channel(self.address, self._security)
             return self._channel
+
+    def _find(self) -> str:
+        address = self._find_leader()
+        return one_that_listens(address) if "," in address else address
 
     async def close(self) -> None:
         """Close the connection; the next call makes another one."""

@@ -124,7 +124,7 @@ def open_channel(address: str, security: Security, hostname: str = "", *, pings:
     not its address. `pings`: whether a silent connection is looked at; Arrow's servers end one at the fourth ping."""
     security = security.current()
     if "," in address:
-        address = _one_that_listens(address) if security.tls else _all_of(address)
+        address = one_that_listens(address) if security.tls else _all_of(address)
     options = CHANNEL_OPTIONS if pings else tuple(each for each in CHANNEL_OPTIONS if "keepalive" not in each[0])
     if security.tls:
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.certificate)
@@ -148,7 +148,7 @@ def _all_of(addresses: str) -> str:
     return f"{kind}:{','.join(found[kind])}" if found[kind] else parts[0]
 
 
-def _one_that_listens(addresses: str) -> str:
+def one_that_listens(addresses: str) -> str:
     """The coordinator that listens now, of several; the first one where none does. For TLS, to which the certificate
     that one of several shows would have to be for all of their addresses together."""
     parts = [part.strip() for part in addresses.split(",")]
