@@ -271,7 +271,8 @@ class TaskManagerPool:
                     detail=outcome.detail,
                     lived_s=round(lived_s, 1),
                 )
-                self._condition.wait(pause_s)
+                # the end of another one ends no pause
+                self._condition.wait_for(lambda: self._stopping or self._fatal, pause_s)
 
     def _rest(self) -> None:
         """Until one more TaskManager is wanted, or the pool stops. With the condition held."""

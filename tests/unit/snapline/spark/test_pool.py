@@ -172,6 +172,22 @@ def test_a_python_that_will_never_do_ends_the_pool(spark, pool):
     assert spark.submitted.empty()
 
 
+def test_the_end_of_another_one_does_not_cut_a_pause_short(spark: PlayedSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many ended quickly, each end started all the others at once, and the pool gave up within moments."""
+    monkeypatch.setattr(pool_module, "PAUSE_MIN_S", 3_600.0)
+    monkeypatch.setattr(pool_module, "PAUSE_MAX_S", 3_600.0)
+    host: Any = ContextHost(spark)  # type: ignore[arg-type]
+    pool = TaskManagerPool(host, PoolSettings("127.0.0.1:1", 2, 3), silent_logger())
+    pool.start()
+    for group in (spark.next(), spark.next()):
+        spark.ends[group].put(RuntimeError("Python worker exited unexpectedly (crashed)"))
+        ended(pool)
+
+    with pytest.raises(queue.Empty):
+        spark.submitted.get(timeout=0.2)
+    pool.stop()
+
+
 def test_who_leaves_with_an_executor_is_replaced_at_once_and_not_again(spark, pool):
     """Another one is started in its stead while it still runs, and nothing for it when it ends; meanwhile there is one
     more than were asked for."""
