@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import Parse, ParseError
 
+from snapline.client import CoordinatorUnreachable, RequestRefused
 from snapline.commands.printing import echo
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.protos.declared_pb2 import DeclaredJob
@@ -24,11 +25,22 @@ def read_declaration(path: Path) -> DeclaredJob:
 
 
 def submit_declared(target: Target, path: Path, *, detached: bool) -> None:
-    """Submit the job, print its id, and wait for its end unless `detached`. Raises JobFailed, and what `submit`
-    raises."""
+    """Submit the job, print its id, and wait for its end unless `detached`; Ctrl-C cancels it then. Raises JobFailed,
+    and what `submit` raises."""
     job = read_declaration(path)
     with target.client() as client:
         job_id = client.submit_declared(job)
         echo(job_id)
-        if not detached:
+        if detached:
+            return
+        try:
             client.wait(job_id)
+        except KeyboardInterrupt:
+            became = "is cancelled"
+            try:
+                client.cancel(job_id)
+            except RequestRefused:
+                became = "had just ended"
+            except CoordinatorUnreachable as error:
+                became = f"goes on, if it runs: {error}"
+            raise KeyboardInterrupt(f"job {job.name!r} ({job_id}) {became}") from None

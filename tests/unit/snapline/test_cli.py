@@ -131,6 +131,21 @@ def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, caps
     assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
 
 
+def test_an_interrupted_submission_cancels_its_job(client: Recording, capsys, monkeypatch, tmp_path):
+    """As that of `execute`, and as the guide says; the command ended alone, and the job went on without a word."""
+    cancelled: list[str] = []
+
+    def interrupted(job_id: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "submit_declared", lambda _: "a", raising=False)
+    monkeypatch.setattr(client, "wait", interrupted, raising=False)
+    monkeypatch.setattr(client, "cancel", cancelled.append)
+    (tmp_path / "job.json").write_text('{"name": "orders"}')
+    assert (run("submit", str(tmp_path / "job.json")), cancelled) == (130, ["a"])
+    assert "interrupted: job 'orders' (a) is cancelled" in capsys.readouterr().err
+
+
 def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys, monkeypatch):
     """It waits for slots elsewhere, and says so before; not of a TaskManager that is not there, which is refused."""
     run("taskmanagers", "drain", "tm-9")
