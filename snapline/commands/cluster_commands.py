@@ -80,7 +80,8 @@ def drain(target: Target, taskmanager: str, *, undo: bool) -> None:
             moved = client.drain_task_manager(taskmanager, undo=undo)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"its jobs still leave it; `snapline taskmanagers drain --undo {taskmanager}` lets it have tasks again"
+                f"a job that is leaving it still does, and the others stay; the same command again moves them, and `snapline "
+                f"taskmanagers drain --undo {taskmanager}` lets it have tasks again"
             ) from None
     if target.as_json:
         echo(json.dumps({"taskmanager": taskmanager, "draining": not undo, "jobs": moved}))

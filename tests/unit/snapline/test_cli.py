@@ -147,14 +147,15 @@ def test_an_interrupted_submission_cancels_its_job(client: Recording, capsys, mo
 
 
 def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys, monkeypatch):
-    """It waits for slots elsewhere, and says so before; not of a TaskManager that is not there, which is refused."""
+    """It waits for slots elsewhere, and says so before; not of a TaskManager that is not there, which is refused. Jobs
+    leave one after the other, and those that were not asked yet stay."""
     run("taskmanagers", "drain", "tm-9")
     assert "gets no new tasks" not in capsys.readouterr().err
     monkeypatch.setattr(client, "list_task_managers", lambda: [pb.TaskManagerDetails(resource_id="tm-1")])
     assert run("taskmanagers", "drain", "tm-1") == 130
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first == "tm-1 gets no new tasks; its jobs leave it once there are slots elsewhere"
-    assert "its jobs still leave it; `snapline taskmanagers drain --undo tm-1`" in last
+    assert "the same command again moves them, and `snapline taskmanagers drain --undo tm-1`" in last
     assert (run("taskmanagers", "drain", "--undo", "tm-1"), capsys.readouterr().err) == (0, "")
 
 
