@@ -104,13 +104,15 @@ def _end_by_hand(
     if not commit:
         done, before = "aborted", "was committed already, or aborted: there was nothing to abort"
     ended = []
-    for each, was_open in end_transactions(found, translation.job_graph, commit=commit):
-        ended.append({**_described(each), "ended": done if was_open else before})
-        if not target.as_json:
-            which = f"checkpoint {each.checkpoint_id} of sink {each.sink_uid!r}"
-            echo(f"{done} {which}: {each.what}" if was_open else f"{which} {before}")
-    if target.as_json:
-        echo(json.dumps(ended, indent=2))
+    try:
+        for each, was_open in end_transactions(found, translation.job_graph, commit=commit):
+            ended.append({**_described(each), "ended": done if was_open else before})
+            if not target.as_json:
+                which = f"checkpoint {each.checkpoint_id} of sink {each.sink_uid!r}"
+                echo(f"{done} {which}: {each.what}" if was_open else f"{which} {before}")
+    finally:  # where a later one cannot be ended, too
+        if target.as_json and ended:
+            echo(json.dumps(ended, indent=2))
 
 
 def _is_confirmed(question: str) -> bool:

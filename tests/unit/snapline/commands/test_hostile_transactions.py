@@ -127,6 +127,20 @@ def test_what_has_ended_is_not_said_to_be_aborted(place: Place, before: str) -> 
     assert place.target.exists() == (before == "commit")
 
 
+def test_what_was_ended_before_a_failure_is_told_in_json(place: Place) -> None:
+    """A program that asked for JSON learns what is visible by now, as whoever reads lines does."""
+    elements = [
+        json.dumps({"checkpoint_id": number, "data": data}).encode()
+        for number, data in ((7, place.named()), (8, place.named(staged=str(place.victim))))
+    ]
+    path = savepoint(place.snapshot, COMMITTABLES_STATE, *elements, operator=operator_id_of("out"))
+    with pytest.raises(SystemExit) as ended:
+        main(["transactions", "commit", "-o", "json", path, str(place.script), str(place.out)])
+    told = place.capsys.readouterr()
+    assert (ended.value.code, len(told.err.splitlines())) == (1, 1)
+    assert [(each["checkpoint_id"], each["ended"]) for each in json.loads(told.out)] == [(7, "committed")]
+
+
 @pytest.mark.parametrize("how", ["commit", "abort"])
 @pytest.mark.parametrize("data", ["text", [1], {"rows": 10**4299}, {"sweep": 1, "rows": 1}])
 def test_what_no_sink_writes_is_at_most_one_line(place: Place, how: str, data: object) -> None:
