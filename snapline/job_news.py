@@ -6,7 +6,6 @@ here: it is raised.
 
 from __future__ import annotations
 
-import sys
 import time
 
 from snapline.client import describe_failure
@@ -14,6 +13,7 @@ from snapline.dataflow.failures import USER_TRACEBACK, SerializedFailure
 from snapline.dataflow.wire.codec import decode, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2 as pb
+from snapline.reporting import tell
 
 PROGRESS_MS = 10_000
 """How often the progress is told where nobody sees a bar."""
@@ -88,4 +88,4 @@ class JobNews:
 def print_news(news: JobNews, details: pb.JobDetails, rows: int) -> None:
     """On standard error: what the program prints itself is its own."""
     for line in news.lines(details, rows, time.monotonic_ns() // 1_000_000):
-        sys.stderr.write(f"{line}\n" if "\n" in line else f"snapline: {line}\n")
+        tell(line if "\n" in line else f"snapline: {line}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -32,6 +33,13 @@ class ScriptFailed(SnaplineError):
         while where is not None and where.tb_frame.f_code.co_filename != str(script):
             where = where.tb_next
         self.theirs = "".join(traceback.format_exception(type(cause), cause, where))
+
+
+def tell(lines: str) -> None:
+    """Write what somebody may want to know to standard error. Where it cannot be written, because whoever has read it
+    is gone, say, or a disk is full, it is lost: the work that it is about goes on."""
+    with suppress(OSError, ValueError):  # ValueError: the stream is closed
+        sys.stderr.write(f"{lines}\n")
 
 
 def print_interrupted(error: BaseException | None) -> None:

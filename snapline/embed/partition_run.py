@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from snapline.embed.input_digest import InputDigest
 from snapline.embed.partition_log import PartitionCheckpoint, PartitionLog, PartitionProgress, ResumableError
+from snapline.reporting import tell
 from snapline.runtime.storage.storage_port import StorageError
 
 FIRST_PIECE_ROWS = 256
@@ -139,7 +139,7 @@ class PartitionRun:
                 self._write_pending()
             except StorageError as error:
                 self._times_more *= 2
-                sys.stderr.write(f"snapline: {self._where}: no output is written, the work goes on: {error}\n")
+                tell(f"snapline: {self._where}: no output is written, the work goes on: {error}")
 
     def finish(self) -> None:
         """The function has come to the end of its input."""
@@ -185,7 +185,7 @@ class PartitionRun:
             )
             self._log.write(PartitionCheckpoint(done, self._digest.hexdigest(), state, self._segments, progress))
         except StorageError as error:
-            sys.stderr.write(f"snapline: {self._where}: no checkpoint, the work goes on: {error}\n")
+            tell(f"snapline: {self._where}: no checkpoint, the work goes on: {error}")
         self._saved_s = self._clock()
 
     def _write_pending(self) -> None:

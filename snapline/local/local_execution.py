@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.reporting import tell
 from snapline.runtime.logs import TASK_FAILED
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class ConsoleLogger:
         if event == TASK_FAILED:
             return
         said = "".join(f"  {key}={value}" for key, value in context.items())
-        sys.stderr.write(f"snapline: {event}{said}\n")
+        tell(f"snapline: {event}{said}")
 
     error = warning
 

@@ -9,7 +9,6 @@ program or the next one, goes on where it was.
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from snapline.connectors.parquet.streamed_rows import (
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.config import CHECKPOINTS_NUM_RETAINED, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
+from snapline.reporting import tell
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.storage_port import StorageError
 
@@ -141,7 +141,7 @@ class RunningQuery:
             if self._stopping.is_set():
                 return
             if _FENCED in why:
-                sys.stderr.write(f"snapline: {self._streamed.what}: another program has taken the query over\n")
+                tell(f"snapline: {self._streamed.what}: another program has taken the query over")
                 return
             if not why:
                 self._end("")
@@ -151,7 +151,7 @@ class RunningQuery:
             if failures >= ATTEMPTS:
                 self._end(why)
                 return
-            sys.stderr.write(f"snapline: {self._streamed.what}: the query has failed and is started again: {why}\n")
+            tell(f"snapline: {self._streamed.what}: the query has failed and is started again: {why}")
             if self._stopping.wait(PAUSE_S * 2 ** (failures - 1)):
                 return
             try:
@@ -171,9 +171,7 @@ class RunningQuery:
             except StorageError as error:
                 if str(error) != said:
                     said = str(error)
-                    sys.stderr.write(
-                        f"snapline: {self._streamed.what}: the end of the query is not noted yet: {said}\n"
-                    )
+                    tell(f"snapline: {self._streamed.what}: the end of the query is not noted yet: {said}")
             self._stopping.wait(PAUSE_S)
 
     def _newest(self) -> int:

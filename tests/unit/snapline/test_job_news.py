@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from snapline.dataflow.failures import USER_TRACEBACK, Blame, SerializedFailure
 from snapline.dataflow.wire.codec import encode_into, encode_job_status
 from snapline.dataflow.wire.messages import JobStatus
-from snapline.job_news import PROGRESS_MS, JobNews
+from snapline.job_news import PROGRESS_MS, JobNews, print_news
 from snapline.protos import client_pb2 as pb
 
 TRACEBACK = f"{USER_TRACEBACK}\n  File job.py, line 3, in f\nZeroDivisionError: division by zero\n"
@@ -60,3 +64,17 @@ def test_where_somebody_sees_a_bar_it_is_not_said_in_words_too():
     news = JobNews(is_quiet=False, has_bar=True)
     news.lines(details(JobStatus.RUNNING), 0, 0)
     assert news.lines(details(JobStatus.RUNNING), 0, PROGRESS_MS) == []
+
+
+class Unread:
+    """Standard error, a pipe that nobody reads any more."""
+
+    def write(self, text: str) -> None:
+        """Fail as such a pipe does."""
+        raise BrokenPipeError(f"{len(text)} characters")
+
+
+def test_news_that_nobody_reads_do_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that watches the job ended with the pipe, and `execute` with an error of its own."""
+    monkeypatch.setattr(sys, "stderr", Unread())
+    print_news(JobNews(is_quiet=False, has_bar=False), details(JobStatus.RUNNING), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,28 @@ def test_the_end_of_a_query_is_noted_once_the_storage_answers(
     assert noted.wait(30)
     stop_queries(running)
     assert "the end of the query is not noted yet: 503 Slow Down" in capsys.readouterr().err
+
+
+class Unread:
+    """Standard error, a pipe that nobody reads any more."""
+
+    def write(self, text: str) -> None:
+        """Fail as such a pipe does."""
+        raise BrokenPipeError(f"{len(text)} characters")
+
+
+@pytest.mark.timeout(60)
+def test_a_query_is_started_again_also_where_nobody_reads_that_it_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line ended the thread that was to start it, and the job waited for ever for more rows."""
+    ended = threading.Event()
+    monkeypatch.setattr(sys, "stderr", Unread())
+    monkeypatch.setattr(streaming_frames, "PAUSE_S", 0.01)
+    monkeypatch.setattr(StreamedBatches, "end", lambda *_: ended.set())
+    writer = StartedWriter(RuntimeError("the broker is gone"))
+    running = start_queries([streamed_of(writer, tmp_path, bounded=False)], "job")
+
+    assert ended.wait(30)
+    stop_queries(running)
+    assert len(writer.queries) == streaming_frames.ATTEMPTS
