@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
@@ -250,14 +251,13 @@ class StreamExecutionEnvironment:
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)
         splits = order_splits(splits_of(source.enumerate_splits(), source, "enumerate_splits"), watermark_strategy)
-        schema = source.schema()
+        stream = self._with_time(DataStream(self, (), source.schema()), watermark_strategy, label)
         if source.create_enumerator(splits) is None:
             node = self.graph.add(label, SourceSpec(source, splits, watermark_strategy), stateful=True)
         else:
             node = add_fed_source(self.graph, label, source, splits, watermark_strategy)
         node.uid = uid
-        stream = DataStream(self, (StreamEdge(node.node_id),), schema)
-        return self._with_time(stream, watermark_strategy, label)
+        return replace(stream, edges=(StreamEdge(node.node_id),))
 
     def validate_sink(self, sink: Sink) -> None:
         """Ask a sink whether its target can work; `sink_to` does so. Raises what the sink raises.
@@ -293,10 +293,11 @@ class StreamExecutionEnvironment:
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)
         schema = None if schema is None else workable_schema(schema)
+        stream = self._with_time(DataStream(self, (), schema), watermark_strategy, label)
         spec = SourceFunctionSpec(function, watermark_strategy, schema)
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
         node.uid = uid
-        return self._with_time(DataStream(self, (StreamEdge(node.node_id),), schema), watermark_strategy, label)
+        return replace(stream, edges=(StreamEdge(node.node_id),))
 
     def from_external(
         self,

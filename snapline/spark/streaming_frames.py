@@ -248,8 +248,9 @@ def from_streaming_dataframe(
         restored=_directory_in_snapshot(environment, uid),
         retained=configuration.get_option(CHECKPOINTS_NUM_RETAINED),
     )
+    stream = environment.from_source(source, watermark_strategy, uid=uid, name=name or "from_streaming_dataframe")
     environment.streamed_frames.append(StreamedFrame(frame, source, output_mode, dict(trigger), what))
-    return environment.from_source(source, watermark_strategy, uid=uid, name=name or "from_streaming_dataframe")
+    return stream
 
 
 def _directory_in_snapshot(environment: StreamExecutionEnvironment, uid: str) -> str:

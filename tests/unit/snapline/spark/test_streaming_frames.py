@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors.parquet.streamed_rows import Claim, StreamedBatches, StreamedRowsSource
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.runtime.storage.storage_port import StorageError
@@ -155,3 +157,21 @@ def test_a_query_is_started_again_also_where_nobody_reads_that_it_has_failed(
     assert ended.wait(30)
     stop_queries(running)
     assert len(writer.queries) == streaming_frames.ATTEMPTS
+
+
+def test_a_frame_that_was_refused_has_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stayed in the environment, with a query, after a misspelled column: the one that took its place in the next
+    cell of a notebook had its uid."""
+    schema = pa.schema([("at", pa.timestamp("ms"))])
+    monkeypatch.setattr("snapline.spark.frame_staging.checked_frame", lambda frame, *_, **__: frame)
+    monkeypatch.setattr("snapline.spark.frame_staging.configuration_of", lambda env, _: env.configuration)
+    monkeypatch.setattr("snapline.spark.frame_staging.staging_base", lambda *_: "/nowhere")
+    monkeypatch.setattr("snapline.spark.frame_types.arrow_schema_of_frame", lambda *_: schema)
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    frame: Any = SimpleNamespace(schema=None, sparkSession=None)
+
+    with pytest.raises(JobDefinitionError, match="att"):
+        strategy = sl.WatermarkStrategy.for_monotonous_timestamps("att")
+        env.from_streaming_dataframe(frame, uid="clicks", watermark_strategy=strategy)
+
+    assert (env.streamed_frames, env.graph.nodes) == ([], [])
