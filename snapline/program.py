@@ -12,6 +12,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,10 @@ def run_script(script: Path, arguments: Sequence[str]) -> None:
 
 
 def translate_script(script: Path, arguments: Sequence[str]) -> Translation:
-    """The job that the script would execute first. Raises JobDefinitionError when it executes none."""
+    """The job that the script would execute first. What it prints goes to standard error: on standard output stands the
+    answer of a command. Raises JobDefinitionError when it executes none."""
     before = set(threading.enumerate())
-    with translating_only() as translations:
+    with translating_only() as translations, redirect_stdout(sys.stderr):
         try:
             run_script(script, arguments)
             _wait_for_threads(before, translations)

@@ -132,12 +132,12 @@ def test_a_plan_for_people(savepoint, tmp_path):
 
 
 def test_a_script_without_a_job_has_no_plan(savepoint, tmp_path):
-    """One line, exit code 1."""
+    """One line behind what it prints, exit code 1."""
     script = tmp_path / "nothing.py"
     script.write_text("print('no job here')\n")
     run = command("plan", "--from", savepoint, script)
-    assert run.returncode == 1
-    assert run.stderr.splitlines() == [f"snapline: {script} does not call execute(): there is no job to plan"]
+    line = f"snapline: {script} does not call execute(): there is no job to plan"
+    assert (1, "", ["no job here", line]) == (run.returncode, run.stdout, run.stderr.splitlines())
 
 
 @pytest.mark.s3

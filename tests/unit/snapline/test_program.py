@@ -52,6 +52,17 @@ def test_execute_hands_the_translation_over_and_ends_the_script(tmp_path):
     assert not script.with_suffix(".ran").exists()
 
 
+def test_what_a_script_prints_is_no_part_of_the_answer(tmp_path, capsys):
+    """`snapline plan -o json` gave what no program can read: the lines of the script stood before the answer."""
+    script = tmp_path / "job.py"
+    script.write_text(f"print('reads the rows')\n{SCRIPT}")
+
+    translate_script(script, ["1"])
+
+    said = capsys.readouterr()
+    assert (said.out, "reads the rows\n" in said.err) == ("", True)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
