@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.columnar.python_values import row_maker, shown_values
+from snapline.dataflow.errors import JobDefinitionError
 
 PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
 BUCKETS_PER_OCTAVE = 32
@@ -61,8 +62,11 @@ class PrintWriter(SinkWriter):
             rows = row_maker(tuple(names))(*columns)
         else:
             rows = _rows_of_all_columns(names, columns)
-        sys.stdout.write("".join(f"{self._prefix}{row}\n" for row in rows))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write("".join(f"{self._prefix}{row}\n" for row in rows))
+            sys.stdout.flush()
+        except BrokenPipeError:  # as of `| head`: nobody will ever read there again
+            raise JobDefinitionError("nobody reads the standard output of this process any more") from None
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         return ()

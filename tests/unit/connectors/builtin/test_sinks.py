@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from snapline.connectors.builtin.sinks import (
     PrintSink,
     latency_percentiles_ms,
 )
+from snapline.dataflow.errors import JobDefinitionError
 from tests.unit.connectors.parquet.places import Place
 
 
@@ -45,6 +48,17 @@ def test_both_columns_of_one_name_are_printed(capsys: pytest.CaptureFixture[str]
     PrintSink().create_writer(Place(), ()).write(batch.slice(0, 0))
 
     assert capsys.readouterr().out == """{'a': 1, "b'": 'x', 'a': None}\n"""
+
+
+def test_a_job_whose_rows_nobody_reads_any_more_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind `| head`: with checkpoints it was, for ever, and `python job.py | head` never ended."""
+
+    def refuse(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=refuse))
+    with pytest.raises(JobDefinitionError, match="nobody reads the standard output"):
+        PrintSink().create_writer(Place(), ()).write(pa.record_batch({"a": [1]}))
 
 
 def test_counts_are_reported_at_every_checkpoint_and_at_the_end(tmp_path: Path) -> None:
