@@ -66,9 +66,10 @@ class LocalClient:
         return pb.TriggerCheckpointResponse(checkpoint_id=done.checkpoint_id, path=done.path)
 
     def rescale(self, job_id: str, parallelism: int) -> None:
-        """Change the parallelism of all vertices."""
+        """Change the parallelism of all vertices, but for those that have one task for good."""
         vertices = self._job.details().vertices
-        self._job.operate(RescaleJob({JobVertexID(vertex.vertex_id): parallelism for vertex in vertices}))
+        wanted = {JobVertexID(each.vertex_id): 1 if each.max_parallelism == 1 else parallelism for each in vertices}
+        self._job.operate(RescaleJob(wanted))
 
     def tap(self, job_id: str, uid: str, *, rows: int = 10, max_bytes: int = 65_536) -> list[pb.TappedRows]:
         """Some of the rows that an operator puts out next. Raises RequestRefused."""

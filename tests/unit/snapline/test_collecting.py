@@ -283,6 +283,18 @@ def test_a_job_is_a_value(tmp_path):
             job.wait()
 
 
+def test_a_vertex_that_has_one_task_for_good_keeps_it_when_a_local_job_is_rescaled(tmp_path: Path) -> None:
+    """As at a coordinator: every job with a sink whose subtasks commit together, by one task, was refused."""
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "50 ms"})
+    one = endless(env).rebalance().map_batches(lambda batch: batch, uid="one").set_parallelism(1).set_max_parallelism(1)
+    one.rebalance().sink_to(DiscardingSink(), uid="out").set_parallelism(1)
+    with env.execute_async("endless", local=True) as job:
+        while job.status != "RUNNING" or not job.checkpoints:
+            assert not job.has_ended
+        job.rescale(2)
+        assert [len(vertex.subtasks) for vertex in job.details.vertices] == [2, 1, 2]
+
+
 def test_a_job_can_be_awaited(tmp_path):
     """Beside others."""
 
