@@ -28,6 +28,7 @@ from snapline.connectors.iceberg.iceberg_table import (
     ancestors,
     columns_of,
     failures,
+    finds_partitions,
     iceberg_type,
     open_catalog,
     open_table,
@@ -340,12 +341,14 @@ class IcebergCommitter(GlobalCommitter):
         paths = [path_of(note["directory"], file) for note in notes for file in note["files"]]
         before = table.metadata_location
         summary = {JOB: together.job_id, SINK: together.sink_uid, CHECKPOINT: str(together.checkpoint_id)}
-        # Files that were written for other partitions cannot be added, and their rows are written anew.
+        # Files that were written for other partitions, or whose partition nobody finds, cannot be added, and their rows
+        # are written anew.
         is_respread = any(note.get("spec", table.spec().spec_id) != table.spec().spec_id for note in notes)
         lacking = [columns_lacking(table, note, what) for note in {note["columns"]: note for note in notes}.values()]
         # The library would commit again by itself, without another look at what was committed meanwhile.
         table.metadata = table.metadata.model_copy(update={"properties": {**table.metadata.properties, RETRIES: "0"}})
         try:
+            is_respread = is_respread or not finds_partitions(table)
             with table.transaction() as transaction:
                 for columns in lacking:
                     if columns is not None:

@@ -161,6 +161,18 @@ def _simple(arrow: pa.DataType) -> pa.DataType | None:
     return arrow if kinds.is_fixed_size_binary(arrow) or arrow == pa.uuid() else None
 
 
+def finds_partitions(table: Any) -> bool:
+    """Whether the library finds the partition of a file that it adds, for which it takes the bounds of columns, as far
+    as the properties of the table let it keep some: without bounds a partition is null, and a field that was removed
+    must have none."""
+    from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan
+
+    kept = compute_statistics_plan(table.schema(), table.properties)
+    modes = (MetricModeTypes.FULL, MetricModeTypes.TRUNCATE)
+    bounded = {number for number, column in kept.items() if column.mode.type in modes}
+    return all((field.source_id in bounded) != (str(field.transform) == "void") for field in table.spec().fields)
+
+
 class Partitions:
     """Which rows share a data file: those for which every field of the partition spec has one value."""
 

@@ -148,6 +148,43 @@ def test_a_table_with_transforms_gets_files_that_fit_them(place_for_tables):
     assert len(list(table_at(place_for_tables).scan().plan_files())) == 3
 
 
+@pytest.mark.parametrize(
+    ("column", "kept"),
+    [
+        ("shop", {"write.metadata.metrics.default": "counts"}),
+        ("shop", {"write.metadata.metrics.column.shop": "none"}),
+        ("shop.name", {}),
+    ],
+)
+def test_partitions_are_right_where_no_bounds_are_kept(
+    place_for_tables: Path, column: str, kept: dict[str, str]
+) -> None:
+    """The library takes partitions from bounds: files lay in that of null, where nobody who asked for a shop looked."""
+    sink = sink_at(place_for_tables, partition_by=[column])
+    batch = rows(1, 2, **{column: ["a", "b"]})
+    commit(sink, 1, batch)
+    with table_at(place_for_tables).transaction() as transaction:
+        transaction.set_properties(kept)
+    commit(sink, 2, batch)
+    found = [task.file.partition[0] for task in table_at(place_for_tables).scan().plan_files()]
+    assert sorted(map(str, found)) == ["a", "a", "b", "b"]
+    assert numbers(place_for_tables) == [1, 1, 2, 2]
+
+
+def test_a_table_of_which_a_partition_was_removed_gets_rows(place_for_tables: Path) -> None:
+    """In tables of the first format the field stays, and says nothing: no commit ever ended."""
+    catalog = load_catalog("default", **properties(place_for_tables))
+    schema = pa.schema([("n", pa.int64()), ("shop", pa.string()), ("town", pa.string())])
+    table = catalog.create_table(NAME, schema, properties={"format-version": "1"})
+    with table.update_spec() as spec:
+        spec.add_identity("shop").add_identity("town")
+    with table.update_spec() as spec:
+        spec.remove_field("shop")
+    commit(sink_at(place_for_tables), 1, rows(1, 2, shop=["a", "b"], town=["x", "x"]))
+    assert numbers(place_for_tables) == [1, 2]
+    assert [list(task.file.partition) for task in table_at(place_for_tables).scan().plan_files()] == [[None, "x"]]
+
+
 def test_a_commit_that_is_repeated_or_comes_too_late_changes_nothing(place_for_tables):
     """Also one of a process that is thought dead."""
     sink = sink_at(place_for_tables)
