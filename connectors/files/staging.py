@@ -28,6 +28,7 @@ DIRECTORY_BYTES_MAX = 255
 SHORTENED = 60
 """So many letters remain of what is too long for the name of a directory."""
 _FINAL = re.compile(r"part-.+-\d{4,}-\d{6,}-\d+-[0-9a-f]+-\d{4,}(.*)")
+_ASCII = re.compile(r"[\x00-\x7f]+")
 _NOT_IN_NAMES = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 """What Hive and Spark escape. Readers look for a column by its name as it is, whatever its letters are."""
 
@@ -150,7 +151,7 @@ def file_name(text: str) -> str:
 def partition_directory(columns: tuple[str, ...], values: tuple[object, ...], safe: str = " :+,@") -> str:
     """`column=value/...`, as Hive, Spark, polars and DuckDB write and read it. Raises ConnectorError for a value that
     has no name of a directory: one that is too long, an empty text, which ends every reader of Spark, and the text that
-    stands for null. `safe`: letters that are written as they are."""
+    stands for null. `safe`: signs that are written as they are."""
     parts = []
     for column, value in zip(columns, values, strict=True):
         if value in ("", NULL_PARTITION):
@@ -159,7 +160,7 @@ def partition_directory(columns: tuple[str, ...], values: tuple[object, ...], sa
                 "cannot read what has such a directory); make it null or another text before the sink"
             )
         name = _name_in_path(column)
-        part = f"{name}={NULL_PARTITION if value is None else quote(str(value), safe=safe)}"
+        part = f"{name}={NULL_PARTITION if value is None else _signs_escaped(str(value), safe)}"
         if len(part.encode()) > DIRECTORY_BYTES_MAX:
             raise ConnectorError(
                 f"partition_by: a value of column {column!r} that begins with {str(value)[:40]!r} makes the name of a directory of "
@@ -183,6 +184,11 @@ def table_directory(values: Iterable[tuple[str, str | None]]) -> str:
             part = f"{part[:SHORTENED]}-{hashlib.blake2b(part.encode(), digest_size=12).hexdigest()}"
         parts.append(part)
     return "/".join(parts)
+
+
+def _signs_escaped(value: str, safe: str) -> str:
+    """The value with its signs escaped, and not its letters: Spark takes each escaped byte for a letter."""
+    return _ASCII.sub(lambda found: quote(found[0], safe=safe), value)
 
 
 def _name_in_path(column: str) -> str:

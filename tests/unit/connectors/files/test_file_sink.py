@@ -229,7 +229,7 @@ def test_partitions_are_directories_that_every_tool_reads(tmp_path):
     names = files(tmp_path)
     assert {str(Path(name).parent) for name in names} == {
         "day=2024-01-01/shop=a%2Fb",
-        "day=2024-01-02/shop=%C3%BC%3D%25",
+        "day=2024-01-02/shop=ü%3D%25",
         "day=__HIVE_DEFAULT_PARTITION__/shop=__HIVE_DEFAULT_PARTITION__",
     }
     expected = sorted((n, day and str(day), shop) for n, day, shop in zip((1, 2, 3, 4), days, shops, strict=True))
@@ -252,13 +252,12 @@ def test_a_partition_that_a_directory_cannot_say_is_refused(tmp_path, value):
 
 
 def test_a_partition_may_be_called_as_its_column_is(tmp_path):
-    """Letters stay as they are, because readers look for the column by its name; signs of paths are escaped."""
+    """Letters stay as they are, because readers look for the column by its name, and Spark takes each byte
+    of one that is escaped for a letter of its own; signs of paths are escaped."""
     names = ["größe €", "a/b", "c=d"]
     sink = FileSink(tmp_path, partition_by=names)
     sink.create_committer(Place()).commit(written(sink, rows(1, **{name: [f"in {name}"] for name in names})))
-    assert str(Path(files(tmp_path)[0]).parent) == "größe €=in größe €/a%2Fb=in a%2Fb/c%3Dd=in c%3Dd".replace(
-        "=in größe €", "=in gr%C3%B6%C3%9Fe %E2%82%AC"
-    )
+    assert str(Path(files(tmp_path)[0]).parent) == "größe €=in größe €/a%2Fb=in a%2Fb/c%3Dd=in c%3Dd"
     glob = f"{tmp_path}/**/*.parquet"
     duck = ask_duckdb(f"from read_parquet('{glob}', hive_partitioning=true)")
     polars = pl.read_parquet(glob, hive_partitioning=True).to_dicts()
@@ -680,7 +679,7 @@ def as_any(value: object) -> Any:
         (lambda path: written(FileSink(path, partition_by=["x"]), rows(1)), "partition_by names 'x', and the rows"),
         (lambda path: written(FileSink(path, partition_by=["n", "word"]), rows(1)), "none is left for the files"),
         (
-            lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=["ü" * 60])),
+            lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=["ü" * 130])),
             "partition_by: a value of column 'x' that begins with 'üüü",
         ),
         (lambda path: written(FileSink(path, partition_by=["x"]), rows(1, x=[b"a"])), "'x', which is bytes; make it a"),
