@@ -24,6 +24,8 @@ from snapline.dataflow.errors import ConnectorError
 
 MAKE_DIRECTORY_ATTEMPTS = 5
 """Another subtask may remove an empty staging directory between our making it and our first file in it."""
+WITH_DIRECTORIES = ("hdfs", "abfs")
+"""Where a file cannot be moved into a directory that is not there: HDFS, and Azure with a hierarchical namespace."""
 
 
 class OutputFiles(ABC):
@@ -185,6 +187,8 @@ class RemoteOutputFiles(OutputFiles):
         for source, target in files:
             with failures("publish", self._url(target)):
                 if self._is_file(source):
+                    if self._filesystem.type_name in WITH_DIRECTORIES:
+                        self._filesystem.create_dir(target.rpartition("/")[0], recursive=True)
                     self._filesystem.move(source, target)  # a crash half way leaves both, with one content
                 elif not self._is_file(target):
                     missing.append((source, target))

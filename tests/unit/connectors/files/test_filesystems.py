@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
-from snapline.connectors.files.filesystems import absolute, advice, locate
+import pytest
+from pyarrow import fs
+
+from snapline.connectors.files.filesystems import Location, absolute, advice, locate
+from snapline.connectors.files.output_files import RemoteOutputFiles
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -88,3 +93,24 @@ def test_a_file_that_is_found_has_a_url_that_means_it(url: str, directory: str) 
     assert again.filesystem == location.filesystem
     assert location.of_url(found.url) == found
     assert location.of_url("s3://box/a.csv") is None
+
+
+class LikeHdfs:
+    """A file system in which directories are more than the beginnings of names."""
+
+    type_name = "hdfs"
+
+    def __init__(self) -> None:
+        self._local = fs.LocalFileSystem()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+
+def test_a_file_is_moved_into_a_partition_that_is_not_there_yet(tmp_path: Path) -> None:
+    """HDFS makes no directory for it, so that no checkpoint of a sink with partitions was ever committed there."""
+    files = RemoteOutputFiles(Location(LikeHdfs(), str(tmp_path), "hdfs://"))
+    (tmp_path / "staged").write_text("x")
+    target = tmp_path / "day=1" / "town=a" / "part-0"
+    assert [] == files.publish([(str(tmp_path / "staged"), str(target))])
+    assert target.read_text() == "x"
