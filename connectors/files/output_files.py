@@ -217,10 +217,7 @@ class RemoteOutputFiles(OutputFiles):
         return any(info.type == fs.FileType.Directory and not is_hidden(info.base_name) for info in infos)
 
     def remove_directory_if_empty(self, directory: str) -> None:
-        with contextlib.suppress(OSError):
-            infos = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True, recursive=True))
-            if not infos and self._filesystem.get_file_info(directory).type == fs.FileType.Directory:
-                self._filesystem.delete_dir(directory)
+        """Do nothing: a directory goes with what another subtask has put there since somebody looked."""
 
     def prepare(self, directory: str) -> None:
         probe = f"{directory}/.probe-{os.getpid()}-{os.urandom(4).hex()}"

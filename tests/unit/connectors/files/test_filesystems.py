@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,21 @@ def test_a_file_that_is_found_has_a_url_that_means_it(url: str, directory: str) 
 
 
 class LikeHdfs:
-    """A file system in which directories are more than the beginnings of names."""
+    """A file system in which directories are more than the beginnings of names, and other processes write as well."""
 
     type_name = "hdfs"
 
     def __init__(self) -> None:
         self._local = fs.LocalFileSystem()
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
+
+    def get_file_info(self, what: Any) -> Any:
+        found = self._local.get_file_info(what)
+        self.meanwhile()
+        return found
 
 
 def test_a_file_is_moved_into_a_partition_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -114,3 +121,13 @@ def test_a_file_is_moved_into_a_partition_that_is_not_there_yet(tmp_path: Path) 
     target = tmp_path / "day=1" / "town=a" / "part-0"
     assert [] == files.publish([(str(tmp_path / "staged"), str(target))])
     assert target.read_text() == "x"
+
+
+def test_what_another_subtask_stages_meanwhile_stays(tmp_path: Path) -> None:
+    """A subtask that ended found the directory empty, and deleted it with what had come into it since."""
+    files, staging = LikeHdfs(), tmp_path / "_staging"
+    staging.mkdir()
+    files.meanwhile = (staging / "of-another").touch
+    RemoteOutputFiles(Location(files, str(tmp_path), "hdfs://")).remove_directory_if_empty(str(staging))
+    files.meanwhile()
+    assert [path.name for path in staging.iterdir()] == ["of-another"]
