@@ -60,7 +60,8 @@ class LocalStorage:
             try:
                 os.link(temporary, target)
             except FileExistsError:
-                raise StorageAlreadyExists(f"there is a file at {target} already") from None
+                if temporary.stat().st_nlink == 1:  # else it is ours: NFS asks again when an answer is lost
+                    raise StorageAlreadyExists(f"there is a file at {target} already") from None
             except OSError as error:
                 if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                     raise StorageError(

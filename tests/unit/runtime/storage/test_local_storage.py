@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snapline.runtime.storage.local_storage import LocalStorage
-from snapline.runtime.storage.storage_port import StorageError
+from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
 
 
 @pytest.fixture
@@ -192,3 +192,21 @@ def test_a_directory_goes_although_somebody_else_deletes_files_of_it(
     assert storage.list("") == []
     assert not (tmp_path / "chk-1").exists()
     storage.delete_prefix("chk-1")
+
+
+def test_a_file_whose_link_was_made_before_the_answer_was_lost_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS asks its server again then, which says that the name is taken: who had created a file was told it had not."""
+    link = os.link
+
+    def asked_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", asked_twice)
+    storage = LocalStorage(str(tmp_path))
+    storage.create("a", b"mine")
+    with pytest.raises(StorageAlreadyExists):
+        storage.create("a", b"another's")
+    assert storage.get("a") == b"mine"
