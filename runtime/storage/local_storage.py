@@ -53,9 +53,9 @@ class LocalStorage:
 
     def create(self, path: str, data: bytes) -> None:
         target = self._resolve(path)
-        if target.exists():
-            raise StorageAlreadyExists(f"there is a file at {target} already")
         with self._failures("write", target):
+            if target.exists():
+                raise StorageAlreadyExists(f"there is a file at {target} already")
             temporary = self._write_temporary(target, (data,))
             try:
                 os.link(temporary, target)

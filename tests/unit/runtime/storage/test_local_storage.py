@@ -194,6 +194,12 @@ def test_a_directory_goes_although_somebody_else_deletes_files_of_it(
     storage.delete_prefix("chk-1")
 
 
+def test_a_place_that_cannot_be_looked_at_is_an_error_of_the_storage(tmp_path: Path) -> None:
+    """Whoever creates a file handles these; one of the operating system's own ended what asked."""
+    with pytest.raises(StorageError, match=r"cannot write .*: File name too long"):
+        LocalStorage(str(tmp_path)).create("x" * 300, b"")
+
+
 def test_a_file_whose_link_was_made_before_the_answer_was_lost_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
