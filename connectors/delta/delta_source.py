@@ -119,11 +119,7 @@ class DeltaVersions:
         self._schema = source.known_schema
         self.table: Any = self._opened()
         self._newest = int(self.table.version())
-        configuration = self.table.metadata().configuration
-        if configuration.get("delta.columnMapping.mode", "none") != "none":
-            raise ConnectorError(
-                f"{source.described}: the table maps its columns to other names, which DeltaSource cannot read"
-            )
+        self._require_names(self.table.metadata().configuration)
 
     def _opened(self) -> Any:
         source = self._source
@@ -222,6 +218,7 @@ class DeltaVersions:
         committed_ms = next((int(a["commitInfo"].get("timestamp") or 0) for a in actions if "commitInfo" in a), None)
         for action in actions:
             if "metaData" in action:
+                self._require_names(action["metaData"].get("configuration") or {})
                 self._require_columns(action["metaData"]["schemaString"], version)
         changed = [action["remove"] for action in actions if action.get("remove", {}).get("dataChange")]
         if changed:
@@ -259,6 +256,13 @@ class DeltaVersions:
             ) from error
         except OSError as error:
             raise unusable(source.path, error) from error
+
+    def _require_names(self, configuration: Mapping[str, str]) -> None:
+        """Raise ConnectorError for a table in whose files columns have other names."""
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise ConnectorError(
+                f"{self._source.described}: the table maps its columns to other names, which DeltaSource cannot read"
+            )
 
     def _require_columns(self, schema: str, version: int) -> None:
         """Raise ConnectorError when the table has lost a column that is read, or its type. Earlier versions may not

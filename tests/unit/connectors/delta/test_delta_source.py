@@ -12,6 +12,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import snapline as sl
@@ -230,6 +231,36 @@ def test_a_log_that_makes_no_sense_is_one_line(table, change, said):
     (table / "_delta_log" / f"{2:020d}.json").write_text(rewritten(table, change))
     with pytest.raises(ConnectorError, match=f"version 2 makes no sense .*{re.escape(said)}.* starting_version=3"):
         Job(DeltaSource(table, starting_version=2)).look()
+
+
+def test_a_table_whose_columns_are_mapped_while_it_is_followed(tmp_path: Path) -> None:
+    """Files had other names from there on, and all that came from them was null."""
+    deltalake.write_deltalake(tmp_path, pa.table({"n": [0]}))
+    job = Job(DeltaSource(tmp_path, follow=True, skip_change_commits=True))
+    assert job.numbers() == [0]
+    log = tmp_path / "_delta_log"
+    [metadata] = [
+        action
+        for line in (log / f"{0:020d}.json").read_text().splitlines()
+        if "metaData" in (action := json.loads(line))
+    ]
+    schema = json.loads(metadata["metaData"]["schemaString"])
+    [field] = schema["fields"]
+    field["metadata"] = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    metadata["metaData"]["schemaString"] = json.dumps(schema)
+    metadata["metaData"]["configuration"] = {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": "1",
+    }
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    pq.write_table(pa.table({"col-1": [1]}), tmp_path / "mapped.parquet")
+    said = {"path": "mapped.parquet", "size": (tmp_path / "mapped.parquet").stat().st_size, "partitionValues": {}}
+    add = {"add": {**said, "modificationTime": 0, "dataChange": True}}
+    (log / f"{1:020d}.json").write_text("\n".join(map(json.dumps, (protocol, metadata, add))))
+    with pytest.raises(
+        ConnectorError, match="the table maps its columns to other names, which DeltaSource cannot read"
+    ):
+        job.numbers()
 
 
 def test_actions_need_no_lines_of_their_own(table):
