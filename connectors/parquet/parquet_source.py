@@ -361,16 +361,15 @@ def _expand(location: Location) -> Sequence[Location]:
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.Schema:
-    if columns is None:
-        require_names_differ(schema, schema.names, f"ParquetSource: {url}")
-        return schema
-    for name in columns:
+    """The columns that are read; each may be null, in another file or where rows without a value come to these."""
+    for name in columns or ():
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ConnectorError(f"ParquetSource: no column {name!r} in {url}{hint} It has: {', '.join(schema.names)}")
-    require_names_differ(schema, columns, f"ParquetSource: {url}")
-    return pa.schema([schema.field(name) for name in columns])
+    wanted = schema.names if columns is None else columns
+    require_names_differ(schema, wanted, f"ParquetSource: {url}")
+    return pa.schema([schema.field(name).with_nullable(True) for name in wanted])
 
 
 def _require_same_columns(

@@ -260,6 +260,16 @@ def test_files_that_differ_are_refused(tmp_path: Path) -> None:
     assert numbers_of(ParquetSource(tmp_path, columns=["n"])) == [0, 1, 2, 4]
 
 
+def test_a_column_that_one_file_says_is_never_null_may_be(tmp_path: Path) -> None:
+    """A null in another file ended the task with an error of Arrow's, and the promise went to rows that met these."""
+    for name, values in (("a", [1]), ("b", [None, 2])):
+        column = pa.field("n", pa.int64(), nullable=name == "b")
+        pq.write_table(pa.table([pa.array(values, pa.int64())], pa.schema([column])), tmp_path / f"{name}.parquet")
+    source = ParquetSource(tmp_path)
+    assert numbers_of(source) == [1, None, 2]
+    assert source.schema().field("n").nullable
+
+
 def test_partition_directories_are_refused_with_the_way_out(tmp_path: Path) -> None:
     """Their columns are not in the files; whoever does not need them says so."""
     write(tmp_path / "origin=JFK" / "a.parquet", 0, 3)
