@@ -25,6 +25,7 @@ from snapline.connectors.formats.file_reading import (
     avro_of,
     avro_rows,
     csv_of,
+    int96_unit_of,
     json_of,
     orc_rows,
     parquet_rows,
@@ -162,7 +163,7 @@ class ParquetFormat(FileFormat):
     def read(
         self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
     ) -> Iterator[FileRows]:
-        return parquet_rows(stream, position, batch_rows, columns)
+        return parquet_rows(stream, position, batch_rows, columns, int96_unit_of(pq.read_metadata(stream)))
 
     def schema_of(self, stream: Any) -> pa.Schema:
         return pq.ParquetFile(stream).schema_arrow.remove_metadata()

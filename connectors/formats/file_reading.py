@@ -41,6 +41,8 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": 
 BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")
 MAGIC_BYTES = 10
 INT64_MAX = 2**63 - 1
+SPARK_VERSION = b"org.apache.spark.version"
+"""What the footers of files have that Spark has written."""
 DECIMAL_DIGITS = 38
 NESTING_MAX = 100
 """Columns that are found in JSON are nested so deep at most."""
@@ -85,11 +87,16 @@ class FileRows:
 
 
 def parquet_rows(
-    stream: Any, position: Mapping[str, int], batch_rows: int, columns: Sequence[str] | None
+    stream: Any,
+    position: Mapping[str, int],
+    batch_rows: int,
+    columns: Sequence[str] | None,
+    int96_unit: str | None = None,
 ) -> Iterator[FileRows]:
-    """Read a Parquet file; row groups that were read are passed over."""
+    """Read a Parquet file; row groups that were read are passed over. `int96_unit`: of the times that Spark writes by
+    default, which are nanoseconds otherwise, and other times where these have no year."""
     done = int(position.get("rows", 0))
-    with pq.ParquetFile(stream, pre_buffer=False) as file:
+    with pq.ParquetFile(stream, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         passed, first = 0, 0
         while first < len(counts) and passed + counts[first] <= done:
@@ -102,6 +109,12 @@ def parquet_rows(
             passed += batch.num_rows
             if rows.num_rows:
                 yield FileRows(rows, {"rows": passed})
+
+
+def int96_unit_of(footer: pq.FileMetaData) -> str | None:
+    """The unit of times that say none, None for Arrow's: those of Spark are microseconds. Arrow takes them for
+    nanoseconds, which have no year before 1677 or after 2262, and makes other times of such ones."""
+    return "us" if SPARK_VERSION in (footer.metadata or {}) else None
 
 
 def orc_rows(

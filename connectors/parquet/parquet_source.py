@@ -23,6 +23,7 @@ from snapline.connectors.builtin.rate_limit import RateLimiter, require_rate
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
+from snapline.connectors.formats.file_reading import int96_unit_of
 from snapline.connectors.formats.row_format import require_names_differ
 from snapline.connectors.parquet.footer_check import require_sound
 from snapline.connectors.whole_numbers import require_positive
@@ -222,22 +223,29 @@ class ParquetReader(SourceReader):
                     skip -= batch.num_rows
                     continue
                 rows = batch.slice(skip).replace_schema_metadata(None)
-                return self._in_one_type(rows)
+                return self._in_one_type(rows, split.description["path"])
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _unreadable(split.description["path"], error) from error
         raise ConnectorError(_changed(split))
 
-    def _in_one_type(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _in_one_type(self, batch: pa.RecordBatch, url: str) -> pa.RecordBatch:
         """The chosen columns, with offsets as wide as those of the first file, where the files differ in that."""
         rows = batch if self._source.columns is None else batch.select(list(self._source.columns))
-        return rows if self._schema is None or rows.schema.equals(self._schema) else rows.cast(self._schema)
+        try:
+            return rows if self._schema is None or rows.schema.equals(self._schema) else rows.cast(self._schema)
+        except pa.ArrowInvalid as error:  # a time of Spark
+            raise ConnectorError(f"{url}: {first_line(error)}; a FileSource with schema= has such times") from error
 
     def _open(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
         url, row_group = split.description["path"], int(split.description["row_group"])
         if self._file is None or self._file[0] != url:
             self.close()
             location = locate(url, self._source.storage_options)
-            self._file = (url, _footer(location))
+            file = _footer(location)
+            if unit := int96_unit_of(file.metadata):
+                file.close()
+                file = _footer(location, unit)
+            self._file = (url, file)
         file = self._file[1]
         metadata = file.metadata
         if row_group >= metadata.num_row_groups or metadata.row_group(row_group).num_rows != split.description["rows"]:
@@ -250,9 +258,14 @@ class ParquetReader(SourceReader):
         return batches
 
 
-def _footer(file: Location) -> pq.ParquetFile:
+def _footer(file: Location, int96_unit: str | None = None) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(file.path, filesystem=file.filesystem, pre_buffer=not file.is_local)
+        return pq.ParquetFile(
+            file.path,
+            filesystem=file.filesystem,
+            pre_buffer=not file.is_local,
+            coerce_int96_timestamp_unit=int96_unit,
+        )
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(file.url, error) from error
 

@@ -100,7 +100,7 @@ class DataFileReader(SourceReader):
             raise ConnectorError(
                 f"{self._files.described}: {split.description['path']} has two columns {twice!r}; write the file anew without one of them"
             )
-        self._rows = parquet_rows(self._stream, split.position, self._files.batch_rows, wanted)
+        self._rows = parquet_rows(self._stream, split.position, self._files.batch_rows, wanted, int96_unit="us")
 
     def _finish(self) -> Polled:
         """Go on to the next file."""

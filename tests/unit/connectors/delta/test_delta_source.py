@@ -263,6 +263,22 @@ def test_a_table_whose_columns_are_mapped_while_it_is_followed(tmp_path: Path) -
         job.numbers()
 
 
+def test_times_that_spark_writes_may_have_any_year(tmp_path: Path) -> None:
+    """A table with the last day of 9999, which stands for no end, could not be read: it is no number of nanoseconds."""
+    moments = [dt.datetime(9999, 12, 31, 23, tzinfo=dt.UTC), dt.datetime(1, 1, 1, tzinfo=dt.UTC)]
+    rows = pa.table({"at": pa.array(moments, pa.timestamp("us", "UTC"))})
+    deltalake.DeltaTable.create(tmp_path, schema=deltalake.Schema.from_arrow(rows.schema))
+    file = tmp_path / "part-0.parquet"
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True)
+    said = {"path": file.name, "size": file.stat().st_size, "partitionValues": {}, "modificationTime": 0}
+    log = tmp_path / "_delta_log" / f"{1:020d}.json"
+    log.write_text(json.dumps({"add": {**said, "dataChange": True}}))
+
+    job = Job(DeltaSource(tmp_path))
+    job.look()
+    assert [row["at"] for row in job.read()] == moments
+
+
 def test_actions_need_no_lines_of_their_own(table):
     """The library reads them behind each other; ours took it for damage. What is null is not there."""
     with (table / "_delta_log" / f"{2:020d}.json").open("a") as log:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import os
 import pickle
 import signal
@@ -12,12 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from snapline.connectors.files.file_discovery import FileEnumerator
 from snapline.connectors.files.file_source import FileSource
 from snapline.connectors.parquet import ParquetSource, footer_check
 from snapline.connectors.parquet.footer_check import require_sound
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
+
+naive = dt.datetime
 
 
 def write(path: Path, start: int, rows: int, row_group_rows: int = 100) -> Path:
@@ -268,6 +273,26 @@ def test_a_column_that_one_file_says_is_never_null_may_be(tmp_path: Path) -> Non
     source = ParquetSource(tmp_path)
     assert numbers_of(source) == [1, None, 2]
     assert source.schema().field("n").nullable
+
+
+def test_a_time_of_spark_that_has_no_nanoseconds_becomes_no_other_time(tmp_path: Path) -> None:
+    """The last day of 9999, which stands for no end, was one of 1816."""
+    spark = {"org.apache.spark.version": "4.1.0"}
+    for name, year in (("usual", 2026), ("far", 9999)):
+        column = pa.array([naive(year, 12, 31)], pa.timestamp("us"))
+        rows = pa.table({"n": [year], "at": column}).replace_schema_metadata(spark)
+        pq.write_table(rows, tmp_path / f"{name}.parquet", use_deprecated_int96_timestamps=True)
+    assert numbers_of(ParquetSource(tmp_path / "usual.parquet")) == [2026]
+    with pytest.raises(ConnectorError, match=r"far.parquet: .* out of bounds timestamp: .*; a FileSource with schema="):
+        numbers_of(ParquetSource(tmp_path))
+    for unit, said in (("us", ""), ("ns", "column 'at' of .* does not fit timestamp.ns.: .* say schema=")):
+        schema = pa.schema([("at", pa.timestamp(unit))])
+        source = FileSource(tmp_path / "far.parquet", schema=schema)
+        reader = source.create_reader(ALONE)
+        reader.add_splits(FileEnumerator(source).discover({}).splits)
+        with pytest.raises(ConnectorError, match=said) if said else contextlib.nullcontext():
+            batch = reader.poll_next(0).batch
+            assert batch is not None and batch.to_pylist() == [{"at": naive(9999, 12, 31)}]
 
 
 def test_partition_directories_are_refused_with_the_way_out(tmp_path: Path) -> None:
