@@ -341,13 +341,13 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
     """Read a file that has a row a line, from a position on; what a block of it holds is decoded together."""
     is_csv = isinstance(rows, CsvFormat)
     lines = TextLines(stream, quoted=is_csv)
-    skips_empty = isinstance(rows, JsonFormat) or (isinstance(rows, CsvFormat) and len(rows.schema) > 1)
     wanted = rows.schema.names
     if isinstance(rows, CsvFormat) and rows.header:
         header = lines.take(1).lines()
         if not header:
             return
         rows = rows.of_header(_unmarked(header[0]))
+    skips_empty = isinstance(rows, JsonFormat) or (isinstance(rows, CsvFormat) and len(rows.schema) > 1)
     lines.go_to(int(position.get("bytes", 0)), int(position.get("lines", 0)))
     while True:
         is_start, at_line = lines.at_bytes == 0, lines.at_line

@@ -184,6 +184,12 @@ def test_a_header_says_the_order_of_columns(tmp_path: Path) -> None:
     assert expected == read(FileSource(tmp_path, CsvFormat(SCHEMA, header=True), order="path"))
 
 
+def test_an_empty_line_is_no_row_of_a_file_with_several_columns(tmp_path: Path) -> None:
+    """Also where one of them is read: such a line, as at the end of a file, was a row of nulls then."""
+    (tmp_path / "a.csv").write_text("n,word\n1,a\n\n2,b\n\n")
+    assert [{"n": 1}, {"n": 2}] == read(FileSource(tmp_path, "csv", schema=pa.schema([("n", pa.int64())])))
+
+
 def test_gzip_that_was_put_together_and_lines_of_text(tmp_path: Path) -> None:
     """A file of several gzip members is read whole; raw lines keep empty ones."""
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\n\n") + gzip.compress(b"b"))
