@@ -148,6 +148,7 @@ class FileEnumerator(SplitEnumerator):
             self._failing_since = None
             self._listed.extend(file for file in found if seen.is_new(file.key))
             if not source.follow and "until" not in state:
+                self._require_some(found)
                 state = {**state, "until": list(found[-1].key if found else NO_KEY)}
         until = _key(state, "until") if "until" in state else None
         splits = self._take(seen, until)
@@ -163,6 +164,14 @@ class FileEnumerator(SplitEnumerator):
                 seen.add(file.key)
                 splits.append(file.split())
         return splits
+
+    def _require_some(self, found: Sequence[FoundFile]) -> None:
+        """Raise ConnectorError for a listing without files: there were some when the job was submitted."""
+        if not found and not self._source.ignore_missing:
+            raise ConnectorError(
+                f"FileSource: no file matches {', '.join(self._source.paths)} in the cluster, and one did where the job was submitted; files "
+                "must be there on every machine, and stay (ignore_missing=True ends without rows)"
+            )
 
     def _give_up_after_a_while(self, error: OSError) -> None:
         now = time.monotonic()

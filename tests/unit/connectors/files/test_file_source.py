@@ -263,6 +263,18 @@ def test_a_follower_finds_each_file_once_also_those_that_appear_late(tmp_path: P
     assert (["a"], ["late", "b"], [], ["a"]) == (names(first), names(second), names(third), names(fourth))
 
 
+def test_files_that_are_not_there_where_the_job_runs_are_no_end(tmp_path: Path) -> None:
+    """A directory of the driver's alone was an input without rows, and the job had finished well."""
+    touch(tmp_path, "a", 100)
+    source, patient = lines_of(tmp_path), lines_of(tmp_path, ignore_missing=True)
+    for each in (source, patient):
+        each.enumerate_splits()
+    (tmp_path / "a").unlink()
+    with pytest.raises(ConnectorError, match=r"no file matches .* in the cluster, and one did where the job was"):
+        found_by(source)
+    assert [] == found_by(patient)[0]
+
+
 def test_a_source_that_ended_follows_when_its_job_goes_on_so(tmp_path: Path) -> None:
     """The snapshot of a job that read what was there is no bound for one that follows."""
     touch(tmp_path, "a", 100)
