@@ -105,7 +105,7 @@ class TableEnumerator(SplitEnumerator):
             done = files >= len(known)
             if len(splits) >= FILES_AT_ONCE:
                 break
-        is_behind = not done or (versions.after(at) is not None and at != state.get("until"))
+        is_behind = not done or (at != state.get("until") and versions.after(at) is not None)
         new = {**state, "at": at, "files": 0 if done else files, "done": done, "whole": whole and not done}
         finished = not self._follow and not is_behind
         return Discovery(splits, new, finished=finished, again_after_ms=0 if is_behind else self._interval_ms)

@@ -22,6 +22,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from snapline.connectors import IcebergSource
 from snapline.connectors.iceberg.iceberg_sink import committed
+from snapline.connectors.tables import table_discovery
 from snapline.dataflow.api.connector_api import SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.delta.test_delta_source import Job
@@ -115,6 +116,19 @@ def test_snapshots_that_expire_before_the_first_look_at_them(web):
     assert job.numbers() == [0, 1]
     web.add(2)
     assert job.numbers() == [2]
+
+
+def test_a_snapshot_that_expires_while_its_last_files_are_handed_out(web, monkeypatch):
+    """A source that ends there failed at each restart, although it had what it wanted and needs no later one."""
+    monkeypatch.setattr(table_discovery, "FILES_AT_ONCE", 1)
+    web.add(0)
+    last = web.add(1)
+    job = Job(web.source())
+    assert len(job.numbers()) == 1
+    web.add(2)
+    web.table.maintenance.expire_snapshots().by_id(last).commit()
+    assert len(job.numbers()) == 1
+    assert job.finished
 
 
 def test_where_to_start(web):
