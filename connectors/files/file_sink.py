@@ -260,8 +260,9 @@ class CompactingCommitter(GlobalCommitter):
         target = f"{directory}/{name}"
         sources = [str(each.data["staged"]) for each in small]
         if not self._files.exists(target):
-            schema = self._sink.format.schema
-            if suffix != self._sink.format.suffix or (schema is not None and columns[0][0] != digest_of(schema)):
+            form = self._sink.format
+            is_other = form.schema is not None and columns[0][0] != digest_of(form.schema, form)
+            if suffix != form.suffix or is_other:
                 return list(group)  # the job has another format now, or other columns, which cannot read them
             staging = posixpath.dirname(sources[0])
             gone = [source for source in sources if not self._files.exists(source)]
@@ -274,7 +275,7 @@ class CompactingCommitter(GlobalCommitter):
                 opened = [self._files.read(source) for source in sources]
                 try:
                     with self._files.open(begun) as stream:
-                        self._sink.format.merge(opened, stream)
+                        form.merge(opened, stream)
                 finally:
                     for each in opened:
                         each.close()

@@ -23,7 +23,7 @@ from snapline.connectors.files.output_files import OutputFiles, failures
 from snapline.connectors.files.partitions import split_by_partition
 from snapline.connectors.files.staging import IN_PROGRESS, STAGED, SinkPlace, partition_directory
 from snapline.connectors.formats.casts import cast_unchanged
-from snapline.connectors.formats.file_format import FileEncoder, FileFormat, require_mergeable
+from snapline.connectors.formats.file_format import FileEncoder, FileFormat, LinesFormat, require_mergeable
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, SinkWriter
 from snapline.dataflow.api.user_metrics import Counter, MetricGroup
@@ -309,7 +309,7 @@ class FileSinkWriter(PartitionedFileWriter):
                         "rows": sealed.rows,
                         "bytes": sealed.size_bytes,
                         "small": sealed.size_bytes < (self._sink.compact_below or 0),
-                        "columns": digest_of(sealed.columns),
+                        "columns": digest_of(sealed.columns, self._sink.format),
                     }
                 )
             )
@@ -333,10 +333,12 @@ class FileSinkWriter(PartitionedFileWriter):
             self._seal(file)
 
 
-def digest_of(columns: pa.Schema) -> str:
-    """The same for two files if and only if they have the same columns."""
+def digest_of(columns: pa.Schema, form: FileFormat) -> str:
+    """The same for two files if and only if they have the same columns, and begin with the same line of their names, if
+    with any."""
     text = columns.to_string(show_field_metadata=False, show_schema_metadata=False)
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    header = form.header() if isinstance(form, LinesFormat) else b""
+    return hashlib.blake2b(text.encode() + header, digest_size=6).hexdigest()
 
 
 def _abandon(file: OpenFile) -> None:

@@ -616,6 +616,18 @@ def test_a_job_goes_on_from_a_snapshot_with_other_columns(tmp_path: Path) -> Non
     assert [(0, "w0"), (1, "w1")] == sorted(found)
 
 
+def test_a_job_goes_on_from_a_snapshot_with_a_header(tmp_path: Path) -> None:
+    """So much of each file that was put together was left out as a header has, although it had none."""
+    sink, named = (FileSink(tmp_path, CsvFormat(NUMBERS, header=header), compact_below=1 << 20)
+                   for header in (False, True))  # fmt: skip
+    waiting = [each for number in (0, 1) for each in written(sink, rows(number), place=Place(number, 2))]
+    committer = named.create_global_committer(Place(attempt_number=1))
+    committer.commit(together(waiting, again=True))
+    committer.close()
+
+    assert ['0,"w0"\n', '1,"w1"\n'] == [(tmp_path / name).read_text() for name in files(tmp_path)]
+
+
 def test_a_job_goes_on_from_a_snapshot_with_symbols_in_another_order(tmp_path: Path) -> None:
     """Blocks of Avro have the places of symbols, which were taken for other ones in the file that was put together."""
     sink, other = (FileSink(tmp_path, AvroFormat({"type": "record", "name": "N", "fields": [
