@@ -49,7 +49,8 @@ def statistics_of(footer: pq.FileMetaData, with_nan: Collection[str] = ()) -> st
         else:
             is_bounded &= nulls.get(column.name) == footer.num_rows
     bounds = {"minValues": least, "maxValues": greatest} if is_bounded else {}
-    return json.dumps({"numRecords": footer.num_rows, **bounds, "nullCount": nulls})
+    said = {"numRecords": footer.num_rows, **bounds, "nullCount": nulls}
+    return json.dumps(said, ensure_ascii=False)  # the library makes other letters of some that are escaped
 
 
 def _is_bytes(column: pq.ColumnSchema) -> bool:

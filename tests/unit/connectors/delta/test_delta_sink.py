@@ -146,9 +146,12 @@ def test_every_type_comes_back_and_bounds_skip_no_row(tmp_path):
 
 @pytest.mark.parametrize("fraction", [0.5, 1e-300, float("nan"), float("inf")])
 @pytest.mark.parametrize("price", ["1.50000", "0.00001", "1234567890123456789.12345"])
-@pytest.mark.parametrize("text", ["w", "\U0010ffff" * 40, "x" * 5_000], ids=["short", "last", "long"])
+@pytest.mark.parametrize(
+    "text", ["w", "\U00020bb7", "\U0010ffff" * 40, "x" * 5_000], ids=["short", "rare letter", "last", "long"]
+)
 def test_rows_are_found_by_each_column(tmp_path: Path, fraction: float, price: str, text: str) -> None:
-    """The deltalake library found none by a column without bounds where others of the file had them."""
+    """The deltalake library found none by a column without bounds where others of the file had them, nor by a text with
+    a letter that takes two words of UTF-16 where the bounds had it so."""
     columns = {
         "f": pa.array([fraction, None]),
         "price": pa.array([decimal.Decimal(price), decimal.Decimal(2)], pa.decimal128(30, 5)),
