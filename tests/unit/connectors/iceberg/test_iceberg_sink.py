@@ -182,7 +182,8 @@ def test_a_table_of_which_a_partition_was_removed_gets_rows(place_for_tables: Pa
         spec.remove_field("shop")
     commit(sink_at(place_for_tables), 1, rows(1, 2, shop=["a", "b"], town=["x", "x"]))
     assert numbers(place_for_tables) == [1, 2]
-    assert [list(task.file.partition) for task in table_at(place_for_tables).scan().plan_files()] == [[None, "x"]]
+    (task,) = table_at(place_for_tables).scan().plan_files()
+    assert (task.file.partition[0], task.file.partition[1]) == (None, "x")
 
 
 def test_a_commit_that_is_repeated_or_comes_too_late_changes_nothing(place_for_tables):
