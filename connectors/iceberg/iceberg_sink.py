@@ -195,9 +195,10 @@ class IcebergWriter(SinkWriter):
 def rows_for(sink: IcebergSink, table: Any | None, directory: str = "") -> IcebergRows | KeyedRows:
     """How the sink's rows become files of the table, or of one that is to be made: to be added, or to be merged."""
     rows = IcebergRows(sink, table, directory)
+    if sink.key or (table is not None and not finds_partitions(table)):
+        rows.partitions.require_rewriting(sink.described)
     if not sink.key:
         return rows
-    rows.partitions.require_rewriting(sink.described)
     return KeyedRows(rows, sink.key, sink.delete, sink.described, takes_nan=False)
 
 

@@ -167,7 +167,10 @@ def finds_partitions(table: Any) -> bool:
     must have none."""
     from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan
 
-    kept = compute_statistics_plan(table.schema(), table.properties)
+    try:
+        kept = compute_statistics_plan(table.schema(), table.properties)
+    except failures() as error:
+        raise unusable(".".join(table.name()), error) from error
     modes = (MetricModeTypes.FULL, MetricModeTypes.TRUNCATE)
     bounded = {number for number, column in kept.items() if column.mode.type in modes}
     return all((field.source_id in bounded) != (str(field.transform) == "void") for field in table.spec().fields)
@@ -209,7 +212,7 @@ class Partitions:
         if computed and importlib.util.find_spec("pyiceberg_core") is None:
             column, how = computed[0]
             raise ConnectorError(
-                f"{what}: the table is partitioned by {how} of {column!r}, where rows with key= need another library: "
+                f"{what}: the table is partitioned by {how} of {column!r}, where rows that are written anew need another library: "
                 "pip install 'pyiceberg[pyiceberg-core]'"
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,20 @@ def test_partitions_are_right_where_no_bounds_are_kept(
     found = [task.file.partition[0] for task in table_at(place_for_tables).scan().plan_files()]
     assert sorted(map(str, found)) == ["a", "a", "b", "b"]
     assert numbers(place_for_tables) == [1, 1, 2, 2]
+
+
+@pytest.mark.skipif(find_spec("pyiceberg_core") is not None, reason="the library can write such files anew")
+def test_what_is_written_anew_needs_a_library_where_partitions_are_computed(place_for_tables: Path) -> None:
+    """Said at submission, and not at each commit."""
+    catalog = load_catalog("default", **properties(place_for_tables))
+    none = {"write.metadata.metrics.default": "none"}
+    table = catalog.create_table(NAME, pa.schema([("n", pa.int64())]), properties=none)
+    with table.update_spec() as spec:
+        spec.add_field("n", TruncateTransform(10))
+    with pytest.raises(
+        ConnectorError, match=r"by truncate\[10\] of 'n', where rows that are written anew need another"
+    ):
+        sink_at(place_for_tables).validate()
 
 
 def test_a_table_of_which_a_partition_was_removed_gets_rows(place_for_tables: Path) -> None:
