@@ -215,7 +215,8 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     def _let_wait(self, batch: pa.RecordBatch, panes: Int64Array, first: int, last: int, input_index: int) -> bool:
         windows = check(self._state, "there is no state, although rows may wait")
         starts = self._waiting.add(panes, first, last, batch, input_index)
-        if starts is None:
+        if starts is None:  # rows of these windows that came before go into the state before them
+            self._take_in([(start, self._waiting.take(start)) for start in np.unique(panes).tolist()])
             return False
         for start in starts:
             windows.window_number(start)

@@ -149,3 +149,13 @@ def test_categories_of_batches_that_wait_may_be_more_than_each_batch_can_have(ro
     again = Harness(create()).start(restored_state([harness.snapshot()]))
     for one in (harness, again):
         assert [row["n"] for row in one.watermark(9_999).rows()] == [3 * rows]
+
+
+def test_rows_that_do_not_wait_come_behind_those_that_do() -> None:
+    """A batch whose rows go to and fro between windows comes into the state, where nothing of its windows was yet."""
+    times = [first + row for row in range(30) for first in (ROWS, 10_000)]
+    to_and_fro = pa.record_batch([pa.array([t % 100 for t in times]), pa.array(times)], schema=SCHEMA)
+    harness = started().process(FIRST).process(batch_of(0)).process(to_and_fro)
+    again = Harness(create()).start(restored_state([harness.snapshot()]))
+    for one in (harness, again):
+        assert all(row["in_order"] for row in one.watermark(9_999).rows())
