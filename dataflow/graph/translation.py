@@ -153,6 +153,7 @@ def _combiner(item: _Resolved, partitioning: Partitioning, pickle: Callable[[obj
         or not isinstance(spec.function, RowsBy)
         or not isinstance(spec.assigner, (TumblingEventTimeWindows, SlidingEventTimeWindows))
         or spec.early_trigger is not None
+        or spec.late_output_tag  # a window may be ahead of its edge, where that was idle, or has just been restored
         or partitioning is not Partitioning.HASH
     ):
         return b""

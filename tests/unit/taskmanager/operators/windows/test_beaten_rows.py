@@ -143,7 +143,8 @@ def test_a_batch_that_the_window_will_refuse_leaves_whole() -> None:
 
 
 def test_which_edges_have_it() -> None:
-    """Those to windows of event time that keep the best rows, unless a trigger counts rows."""
+    """Those to windows of event time that keep the best rows, unless a trigger counts rows, or late ones are handed on:
+    a window is ahead of an edge that was idle, or begins after a restore, and does not know that its rows are late."""
 
     def of(build: object) -> int:
         environment = sl.StreamExecutionEnvironment.get_execution_environment({})
@@ -158,4 +159,5 @@ def test_which_edges_have_it() -> None:
     assert of(lambda keyed: keyed.window(sl.EventTimeSessionWindows(10)).max_by("v", uid="w")) == 0
     assert of(lambda keyed: keyed.window(sl.TumblingProcessingTimeWindows(10)).max_by("v", uid="w")) == 0
     assert of(lambda keyed: keyed.window(tumbling).trigger(sl.CountTrigger(2)).max_by("v", uid="w")) == 0
+    assert of(lambda keyed: keyed.window(tumbling).side_output_late_data("late").max_by("v", uid="w")) == 0
     assert of(lambda keyed: keyed.window(tumbling).aggregate(uid="w", n=sl.max("v"))) == 0
