@@ -41,7 +41,8 @@ from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 ROWS_PER_SLICE = 16_384
 SIDE_NAMES = ("left", "right")
 KIND_STATE = "kind-of-join"
-"""The operator state that says which kind of join has written the snapshot, and by which columns of the right side."""
+"""The operator state that says which kind of join has written the snapshot, by which columns of the right side, and
+whether its rows have times."""
 _SPELLED = {"interval": "an interval join, or one without bounds", "temporal": "a join as of a time"}
 DueTimes = Callable[[Any, Int64Array], Int64Array]
 """Computes when rows are due from their event times, as TimedRows takes it."""
@@ -105,13 +106,20 @@ class _JoinOperator(IncrementalKeyedOperator):
                     f"{', '.join(map(str, found))}, and the job now asks for {', '.join(keys)}: keep the key, or give the operator "
                     "another uid to start without its state"
                 )
+            if self.keeps_by_time and not said.get("by_time", True):
+                raise StateError(
+                    f"operator {self.context.operator_uid!r}: the snapshot holds rows of a join without bounds, which have no times, and "
+                    "the job now asks for bounds, so that none would find a partner: keep the join, or give the operator another uid to "
+                    "start without its state"
+                )
 
     def open(self) -> None:
         self.count_late_rows(0)
         super().open()
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
-        self._kinds().update([{"kind": self.kind, "right_key": list(self._sides[1].key_columns)}])
+        said = {"kind": self.kind, "right_key": list(self._sides[1].key_columns), "by_time": self.keeps_by_time}
+        self._kinds().update([said])
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
     def _kinds(self) -> OperatorListState:

@@ -164,6 +164,28 @@ def test_rows_of_the_right_side_stay_with_their_key(end: Callable[..., sl.DataSt
     assert pair["n_right"] == 2
 
 
+@pytest.mark.parametrize("had_bounds", [False, True])
+def test_rows_without_times_do_not_become_those_of_a_join_with_bounds(had_bounds: bool) -> None:
+    """With bounds none of them found a partner, and the first watermark forgot them; the other way round all do."""
+    schema = pa.schema([("k", pa.int64()), ("at", pa.int64())])
+
+    def joined(bounded: bool) -> Callable[..., sl.DataStream]:
+        def build(left: sl.DataStream, right: sl.DataStream) -> sl.DataStream:
+            pairs = left.key_by("k").join(right.key_by("k"))
+            return pairs.between(-5, 5) if bounded else pairs.unbounded()
+
+        return build
+
+    before = OperatorHarness(joined(had_bounds), schema, schema, event_time="at").push([{"k": 1, "at": 90}], input=1)
+    snapshot = before.snapshot()
+    if not had_bounds:
+        with pytest.raises(StateError, match="rows of a join without bounds, which have no times"):
+            OperatorHarness(joined(True), schema, schema, event_time="at", restore_from=snapshot)
+        return
+    after = OperatorHarness(joined(False), schema, schema, event_time="at", restore_from=snapshot)
+    assert after.push([{"k": 1, "at": 10}]).rows() == [{"k": 1, "at": 10, "k_right": 1, "at_right": 90}]
+
+
 def test_a_kind_of_join_that_nobody_knows_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version may have more of them, and a file may say anything."""
     with monkeypatch.context() as later:
