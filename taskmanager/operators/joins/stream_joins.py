@@ -29,7 +29,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_format import KeyedStateHeader
 from snapline.runtime.cores.machine import check
-from snapline.taskmanager.operators.base.event_time import event_times_ms
+from snapline.taskmanager.operators.base.event_time import event_times_ms, refuse_no_times
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.stateless import conform
@@ -59,6 +59,14 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             f"no column {missing!r}, which the join was built for: the columns are {', '.join(batch.schema.names)}"
         )
     return conform(batch, schema)
+
+
+def _times_of(batch: pa.RecordBatch, column: str) -> Int64Array:
+    """The event time of each row. Raises ValueError for what is none, as windows do: bounds are added to it."""
+    times = np.ascontiguousarray(event_times_ms(batch, column))
+    if len(times):
+        refuse_no_times(batch, column, int(times.min()), int(times.max()))
+    return times
 
 
 class _JoinOperator(IncrementalKeyedOperator):
@@ -139,7 +147,7 @@ class _JoinOperator(IncrementalKeyedOperator):
         batch = _declared(batch, side.schema)
         if not side.event_time_column:
             return batch, np.zeros(batch.num_rows, np.int64)
-        times = np.ascontiguousarray(event_times_ms(batch, side.event_time_column))
+        times = _times_of(batch, side.event_time_column)
         late = times <= self.watermark_ms
         if self.watermark_ms == MIN_WATERMARK_MS or not late.any():
             return batch, times
@@ -255,7 +263,7 @@ class TemporalJoinOperator(_JoinOperator):
         else:  # a late version is the latest before what is still to come, perhaps
             side = self._sides[1]
             batch = _declared(batch, side.schema)
-            times = np.ascontiguousarray(event_times_ms(batch, side.event_time_column))
+            times = _times_of(batch, side.event_time_column)
         if batch.num_rows:
             slots = self.slots_of(batch, self._sides[input_index].key_columns)
             self._rows[input_index].add(slots, times, batch)

@@ -678,6 +678,30 @@ def test_unusable_columns_are_named(spec: Any, batches: list[dict[str, Any]], me
             operator.process_batch(pa.record_batch(columns), 1 if "key" in columns else 0)
 
 
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH),
+        IntervalJoinSpec(*SIDES, BOTH, -5, 5),
+        TemporalJoinSpec(*SIDES, BOTH),
+    ],
+    ids=["window", "interval", "temporal"],
+)
+def test_what_is_no_time_is_refused(spec: Any, index: int) -> None:
+    """A join without windows took it for a row that comes too late, or kept it where no partner could find it."""
+    rows = pa.RecordBatch.from_pylist([{(LEFT, RIGHT)[index].names[0]: "a"}], schema=(LEFT, RIGHT)[index])
+    name = ("t", "at")[index]
+    missing = pa.array([-(2**63)]).view(rows.schema.field(name).type)
+    batch = rows.set_column(1, name, missing)
+    for watermark in (None, 50):
+        harness = Harness(create(spec)).start()
+        if watermark is not None:
+            harness.watermark(watermark)
+        with pytest.raises(ValueError, match=f"event time column '{name}' .*, which is no time"):
+            harness.operator.process_batch(batch, index)
+
+
 KEYS_OF_TABLE = st.lists(st.sampled_from(["a", "b", "c", None]), unique=True, max_size=4)
 
 
