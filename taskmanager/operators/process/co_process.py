@@ -10,7 +10,6 @@ KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from functools import partialmethod
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,6 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.state import (
     SERIALIZER_METADATA,
     MapStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
     register_serializer,
 )
@@ -33,13 +31,12 @@ from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.failure import failed_read
-from snapline.taskmanager.operators.base.function_operator import FunctionOperator, FunctionRuntimeContext
-from snapline.taskmanager.operators.base.operator_contract import OperatorContext, OperatorSnapshot, RestoredState
+from snapline.taskmanager.operators.base.function_operator import FunctionOperator
+from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.rows import as_yielded, copy_of, rows_of
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
-from snapline.taskmanager.state.batch_scope import BatchScope
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import PythonValues
 
@@ -210,42 +207,6 @@ class _RulesContext:
         self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
-class _StateToCome:
-    """A keyed state that was asked for before the types of the key were known."""
-
-    def __init__(self, method: str, descriptor: StateDescriptor) -> None:
-        """`method`: of the backend, which gives the state."""
-        self._method, self._descriptor = method, descriptor
-        self.state: Any = None
-
-    def come(self, backend: KeyedStateBackend) -> None:
-        """Be the state of this backend from now on."""
-        self.state = getattr(backend, self._method)(self._descriptor)
-
-    def __getattr__(self, name: str) -> Any:
-        if self.state is None:
-            BatchScope().check_open(self._descriptor.name)
-        return getattr(self.state, name)
-
-
-class _ContextBeforeKeys(FunctionRuntimeContext):
-    """A RuntimeContext whose keyed states are still to come."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        super().__init__(context)
-        self.to_come: list[_StateToCome] = []
-
-    def _await(self, method: str, descriptor: StateDescriptor) -> Any:
-        self.to_come.append(_StateToCome(method, descriptor))
-        return self.to_come[-1]
-
-    get_state = partialmethod(_await, "get_state")
-    get_list_state = partialmethod(_await, "get_list_state")
-    get_map_state = partialmethod(_await, "get_map_state")
-    get_reducing_state = partialmethod(_await, "get_reducing_state")
-    get_aggregating_state = partialmethod(_await, "get_aggregating_state")
-
-
 class KeyedBroadcastProcessOperator(KeyedProcessOperator):
     """KeyedBroadcastProcessFunction; input 1 is the broadcast one."""
 
@@ -261,7 +222,6 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
         )
         self._descriptors = spec.broadcast or ()
         self._states: BroadcastStates | None = None
-        self._to_come: list[_StateToCome] = []
 
     def initialize_state(self, restored: RestoredState) -> None:
         super().initialize_state(restored)
@@ -271,12 +231,6 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
 
     def _open_function(self, backend: KeyedStateBackend) -> None:
         super()._open_function(backend)
-        for awaited in self._to_come:
-            awaited.come(backend)
-            for name, value in list(getattr(self.function, "__dict__", {}).items()):
-                if value is awaited:
-                    setattr(self.function, name, awaited.state)
-        self._to_come.clear()
         service = check(self._service, "there is no service, although it was just made")
         states = check(self._states, "there is no states, although it was just made")
         context = _BroadcastContext(backend, service)
@@ -287,10 +241,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
         if input_index == 0:
             super().process_batch(batch)
             return
-        if not self._opened:
-            before_keys = _ContextBeforeKeys(self.context)
-            self.call_open(before_keys)
-            self._to_come = before_keys.to_come
+        self.open_before_keys()
         states = check(self._states, "there is no states, although initialize_state made it")
         function: Any = self.function
         context = _RulesContext(states)

@@ -3,7 +3,8 @@
 Decides in which order a key's timers fire (by time; one that is deleted before its turn does not fire, one that is
 registered meanwhile takes its place among those that are left), that a watermark goes on only after all that it makes
 due has fired, in slices, and how rows that come back become batches. The function's `open` is called when the types of
-the key are known: at once after a restore with state, else before the first row. It does not know how state is kept.
+the key are known: at once after a restore with state, else before the first row; one that takes part in checkpoints is
+opened at once in any case. It does not know how state is kept.
 Mirrors Flink's KeyedProcessOperator and InternalTimerServiceImpl; the loop over rows is the only one that runs in
 Python.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.functions import KeyedProcessFunction
+from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction
 from snapline.dataflow.api.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -39,6 +40,7 @@ from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, copy_of, rows_of
+from snapline.taskmanager.operators.process.states_to_come import ContextBeforeKeys, StateToCome
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
 from snapline.taskmanager.state.timer_queue import TimerQueue
@@ -170,6 +172,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._timers: KeyedTimers | None = None
         self._service: KeyedTimerService | None = None
         self._opened = False
+        self._to_come: list[StateToCome] = []
+        """States that the function was given before there was a backend."""
         self._due: Watermark | None = None
         """The watermark whose timers are firing."""
         self._timer = EarliestTimer(self._on_processing_time)
@@ -192,6 +196,8 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             self._arm()
             if self.restored_at_work and self._timers is not None and self._timers.event.has_due(self.watermark_ms):
                 self._due = Watermark(self.watermark_ms)
+        elif isinstance(self.function, (CheckpointedFunction, CheckpointListener)):
+            self.open_before_keys()  # checkpoints come without rows, too
 
     def _open_function(self, backend: KeyedStateBackend) -> None:
         self._timers = backend.get_timers()
@@ -199,8 +205,21 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
         self._context = KeyedProcessContext(backend, self._service)
         if not self._opened:
             self.call_open(self.runtime_context(backend))
+        for awaited in self._to_come:
+            awaited.come(backend)
+            for name, value in list(getattr(self.function, "__dict__", {}).items()):
+                if value is awaited:
+                    setattr(self.function, name, awaited.state)
+        self._to_come.clear()
         if backend.asked_for:
             self.refuse_foreign(backend.asked_for, backend.restored_states)
+
+    def open_before_keys(self) -> None:
+        """Open the function, unless it is, although the types of the key are not known."""
+        if not self._opened:
+            before_keys = ContextBeforeKeys(self.context)
+            self.call_open(before_keys)
+            self._to_come = before_keys.to_come
 
     def call_open(self, context: FunctionRuntimeContext) -> None:
         """Call the function's `open`, if it has one."""

@@ -122,3 +122,50 @@ def test_state_is_given_back_also_where_the_function_cannot_be_closed(
     with pytest.raises(OSError, match="the connection is gone"):
         harness.operator.close()
     assert closed == ["opened", "state"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_before_the_first_row_finds_the_function_opened(case: str) -> None:
+    """A subtask without rows failed with what only `open` gives the function, and so did the job, again and again."""
+    make, spec_of = CASES[case]
+
+    class Opened(make):  # type: ignore[misc, valid-type]
+        def open(self, context: sl.RuntimeContext) -> None:
+            self.asked: list[int] = []
+
+        def snapshot_state(self, context: sl.FunctionSnapshotContext) -> None:
+            self.asked.append(context.checkpoint_id)
+            super().snapshot_state(context)
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            self.asked.remove(checkpoint_id)
+
+    function = Opened()
+    harness = Harness(create_operator(spec_of(function), lambda: pytest.fail("not a source"))).start()
+    harness.snapshot(1)
+    harness.snapshot(2)
+    harness.operator.notify_checkpoint_complete(2)
+    harness.process(pa.record_batch({"k": ["a"], "t": [1]})).watermark(200)
+    assert (function.asked, function.calls) == ([1], 1)
+
+
+def test_keyed_state_comes_to_a_function_that_was_opened_before_the_first_row() -> None:
+    """Whoever takes part in checkpoints is opened when nobody knows the types of the key yet."""
+
+    class Numbered(ByRow):
+        def open(self, context: sl.RuntimeContext) -> None:
+            self.n = context.get_state(sl.ValueStateDescriptor("n", pa.int64()))
+
+        def process_element(self, row: sl.Row, context: Any) -> list[sl.Row]:
+            self.n.update((self.n.value() or 0) + 1)
+            return [{"k": context.current_key, "n": self.n.value()}]
+
+    def make() -> Harness:
+        spec = KeyedProcessSpec(("k",), Numbered())
+        return Harness(create_operator(spec, lambda: pytest.fail("not a source")))
+
+    rows = pa.record_batch({"k": ["a", "b", "a"]})
+    harness = make().start()
+    harness.snapshot(1)
+    again = make().start(restored_state([harness.process(rows).snapshot(2)]))
+    assert [row["n"] for one in (harness, again.process(rows)) for row in one.rows()] == [1, 1, 2, 3, 2, 4]
