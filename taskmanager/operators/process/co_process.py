@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -92,6 +92,10 @@ class _Rules(dict[Any, Any]):
     def update(self, *others: Any, **named: Any) -> None:
         for key, value in dict(*others, **named).items():
             self[key] = value
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override, misc]  # as update takes it
+        self.update(other)
+        return self
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:

@@ -506,6 +506,7 @@ def test_rules_are_asked_for_by_their_descriptor() -> None:
         lambda rules: rules.__setitem__("b", "late"),
         lambda rules: rules.update(b="late"),
         lambda rules: rules.setdefault("b", "late"),
+        lambda rules: rules.__ior__({"b": "late"}),  # |=
         lambda rules: rules.__setitem__(7, None),
     ],
 )
