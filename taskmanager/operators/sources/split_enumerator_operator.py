@@ -149,7 +149,7 @@ class SplitEnumeratorOperator(WatermarkedSource):
         asked = [count for count in demand if count is not None]
         is_heard = len(asked) == len(demand)
         all_read = is_heard and all(count == self._wanted for count in asked)
-        self._look(self.context.processing_time.now_ms(), all_read=all_read)
+        next_look_ms = self._look(self.context.processing_time.now_ms(), all_read=all_read)
         # Who asks for less than it ever does has splits that are not finished.
         enough = 0 if self._at_once is None else max(0, self._wanted - self._at_once)
         if self._waiting and is_heard and max(asked) > enough:
@@ -159,22 +159,24 @@ class SplitEnumeratorOperator(WatermarkedSource):
         if self._finished and not self._waiting and all_read:
             self._become_active()
             return InputStatus.END_OF_INPUT
-        self._wake_at_ms = self._next_look_ms if self._call is None and not self._finished else None
+        self._wake_at_ms = next_look_ms
         return InputStatus.NOTHING_AVAILABLE
 
-    def _look(self, now_ms: int, *, all_read: bool) -> None:
-        """Begin to look for splits when that is due, and take over what was found."""
+    def _look(self, now_ms: int, *, all_read: bool) -> int | None:
+        """Begin to look for splits when that is due, and take over what was found. Returns when a look is due by time
+        alone; None: not before something else has come, of which the task is told."""
         if self._call is not None and self._call.is_done:
             call, self._call = self._call, None
             self._take(call.result(), now_ms)
-        is_due = self._next_look_ms is None or now_ms >= self._next_look_ms
-        if len(self._waiting) >= ENOUGH_WAITING:
-            return
         may_look = not self._after_all_read or (all_read and not self._waiting)
-        if self._call is None and not self._finished and is_due and may_look:
-            enumerator = check(self._enumerator, "there is no enumerator, although open was called")
-            found = self._found
-            self._call = self._create_call(lambda: enumerator.discover(found), self.context.wake_up)
+        if self._call is not None or self._finished or not may_look or len(self._waiting) >= ENOUGH_WAITING:
+            return None
+        if self._next_look_ms is not None and now_ms < self._next_look_ms:
+            return self._next_look_ms
+        enumerator = check(self._enumerator, "there is no enumerator, although open was called")
+        found = self._found
+        self._call = self._create_call(lambda: enumerator.discover(found), self.context.wake_up)
+        return None
 
     def _take(self, discovery: Discovery, now_ms: int) -> None:
         answer(discovery, Discovery, self._enumerator, "discover")

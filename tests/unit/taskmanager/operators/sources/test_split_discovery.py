@@ -210,6 +210,31 @@ def test_a_look_that_waits_for_all_splits_waits_also_for_those_just_found() -> N
     assert ([0, 2], ["split-0", "split-1", "split-2"]) == (looks, enumerating.splits())
 
 
+def test_an_enumerator_whose_look_waits_for_readers_is_not_asked_again_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was due all the time, so that its task took a processor of its own until the first source of a hybrid one was
+    read, or until few splits waited."""
+
+    class OneAfterTheOther(CountingEnumerator):
+        def discover(self, state: dict[str, Any]) -> sl.Discovery:
+            return replace(super().discover(state), after_all_read=True, again_after_ms=0)
+
+    hybrid = Numbered([None] * 4)
+    hybrid.create_enumerator = lambda splits: OneAfterTheOther(hybrid.times)  # type: ignore[method-assign]
+    waits_for_readers, looks_on = Enumerating(hybrid, [1]), Enumerating(Numbered([None] * 4), [0])
+    waits_for_readers.run()
+    looks_on.run()
+    assert (waits_for_readers.operator.wake_at_ms, looks_on.operator.wake_at_ms) == (None, 10)
+    monkeypatch.setattr(f"{SplitEnumeratorOperator.__module__}.ENOUGH_WAITING", 2)
+    looks_on.harness.advance(10)
+    looks_on.run()
+    assert looks_on.operator.wake_at_ms is None
+    looks_on.demand[0] = 1
+    looks_on.run()
+    assert (looks_on.splits(), len(looks_on.operator._waiting)) == (["split-0"], 3)
+
+
 def test_the_source_ends_when_all_splits_were_read_to_their_end() -> None:
     """The enumerator stays until every reader asks for as much as it ever does."""
     enumerating = Enumerating(Numbered([None, None]), [1, 1])
