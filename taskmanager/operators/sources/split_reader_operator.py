@@ -159,7 +159,9 @@ class SplitReaderOperator(SourceOperator):
         """Nothing waits that could hold a watermark back, or something does again."""
         self._something_waits = status is WatermarkStatus.ACTIVE
         if self._generator is not None and self._cadence is not None:
-            if not self._something_waits:
+            if self._something_waits:  # its time does not come here, where that is no later than what waited before
+                self._hold_back(self._generator, {})
+            else:
                 self._generator.finish_split(WAITING_SPLITS)
             self._cadence.split_finished()
         if self._something_waits:

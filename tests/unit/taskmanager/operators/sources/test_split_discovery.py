@@ -15,6 +15,7 @@ from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec, SplitEnumeratorSpec
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
 from snapline.taskmanager.operators.sources.split_enumerator_operator import ALL_SPLITS, SplitEnumeratorOperator
 from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
@@ -406,6 +407,38 @@ def test_what_waits_at_the_enumerator_is_never_idle() -> None:
     reading.harness.time.advance(800)
     reading.operator.emit_next()
     assert [Watermark(799)] == [item for item in reading.harness.emitted if isinstance(item, Watermark)]
+
+
+def test_what_waits_again_holds_the_watermark_back_also_where_it_is_no_later_than_what_waited_before() -> None:
+    """No second watermark of that time comes through the gate of the reader, and rows of the other file were late."""
+
+    class Endless(Reader):
+        def poll_next(self, now_ms: int) -> sl.Polled:
+            batch = pa.RecordBatch.from_pydict({"t": [now_ms]}, SCHEMA)
+            return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, split_id=self.splits[0].split_id)
+
+    source = Numbered([], at_once=2)
+    source.create_reader = lambda context: Endless()  # type: ignore[method-assign]
+    reading, gate = Reading(source), StatusWatermarkValve(1)
+
+    def say(said: Watermark | WatermarkStatus) -> None:
+        told = gate.input_watermark(0, said) if isinstance(said, Watermark) else gate.input_status(0, said)
+        for one in told:
+            if isinstance(one, Watermark):
+                reading.operator.process_watermark(one)
+            else:
+                reading.operator.process_watermark_status(one)
+
+    say(Watermark(49))
+    reading.give("a", 50)
+    for waits in (WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(49)):
+        say(waits)
+    reading.harness.time.advance(90)
+    reading.operator.emit_next()
+    assert [] == [item for item in reading.harness.emitted if item == Watermark(89)]
+    say(WatermarkStatus.IDLE)
+    reading.operator.emit_next()
+    assert Watermark(89) in reading.harness.emitted
 
 
 def test_a_reader_without_splits_is_not_idle_while_some_may_come() -> None:
