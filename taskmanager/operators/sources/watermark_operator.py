@@ -84,13 +84,13 @@ class WatermarkCadence:
     def on_time(self, output: Output, *, looked: bool = True, with_rows: bool = False, early_ms: int = 0) -> None:
         """Emit what is due. `looked`: there are no rows now; else there may be some that came while the task was
         busy. `with_rows`: rows have just gone. `early_ms`: a watermark is due so much earlier."""
-        if not (self._dirty or self._idle_timeout_ms or self._generator.is_periodic):
+        if not (self._dirty or self._idle_timeout_ms or self._is_periodic):
             return
         now_ms, activity_ms = self._time.now_ms(), self._time.activity_ms()
         if self._split_idle_ms is not None and activity_ms >= self._split_idle_ms:
             self._split_idle_ms, self._dirty = None, True  # the watermark may rise without rows
         is_due = self._next_ms is None or now_ms >= self._next_ms - early_ms
-        if is_due and (self._dirty or self._generator.is_periodic):
+        if is_due and (self._dirty or self._is_periodic):
             self._say(output, with_rows=with_rows)
         if self._idle_timeout_ms:
             if self._active_ms is None:
@@ -134,6 +134,11 @@ class WatermarkCadence:
         since_ms, empty_polls = self._quiet_since
         return self._time.empty_polls > empty_polls or activity_ms - since_ms >= self._idle_timeout_ms
 
+    @property
+    def _is_periodic(self) -> bool:
+        """Whether the generator is asked by the clock, too: without an interval it would be due all the time."""
+        return self._interval_ms > 0 and self._generator.is_periodic
+
     def keep_active(self) -> None:
         """There are rows, or there are none because the source may not read: that is not idle."""
         self._active_ms = self._time.activity_ms()
@@ -152,7 +157,7 @@ class WatermarkCadence:
     def wake_at_ms(self) -> int | None:
         """When `on_time` has something to do, if no rows come before."""
         times = []
-        if self._next_ms is not None and (self._dirty or self._generator.is_periodic):
+        if self._next_ms is not None and (self._dirty or self._is_periodic):
             times.append(self._next_ms)
         idle_ms = [] if self._split_idle_ms is None else [self._split_idle_ms]
         if self._idle_timeout_ms and not self._idle and self._active_ms is not None:

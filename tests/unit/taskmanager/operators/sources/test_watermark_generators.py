@@ -87,6 +87,14 @@ def test_by_the_clock() -> None:
     assert watermarks(harness.advance(1_020)) == [300]
 
 
+def test_without_an_interval_it_is_asked_with_the_batches() -> None:
+    """Its timer was due all the time, so that the task took no row any more."""
+    harness = operator(Counting, **{"pipeline.auto-watermark-interval": "0 ms"}).start()
+    assert watermarks(harness.process(rows(1))) == [100]
+    assert watermarks(harness.advance(1_000)) == []
+    assert watermarks(harness.process(rows(2))) == [200]
+
+
 def test_each_split_has_its_own() -> None:
     """The least counts, and a split that has ended does not."""
     made = ListSource([[rows(5, marks=(5,)), rows(50, marks=(50,))], [rows(7, marks=(7,))]], {})
