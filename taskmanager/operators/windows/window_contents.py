@@ -199,7 +199,8 @@ class ContentsState(AdoptedState):
 def check_contents(fields: Sequence[pa.Field], *, are_rows: bool) -> None:
     """Raise StateError if windows whose contents a snapshot describes so keep their rows, and those of the job
     accumulators, or the other way round."""
-    kept = any(not pa.types.is_struct(field.type) and not is_held(field) for field in fields)
+    own = [field for field in fields if field.name != SINCE_FIRED]
+    kept = any(not pa.types.is_struct(field.type) and not is_held(field) for field in own)
     if kept is not are_rows:
         kinds = ("accumulators of aggregates", "whole rows")
         raise StateError(

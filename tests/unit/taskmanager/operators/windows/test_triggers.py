@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.dataflow.api.batch_aggregates import HeldAggregate
 from snapline.dataflow.api.triggers import EarlyTrigger
 from snapline.dataflow.api.windows import Aggregate, WindowAssigner
 from snapline.dataflow.elements import MAX_WATERMARK_MS
@@ -244,6 +245,20 @@ def test_a_trigger_may_be_added_and_removed() -> None:
     assert counts(added.advance(10)) == [2]
     removed = operator(TUMBLING).start(restored_state([added.snapshot()]))
     assert counts(removed.watermark(MAX_WATERMARK_MS)) == [2]
+
+
+def test_a_trigger_that_counts_may_be_removed_from_windows_of_values() -> None:
+    """Its count was taken for rows that the windows kept, so that the job was told to keep what it had kept."""
+    asked = (HeldAggregate("times", "collect_list", "t"),)
+
+    def make(trigger: EarlyTrigger | None) -> Harness:
+        spec = WindowAggregateSpec(("k",), "t", TUMBLING, asked, early_trigger=trigger)
+        leave = {"state.schema-evolution.drop-columns": "true"}
+        return Harness(create_window_operator(spec), configuration=leave)
+
+    written = make(sl.CountTrigger(3)).start().process(rows(1, 2)).snapshot()
+    removed = make(None).start(restored_state([written]))
+    assert [row["times"] for row in removed.watermark(MAX_WATERMARK_MS).rows()] == [[1, 2]]
 
 
 @pytest.mark.parametrize(
