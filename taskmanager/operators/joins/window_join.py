@@ -70,6 +70,10 @@ class JoinContents(WholeWindowContents):
     def without_rows(self) -> JoinContents:
         return JoinContents(self._spec)
 
+    def rows_made(self, counts: Sequence[Int64Array]) -> Int64Array:
+        left, right = counts
+        return left * right + left + right
+
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self.emit_rows(fired, self._sides, output)
 

@@ -442,12 +442,9 @@ class PaneWindowOperator(WindowOperator[WindowState]):
             return
         first = work.position
         last = min(first + windows.contents.windows_per_slice, work.size)
+        last = first + windows.contents.windows_at_once(*work.windows(first, last))
         work.position = last
-        if work.offsets is None:
-            entries, offsets = work.entries[first:last], None
-        else:
-            bounds = work.offsets[first : last + 1]
-            entries, offsets = work.entries[bounds[0] : bounds[-1]], bounds - bounds[0]
+        entries, offsets = work.windows(first, last)
         starts = work.starts[first:last]
         self._emit(windows, entries, offsets, starts)
         self._touch(windows, entries)
@@ -508,11 +505,13 @@ class PaneWindowOperator(WindowOperator[WindowState]):
     def _emit_whole(self, whole: WholeWindow, windows: WindowState) -> None:
         """Emit a slice of it."""
         backend = check(self.backend, "there is no backend, although there is a window")
-        entries = whole.entries[whole.position : whole.position + windows.contents.windows_per_slice]
+        contents = self._contents_of_rows(windows)
+        entries = whole.entries[whole.position : whole.position + contents.windows_per_slice]
+        entries = entries[: contents.windows_of_rows_at_once(whole.sides, entries)]
         starts = np.full(len(entries), whole.start, np.int64)
         ends = starts + self._geometry.size_ms
         fired = FiredWindows(backend.key_fields, whole.keys(entries), starts, ends, entries, time_type=self.time_type)
-        self._contents_of_rows(windows).emit_rows(fired, whole.sides, self.output)
+        contents.emit_rows(fired, whole.sides, self.output)
         whole.position += len(entries)
         if whole.position == len(whole.entries):
             self._whole = None
@@ -617,6 +616,13 @@ class _Work:
         """Windows to emit: one per start."""
         self.entries, self.offsets, self.starts = entries, offsets, starts
         self.position = 0
+
+    def windows(self, first: int, last: int) -> tuple[Slots, Int64Array | None]:
+        """The entries of these windows, and where those of each begin."""
+        if self.offsets is None:
+            return self.entries[first:last], None
+        bounds = self.offsets[first : last + 1]
+        return self.entries[bounds[0] : bounds[-1]], bounds - bounds[0]
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.windows import TimeWindow
-from snapline.dataflow.columnar.arrow_columns import narrow_type
+from snapline.dataflow.columnar.arrow_columns import Int64Array, narrow_type
 from snapline.dataflow.columnar.column_types import joined, kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
@@ -82,6 +82,9 @@ class RowContents(WholeWindowContents):
 
     def without_rows(self) -> RowContents:
         return RowContents(self.store.schema, self._call)
+
+    def rows_made(self, counts: Sequence[Int64Array]) -> Int64Array:
+        return counts[0]
 
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self._call(fired, self.store, output)

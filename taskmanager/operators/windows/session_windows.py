@@ -238,6 +238,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         if not self._is_working or sessions is None:
             return
         part = self._due[: sessions.contents.windows_per_slice]
+        part = part[: sessions.contents.windows_at_once(part)]
         self._due = self._due[len(part) :]
         if len(part):
             backend = check(self.backend, "there is no backend, although there are sessions")

@@ -137,6 +137,9 @@ class TriggeredContents(WindowContents):
         self._since.put_values(distinct, self._since.values[distinct] + more)
         np.maximum.at(self._last_ms, into, self._last_ms[others])
 
+    def windows_at_once(self, entries: Slots, offsets: Int64Array | None = None) -> int:
+        return self.inner.windows_at_once(entries, offsets)
+
     def emit(self, fired: FiredWindows, output: Output) -> None:
         self.inner.emit(fired, output)
 

@@ -66,6 +66,10 @@ class GroupedRows:
         begin, end = self._offsets[first], self._offsets[last]
         return self._offsets[first : last + 1] - begin, self._rows[begin:end]
 
+    def counts(self, owners: Slots) -> Int64Array:
+        """Return how many rows each owner has."""
+        return self._offsets[owners + 1] - self._offsets[owners]
+
     def take(self, rows: Slots) -> pa.RecordBatch:
         """The rows of these numbers."""
         return gather_batch(self._batch, np.ascontiguousarray(rows, np.int32))

@@ -49,6 +49,8 @@ SINCE_FIRED = "rows-since-fired"
 """What windows with a CountTrigger have beside their contents."""
 _REDUCERS = {"sum": np.add, "min": np.fmin, "max": np.fmax}
 """What makes one total of two; any number comes before NaN."""
+ROWS_PER_SLICE = 131_072
+"""Windows with so many rows, or pairs of them, are emitted between two looks at the control mail; or one window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,11 @@ class WindowContents(ABC):
     """What windows hold, in columns, by the windows' entries."""
 
     windows_per_slice = 16_384
-    """How many windows of keys are emitted between two looks at the control mail."""
+    """So many windows of keys are emitted between two looks at the control mail, at most."""
+
+    def windows_at_once(self, entries: Slots, offsets: Int64Array | None = None) -> int:
+        """How many of these windows are emitted between two looks, from the first on. `offsets`: see FiredWindows."""
+        return min(self.windows_per_slice, len(entries) if offsets is None else len(offsets) - 1)
 
     @property
     @abstractmethod
@@ -154,6 +160,10 @@ class RowsByEntry(Protocol):
         """(offsets, rows): owners[i] has rows[offsets[i]:offsets[i + 1]], oldest first."""
         ...
 
+    def counts(self, owners: Slots) -> Slots | Int64Array:
+        """Return how many rows each owner has."""
+        ...
+
     def take(self, rows: Slots) -> pa.RecordBatch:
         """The rows of these numbers."""
         ...
@@ -180,6 +190,23 @@ class WholeWindowContents(WindowContents):
     def row_count(self) -> int:
         """Return how many rows there are, of all inputs."""
         return sum(len(side) for side in self.sides)
+
+    @abstractmethod
+    def rows_made(self, counts: Sequence[Int64Array]) -> Int64Array:
+        """How many rows windows emit, or hand to a function, that have so many of each input."""
+
+    def windows_at_once(self, entries: Slots, offsets: Int64Array | None = None) -> int:
+        return self.windows_of_rows_at_once(self.sides, entries, offsets)
+
+    def windows_of_rows_at_once(
+        self, sides: Sequence[RowsByEntry], entries: Slots, offsets: Int64Array | None = None
+    ) -> int:
+        """The same of windows whose rows of each input these are."""
+        counts = [side.counts(entries).astype(np.int64) for side in sides]
+        if offsets is not None:
+            counts = [np.add.reduceat(of_entry, offsets[:-1]) for of_entry in counts]
+        within = np.searchsorted(np.cumsum(self.rows_made(counts)), ROWS_PER_SLICE, side="right")
+        return min(max(1, int(within)), super().windows_at_once(entries, offsets))
 
     @abstractmethod
     def emit_rows(self, fired: FiredWindows, sides: Sequence[RowsByEntry], output: Output) -> None:

@@ -38,7 +38,7 @@ from snapline.dataflow.graph.operator_specs import (
 from snapline.taskmanager.operators.factory import create_operator
 from snapline.taskmanager.operators.joins import stream_joins as joins
 from snapline.taskmanager.operators.joins.window_join import JoinContents
-from snapline.taskmanager.operators.windows import pane_windows
+from snapline.taskmanager.operators.windows import pane_windows, window_contents
 from tests.unit.taskmanager.operators.driving import Subtasks, steps
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -243,6 +243,25 @@ def test_window_join_equals_the_reference(
         patch.setattr(pane_windows, "WHOLE_WINDOW_ROWS", whole_rows)
         patch.setattr(JoinContents, "windows_per_slice", slice_windows)
         tell(Windowed(*shape, how), WindowJoinSpec(*SIDES, assigner, BOTH, how, 0, "late"), story)
+
+
+@pytest.mark.parametrize("whole_rows", [1, 1_000])
+def test_pairs_of_a_window_join_come_out_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, whole_rows: int) -> None:
+    """Those of thousands of keys were put out in one step, however many they were, and memory held them all."""
+    monkeypatch.setattr(pane_windows, "WHOLE_WINDOW_ROWS", whole_rows)
+    monkeypatch.setattr(window_contents, "ROWS_PER_SLICE", 50)
+    harness = Harness(create(WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH))).start()
+    for _ in range(2):  # the first batch of a schema comes into the state
+        for index in (0, 1):
+            _, rows = rows_of_step((index, [(str(key), 1, 0) for key in range(10) for _ in range(2)]))
+            harness.operator.process_batch(pa.RecordBatch.from_pylist(rows, schema=(LEFT, RIGHT)[index]), index)
+    harness.watermark(9, work=False)
+    slices = list[int]()
+    while harness.operator.has_pending_work:
+        harness.operator.continue_work()
+        slices.append(len(harness.rows()))
+    assert max(slices) <= 32
+    assert sum(slices) == 160
 
 
 def test_old_rows_of_joins_are_forgotten() -> None:

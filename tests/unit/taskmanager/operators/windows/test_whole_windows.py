@@ -6,12 +6,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from snapline.dataflow.api.windows import SlidingEventTimeWindows, TumblingEventTimeWindows, WindowAssigner
+from snapline.dataflow.api.windows import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
 from snapline.dataflow.elements import Watermark
 from snapline.dataflow.graph.operator_specs import WindowProcessSpec
 from snapline.dataflow.snapshot.state_format import decode_keyed_state
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
-from snapline.taskmanager.operators.windows import whole_windows
+from snapline.taskmanager.operators.windows import whole_windows, window_contents
 from snapline.taskmanager.operators.windows.row_contents import RowContents
 from snapline.taskmanager.operators.windows.window_factory import create_window_operator
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
@@ -116,6 +121,32 @@ def test_no_more_wait_than_the_bounds_say(monkeypatch: pytest.MonkeyPatch, bound
     harness = started().process(FIRST).process(batch_of(0)).process(batch_of(ROWS))
     assert keys_in_state(harness) == 100 and not harness.operator._waiting.rows
     assert sorted(harness.watermark(9_999).rows(), key=lambda row: row["k"]) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("assigner", "lateness_ms"),
+    [
+        (TEN_SECONDS, 0),
+        (TEN_SECONDS, 1),
+        (SlidingEventTimeWindows(10_000, 5_000), 0),
+        (EventTimeSessionWindows(10_000), 0),
+    ],
+    ids=["a window that fires whole", "tumbling", "sliding", "sessions"],
+)
+def test_windows_of_many_rows_come_out_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, assigner: WindowAssigner, lateness_ms: int
+) -> None:
+    """A thousand keys were handed to functions in one step, however many rows they had, which all became Python's at
+    once, and no barrier passed meanwhile."""
+    monkeypatch.setattr(window_contents, "ROWS_PER_SLICE", 100)
+    harness = started(assigner, lateness_ms).process(FIRST).process(batch_of(0))
+    harness.operator.process_watermark(Watermark(20_000))
+    slices = list[int]()
+    while harness.operator.has_pending_work:
+        harness.operator.continue_work()
+        slices.append(sum(row["n"] for row in harness.rows()))
+    assert max(slices) <= 100
+    assert sum(slices) == ROWS * (2 if isinstance(assigner, SlidingEventTimeWindows) else 1)
 
 
 def test_a_key_of_another_type_is_told_with_the_batch_that_has_it() -> None:
