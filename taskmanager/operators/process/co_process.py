@@ -93,7 +93,7 @@ class _Rules(dict[Any, Any]):
         for key, value in dict(*others, **named).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override, misc]  # as update takes it
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]  # as update takes it
         self.update(other)
         return self
 
