@@ -62,17 +62,24 @@ class _Piece:
     answered: bool = False
     limit: ScheduledTimer | None = None
 
-    def answer(self, event: Any) -> bool:
-        """Tell the event, unless an answer was told before. None: there is nothing to tell."""
+    def answer(self, make: Callable[[], Any]) -> bool:
+        """Tell the event that `make` returns, unless an answer was told before: then it is not made either. None: there
+        is nothing to tell."""
         with self.lock:
             if self.answered:
                 return False
             self.answered = True
         if self.limit is not None:
             self.limit.cancel()
+        event = make()
         if event is not None:
             self.tell(event)
         return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Tell what `failed` makes of the error, in the same way: what that does, such as trying again, is done
+        once."""
+        return self.answer(lambda: self.failed(error))
 
 
 class TookTooLong(Exception):
@@ -149,7 +156,7 @@ class IoExecutor:
                 self._find_threads()
         if is_full:
             self._logger.error("slow work refused", work=name, waiting=LANE_QUEUE)
-            piece.answer(failed(TooMuchWaits(f"{name}: {LANE_QUEUE} pieces of work of the same job wait already")))
+            piece.fail(TooMuchWaits(f"{name}: {LANE_QUEUE} pieces of work of the same job wait already"))
 
     def _find_threads(self) -> None:
         """With the lock: wake or start threads for what can be run now, or look again when some may be stuck."""
@@ -229,15 +236,15 @@ class IoExecutor:
         except BaseException as error:  # a user's hook may raise anything: the thread is needed for the next piece
             reason = f"{type(error).__name__}: {message_of(error)}"
             self._logger.warning("slow work failed", work=piece.name, reason=reason)
-            piece.answer(piece.failed(error))
+            piece.fail(error)
             if isinstance(error, LeadershipLost):
                 self._on_leadership_lost(error)
         else:
-            piece.answer(event)
+            piece.answer(lambda: event)
 
     def _give_up(self, piece: _Piece, limit_ms: int) -> None:
         error = TookTooLong(f"{piece.name} took longer than {limit_ms} ms")
-        if piece.answer(piece.failed(error)):
+        if piece.fail(error):
             self._logger.error("slow work given up", work=piece.name, limit_ms=limit_ms)
 
 

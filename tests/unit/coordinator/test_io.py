@@ -77,6 +77,22 @@ def test_work_that_hangs_is_given_up_once(desk):
     assert desk.told.empty()
 
 
+def test_work_that_fails_after_it_was_given_up_has_failed_once(desk):
+    """Who tries again after a failure tried twice: a second JobMaster was started beside the first, and one that was
+    answered twice broke."""
+    hangs = threading.Event()
+
+    def work():
+        hangs.wait()
+        raise OSError("the storage says at last that it cannot")
+
+    desk.io.submit("work", work, desk.told.put, desk.told.put, 500)
+    assert isinstance(desk.next(), TookTooLong)
+    hangs.set()
+    desk.io.close()
+    assert desk.told.empty()
+
+
 def test_work_that_was_given_up_while_it_waited_is_never_begun(desk):
     """Whoever asked for it has been told that it failed, and went on: a late write would undo what came after."""
     hangs, done = threading.Event(), []
