@@ -11,9 +11,10 @@ has given it is not heard.
 
 A complete set is consistent: a region is only deployed after all its earlier attempts have ended, and as a whole, so
 that the attempts of a region have one number. An attempt with a lower one, such as one that finished before the region
-was restarted, counts for nothing; nor does one that took no part in the latest completed checkpoint: it was cut off,
-and a leader in between ran the job without it. Knows no messages, timers or checkpoints. Goes beyond Flink, where a new
-JobMaster always restarts the job.
+was restarted, counts for nothing; nor does one that took no part in the latest completed checkpoint, unless that says
+that the subtask had finished: it was cut off, and a leader in between ran the job without it, or it finished before the
+job was rescaled, and another attempt has its number now. Knows no messages, timers or checkpoints. Goes beyond Flink,
+where a new JobMaster always restarts the job.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Reconciliation:
         refusal: AdoptionRefused | None = None
         complete: list[Adoptable] = []
         for graph_id in graphs:
-            newest = self._newest_of(graph_id, latest_id)
+            newest = self._newest_of(graph_id, latest_id, finished)
             why = self._why_not(newest)
             if why is not None:
                 refusal = why
@@ -186,16 +187,20 @@ class Reconciliation:
         pairs = {(self._place_of(each.attempt_id.execution_vertex_id), each.allocation_id) for each in live}
         return len(pairs) == len({place for place, _ in pairs}) == len({slot for _, slot in pairs})
 
-    def _newest_of(self, graph_id: str, latest_id: CheckpointID) -> dict[ExecutionVertexID, ReportedExecution]:
+    def _newest_of(
+        self, graph_id: str, latest_id: CheckpointID, finished: Collection[ExecutionVertexID]
+    ) -> dict[ExecutionVertexID, ReportedExecution]:
         """The newest attempt of each subtask in one execution graph, without those that are older than their region,
-        and those that run and do not go on from the latest checkpoint."""
+        and those that run, or have finished, and do not go on from the latest checkpoint."""
         newest: dict[ExecutionVertexID, ReportedExecution] = {}
         of_region: dict[ExecutionVertexID, int] = {}
         for attempt_id, reported in self._reported.items():
-            is_over = reported.report.state.is_terminal
-            if attempt_id.execution_graph_id != graph_id or not (is_over or reported.report.goes_on_from(latest_id)):
+            report, subtask = reported.report, attempt_id.execution_vertex_id
+            is_over, number = report.state.is_terminal, attempt_id.attempt_number
+            has_failed = is_over and report.state is not ExecutionState.FINISHED
+            is_known = has_failed or (is_over and subtask in finished) or report.goes_on_from(latest_id)
+            if attempt_id.execution_graph_id != graph_id or not is_known:
                 continue
-            subtask, number = attempt_id.execution_vertex_id, attempt_id.attempt_number
             if subtask not in self._subtasks:
                 if not is_over:
                     newest[subtask] = reported

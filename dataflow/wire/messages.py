@@ -697,7 +697,8 @@ class ExecutionReport:
     stopping: bool = False
     """Whether the task was told to stop with a savepoint: it stands still until that is complete, or for good."""
     confirmed_checkpoint_id: CheckpointID = CheckpointID(0)
-    """The greatest completed checkpoint that it knows of, or the one that it was restored from."""
+    """The greatest completed checkpoint that it knows of, or the one that it was restored from; of one that has ended,
+    the greatest that it acknowledged."""
     metrics: TaskMetrics | None = None
     """The counters and accumulators of the attempt: a JobMaster that follows a lost one has not heard them."""
 

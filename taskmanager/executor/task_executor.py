@@ -655,9 +655,14 @@ class TaskExecutor:
             return
         entry = self._jobs[job_id]
         if state is ExecutionState.FINISHED or not entry.connection.is_registered:
-            allocation_id, stopping = task.slot.allocation_id, task.stopping
-            ended = ExecutionReport(attempt_id, state, allocation_id, failure=event.failure, stopping=stopping)
-            entry.ended[attempt_id.execution_vertex_id] = ended
+            entry.ended[attempt_id.execution_vertex_id] = ExecutionReport(
+                attempt_id,
+                state,
+                task.slot.allocation_id,
+                failure=event.failure,
+                stopping=task.stopping,
+                confirmed_checkpoint_id=max(NO_CHECKPOINT, task.report.confirmed_checkpoint_id, *task.unconfirmed),
+            )
         del self._tasks[attempt_id]
         del self._jobs[job_id].tasks[attempt_id]
         self._out.append(ReleaseSnapshots(attempt_id, tuple(task.untold)))

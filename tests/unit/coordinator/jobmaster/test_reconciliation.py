@@ -258,6 +258,20 @@ def test_what_ended_before_a_rescale_is_in_nobodys_way() -> None:
     assert isinstance(decide(found), Adoptable)
 
 
+def test_what_finished_before_a_rescale_does_not_stand_for_the_subtask_that_has_its_number_now() -> None:
+    """That one was cancelled when it was reported, and the job ended without its rows."""
+    before = replace(report(0, ExecutionState.FINISHED, number=1), confirmed_checkpoint_id=CheckpointID(4))
+    found = Reconciliation(SUBTASKS, lambda subtask: subtask, OWN, anybody, str)
+    found.report(A, [before, report(1)])
+    assert decide(found) == Waiting(1)
+    assert isinstance(found.decide(lambda *_: True, LATEST, SUBTASKS[:1]), Adoptable)
+
+    found.report(B, [report(0)])
+    decision = decide(found)
+    assert isinstance(decision, Adoptable)
+    assert decision.running == (old(0), old(1))
+
+
 def test_states_that_change_while_others_are_waited_for_count() -> None:
     """A task fails before the decision."""
     found = reconciliation((A, report(0)))

@@ -510,6 +510,18 @@ def test_another_leader_is_told_of_what_has_only_stopped() -> None:
     assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (stopped,))]
 
 
+def test_another_leader_is_told_in_which_checkpoint_took_part_what_has_finished() -> None:
+    """It tells it from what finished before the job was rescaled."""
+    core = with_task()
+    core.handle(from_jm(NotifyCheckpointComplete(JOB, attempt(), CheckpointID(3), 99)), 1)
+    core.handle(TaskSaid(AcknowledgeCheckpoint(JOB, attempt(), CheckpointID(4))), 2)
+    core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED, None), 6)
+    lose_job_master(core)
+
+    ended = ExecutionReport(attempt(), ExecutionState.FINISHED, A0, confirmed_checkpoint_id=CheckpointID(4))
+    assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (ended,))]
+
+
 def test_another_leader_is_told_what_ended_without_one() -> None:
     """Once; its slot is offered all the same."""
     core = with_task()
