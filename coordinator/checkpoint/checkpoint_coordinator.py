@@ -402,7 +402,7 @@ class CheckpointCoordinator:
         """The request ends before it has a checkpoint id."""
         self._out.append(CheckpointRequestFailed(request.request_id, reason, detail))
         self._out += self._reports.refused(request, reason, detail, self._now_ms)
-        resumes = request.properties.is_synchronous and self._is_periodic_wanted
+        resumes = request.properties.is_synchronous and self._is_periodic_wanted and not self._has_stopped
         if resumes and not self._periodic.is_started and self._shutdown_status is None:
             self._out.append(self._periodic.start(self._now_ms, self.configuration.effective_interval_ms))
 
@@ -432,6 +432,9 @@ class CheckpointCoordinator:
         plan = self._plans.calculate(self.executions)
         if isinstance(plan, CheckpointPlan) and not plan.tasks_to_wait_for:
             return PlanRefused("no task is left that could take part: all have finished", is_over=True)
+        if isinstance(plan, CheckpointPlan) and plan.finished_tasks and self._has_stopped:
+            # what has only stopped would count as a task that has read everything
+            return PlanRefused("the job has stopped with a savepoint", is_over=True)
         return plan
 
     def _plan_refused(self, request: CheckpointTriggerRequest, refused: PlanRefused) -> None:

@@ -105,6 +105,22 @@ def test_a_request_that_finds_all_finished_is_no_failed_checkpoint() -> None:
     assert (counts.total, counts.failed, counts.in_progress) == (1, 1, 0)
 
 
+def test_a_savepoint_does_not_begin_again_behind_one_that_the_job_has_stopped_with() -> None:
+    """It had tasks as finished that had only stopped: who started from it lost their rows."""
+    job = Coordinator(interval_ms=100)
+    stop = CheckpointRequestID("client-2")
+    job.tell(CheckpointRequested(WANTED, SnapshotType.SAVEPOINT, "/sp/one"))
+    job.tell(StopWithSavepointRequested(stop, "/sp/two", drain=False))
+    job.tell(CheckpointIdDrawn(WANTED, CheckpointID(1)))
+    job.tell(CheckpointIdDrawn(stop, CheckpointID(2)))
+    job.acknowledge(2)
+    job.tell(CheckpointStored(CheckpointID(2)))
+    effects = job.tell(running(job.sources[0], state=ExecutionState.FINISHED))
+
+    assert [e.request_id for e in effects if isinstance(e, CheckpointRequestFailed)] == [WANTED]
+    assert DrawCheckpointId(WANTED) not in effects
+
+
 def test_why_names_the_task_as_people_do() -> None:
     """Operator, subtask and attempt, not the id of the attempt."""
     job = Coordinator(interval_ms=100, tolerable_failures=9)
