@@ -62,6 +62,7 @@ from snapline.coordinator.checkpoint.events import (
     DeclineReceived,
     EndOfDataReceived,
     ExecutionsChanged,
+    JobHasStopped,
     MasterHookAnswered,
     MasterHookFailed,
     MasterHookRestored,
@@ -240,6 +241,8 @@ class CheckpointCoordinator:
                 self._start_scheduler(event)
             case StopCheckpointScheduler():
                 self._stop_scheduler(event)
+            case JobHasStopped():
+                self._has_stopped = True
             case AbortPendingCheckpoints():
                 self._abort_all(event)
             case EndOfDataReceived():

@@ -122,6 +122,13 @@ class StopWithSavepointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class JobHasStopped:
+    """The tasks, which are taken over from another leader, have stopped with a savepoint, and some of them have
+    FINISHED so: nothing is taken of the job until they are restored, because these would count as tasks that read
+    everything."""
+
+
+@dataclass(frozen=True, slots=True)
 class AbortPendingCheckpoints:
     """Abort everything pending; the periodic trigger goes on."""
 
@@ -291,6 +298,7 @@ CheckpointCoordinatorEvent = (
     | StopCheckpointScheduler
     | CheckpointRequested
     | StopWithSavepointRequested
+    | JobHasStopped
     | AbortPendingCheckpoints
     | Shutdown
     | AcknowledgesReceived

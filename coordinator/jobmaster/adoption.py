@@ -11,6 +11,7 @@ from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointCoordinatorEvent,
     EndOfDataReceived,
+    JobHasStopped,
 )
 from snapline.coordinator.jobmaster.reconciliation import Adoptable
 from snapline.dataflow.ids import CheckpointID, JobID
@@ -42,6 +43,8 @@ def news_for_tasks(
 def news_for_checkpoints(adopted: Adoptable, latest_id: CheckpointID) -> list[CheckpointCoordinatorEvent]:
     """What the checkpoint coordinator is told once it knows the tasks."""
     said: list[CheckpointCoordinatorEvent] = []
+    if any(each.report.stopping for each in adopted.executions):
+        said.append(JobHasStopped())
     if pending := tuple(message for message in adopted.unconfirmed if message.checkpoint_id > latest_id):
         said.append(AcknowledgesReceived(pending))
     if ended := tuple(each.report.attempt_id for each in adopted.executions if each.report.end_of_data):

@@ -220,8 +220,8 @@ class RunningTask:
     confirmed_id: CheckpointID = NO_CHECKPOINT
     """The greatest of which it was told that it is complete."""
     end_of_data: bool = False
-    stopping: bool = False
-    """A stop-with-savepoint was triggered: it stands still after that."""
+    stops_with: CheckpointID = NO_CHECKPOINT
+    """The savepoint of a stop-with-savepoint that was triggered: it stands still after that."""
 
     def note_delivered(self, message: CheckpointMessage) -> None:
         """Note what the task is told of a checkpoint; one that is complete settles all before it."""
@@ -234,7 +234,7 @@ class RunningTask:
             case NotifyCheckpointAborted(checkpoint_id=checkpoint_id):
                 self.unconfirmed.pop(checkpoint_id, None)
             case TriggerCheckpoint(options=options) if options.snapshot_type.is_synchronous:
-                self.stopping = True
+                self.stops_with = message.checkpoint_id
 
     @property
     def report(self) -> ExecutionReport:
@@ -246,7 +246,7 @@ class RunningTask:
             self.last_checkpoint_id,
             tuple(self.unconfirmed.values()),
             self.end_of_data,
-            stopping=self.stopping,
+            stopping=self.stops_with != NO_CHECKPOINT,
             confirmed_checkpoint_id=max(self.confirmed_id, self.descriptor.restore_checkpoint_id),
         )
 
@@ -660,7 +660,7 @@ class TaskExecutor:
                 state,
                 task.slot.allocation_id,
                 failure=event.failure,
-                stopping=task.stopping,
+                stopping=NO_CHECKPOINT < task.stops_with <= task.confirmed_id,
                 confirmed_checkpoint_id=max(NO_CHECKPOINT, task.report.confirmed_checkpoint_id, *task.unconfirmed),
             )
         del self._tasks[attempt_id]

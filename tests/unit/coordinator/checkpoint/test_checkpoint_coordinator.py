@@ -38,6 +38,7 @@ from snapline.coordinator.checkpoint.events import (
     CompletedCheckpointRemoved,
     CompletedCheckpointsRecovered,
     DeclineReceived,
+    JobHasStopped,
     RestoreLatest,
     RestoreSavepoint,
     Shutdown,
@@ -529,6 +530,21 @@ def test_the_periodic_trigger_that_starts_behind_a_stop_waits_until_tasks_are_re
 
     job.tell(RestoreLatest(CheckpointRequestID("r")))
     assert job.tell(StartCheckpointScheduler(10)) == [StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 10)]
+
+
+def test_nothing_is_taken_of_a_job_that_had_stopped_under_another_leader_until_it_is_restored() -> None:
+    """Who went on from there lost the rows of what had only stopped."""
+    job = Coordinator(interval_ms=100)
+    job.tell(running(job.sources[0], state=ExecutionState.FINISHED))
+    job.tell(JobHasStopped())
+    assert job.tell(StartCheckpointScheduler(0)) == []
+    for request in (CheckpointRequested(A), StopWithSavepointRequested(B, "file:///b")):
+        (failed,) = job.tell(request)
+        assert isinstance(failed, CheckpointRequestFailed)
+        assert "the job has stopped with a savepoint" in failed.detail
+
+    job.tell(RestoreLatest(CheckpointRequestID("r")))
+    assert DrawCheckpointId(A) in job.tell(CheckpointRequested(A))
 
 
 def test_a_restore_that_waits_for_the_savepoint_of_a_stop_ends_the_stop() -> None:

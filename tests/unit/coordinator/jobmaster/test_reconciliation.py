@@ -11,6 +11,7 @@ from snapline.coordinator.checkpoint.events import (
     AcknowledgesReceived,
     CheckpointRequestID,
     EndOfDataReceived,
+    JobHasStopped,
     RestoreLatest,
     StartCheckpointScheduler,
 )
@@ -414,6 +415,7 @@ def test_a_job_that_has_stopped_in_part_is_adopted_and_starts_again_as_a_whole_w
     story = recovering()
     reports(story, A, replace(report(0, ExecutionState.FINISHED), stopping=True))
     assert statuses(reports(story, B, report(1))) == [JobStatus.RUNNING]
+    assert story.checkpoints.events[-1] == JobHasStopped()
     story.enters(B, old(1), ExecutionState.FAILED, SerializedFailure("the commit raised"))
     story.take(TimerFired(RestartDelayTimer()), 40)
 

@@ -503,10 +503,13 @@ def test_another_leader_is_told_of_what_has_only_stopped() -> None:
     core = with_task()
     options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND)
     core.handle(from_jm(TriggerCheckpoint(JOB, attempt(), CheckpointID(3), 99, options)), 1)
+    core.handle(from_jm(NotifyCheckpointComplete(JOB, attempt(), CheckpointID(3), 99)), 2)
     core.handle(TaskEnteredState(attempt(), ExecutionState.FINISHED, None), 6)
     lose_job_master(core)
 
-    stopped = ExecutionReport(attempt(), ExecutionState.FINISHED, A0, stopping=True)
+    stopped = ExecutionReport(
+        attempt(), ExecutionState.FINISHED, A0, stopping=True, confirmed_checkpoint_id=CheckpointID(3)
+    )
     assert reports_to_another_leader(core) == [ReportExecutions(JOB, TM, (stopped,))]
 
 
