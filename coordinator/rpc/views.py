@@ -243,7 +243,7 @@ def list_checkpoints(
     if restored is not None:
         response.restored_checkpoint_id = restored.checkpoint_id
         response.restored_timestamp_ms = restored.restore_timestamp_ms
-        response.restored_path = restored.location
+        response.restored_path = master.url_of(restored.location)
     return response
 
 

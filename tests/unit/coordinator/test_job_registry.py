@@ -11,18 +11,21 @@ import pykka
 import pytest
 
 from snapline.coordinator import job_registry
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker, RestoredCheckpointStats
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.dispatcher.dispatcher import JobOverview
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.operations import JobSubmitted
 from snapline.coordinator.rpc import views
+from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.ids import CheckpointID, JobID, LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.submission_digest import with_submission_digest
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.actor import Query
 from snapline.runtime.clock import ManualClock
+from tests.unit.coordinator.jobmaster.test_job_master import Story
 
 
 class Answering:
@@ -139,3 +142,11 @@ def test_of_three_hundred_jobs_only_those_of_the_page_are_asked_and_all_at_once(
     assert actors.asked == newest
     assert [job.job_id for job in page.jobs] == newest
     assert page.next_page_token == "290-job290"
+
+
+def test_what_a_job_was_restored_from_is_shown_with_its_whole_path() -> None:
+    """Of a checkpoint of its own clients, and those of the REST API, got the last part alone."""
+    statistics = CheckpointStatsTracker(1)
+    statistics.report_restored(RestoredCheckpointStats(CheckpointID(5), SnapshotType.CHECKPOINT, 7, "chk-5"))
+    shown = views.list_checkpoints(Story().core, statistics.create_snapshot(), 9, frozenset())
+    assert shown.restored_path == "/base/job-one/chk-5"
