@@ -45,6 +45,8 @@ class DeploymentRound:
     def waits_for(self) -> str:
         """Return what the round waits for, for people."""
         if self.phase is RoundPhase.CANCELING and not self.canceling:
+            if not self.delay_timer_runs:  # in reactive mode, with too few for anything to run
+                return RoundPhase.WAITING_FOR_SLOTS.value
             until = datetime.fromtimestamp(self.not_before_ms // 1_000, UTC)
             return f"the restart delay, until {until:%Y-%m-%d %H:%M:%S} UTC"
         return self.phase.value

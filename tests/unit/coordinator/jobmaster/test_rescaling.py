@@ -275,6 +275,13 @@ def test_a_reactive_job_starts_with_the_slots_that_there_are() -> None:
     assert {task.parallelism for task in submitted.tasks} == {2}
 
 
+def test_a_reactive_job_without_slots_says_that_it_waits_for_some() -> None:
+    """It said that it waited for a restart delay, which was over."""
+    story = Story(**REACTIVE).start()
+    story.take(TimerFired(RestartDelayTimer()), 100)
+    assert story.core.status_detail == "waiting for slots"
+
+
 def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
     """More: a checkpoint, then a restart. Fewer: a restart with those that are left."""
     story = Story(**REACTIVE).start()
