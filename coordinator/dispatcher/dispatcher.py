@@ -301,9 +301,12 @@ class Dispatcher:
     ) -> list[DispatcherEffect]:
         job = self._jobs.get(job_id)
         if job is None:
-            over = self._history.get(job_id)
-            what = f"no job {job_id} is known here" if over is None else f"job {job_id} is {over.status.value}"
-            return [_refuse(what)(request_id)]
+            listed = self.find(job_id)
+            if listed is None:
+                return [_refuse(f"no job {job_id} is known here")(request_id)]
+            why = listed.failure if listed.status is JobStatus.SUSPENDED else None  # what is wrong with its graph
+            what = listed.status.value if why is None else why.summary
+            return [_refuse(f"job {job_id} is {what}")(request_id)]
         if job.phase is JobPhase.HELD and job.failure is not None:
             if not isinstance(operation, CancelJob):
                 return [_refuse(job.failure.summary)(request_id)]

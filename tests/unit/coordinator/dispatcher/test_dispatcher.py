@@ -106,6 +106,9 @@ def test_a_job_whose_graph_cannot_be_read_is_listed() -> None:
     name, status = "(set aside: its graph cannot be read)", JobStatus.SUSPENDED
     assert core.jobs()[1:] == (JobOverview(JobID("other"), name, status, 5, 0, failure),)
     assert "was submitted before" in refusal(core, replace(GRAPH, job_id=JobID("other")))
+    assert core.handle(OperateJob(R, JobID("other"), CancelJob()), 6) == [
+        Reply(R, OperationFailed(SerializedFailure(f"job other is {failure.summary}", Blame.USER, retryable=False)))
+    ]
 
 
 SUBMITTED = replace(GRAPH, submission_digest="d1")
