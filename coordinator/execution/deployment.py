@@ -14,17 +14,24 @@ from dataclasses import dataclass
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, TaskStateSnapshot
+from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, ByteStreamStateHandle, TaskStateSnapshot
 from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
     ResultPartitionDescriptor,
     ShuffleDescriptor,
+    SubmitTasks,
     TaskDeploymentDescriptor,
 )
 
 Producer = tuple[ExecutionAttemptID, ResourceID, str]
 """Attempt, TaskManager, address of its data server."""
+
+
+BYTES_OF_A_MESSAGE = 32 << 20
+"""The tasks of one message have no more, about, unless a single one has: of what is larger by far no stream carries
+it."""
+BYTES_OF_A_CHANNEL = 256
 
 
 def producers_of_consumer(consumer: int, producers: int, consumers: int) -> range:
@@ -53,6 +60,36 @@ class RestoredTasks:
 
 
 NOTHING_RESTORED = RestoredTasks()
+
+
+def in_messages(tasks: Iterable[TaskDeploymentDescriptor]) -> Iterator[SubmitTasks]:
+    """The tasks of one TaskManager, as many in a message as it has room for: each of them brings the functions of its
+    operators, with all that these hold."""
+    together: list[TaskDeploymentDescriptor] = []
+    room = BYTES_OF_A_MESSAGE
+    for task in tasks:
+        size = _size_of(task)
+        if together and size > room:
+            yield SubmitTasks(tuple(together))
+            together, room = [], BYTES_OF_A_MESSAGE
+        together.append(task)
+        room -= size
+    if together:
+        yield SubmitTasks(tuple(together))
+
+
+def _size_of(task: TaskDeploymentDescriptor) -> int:
+    """About how many bytes the task has on the wire."""
+    restored = (
+        part.handle
+        for state in task.restore_state.operators.values()
+        for part in (*state.managed_keyed, *state.managed_operator, *state.input_channel, *state.output_channel)
+    )
+    return (
+        sum(len(operator.payload) for operator in task.operators)
+        + sum(len(gate.channels) for gate in task.input_gates) * BYTES_OF_A_CHANNEL
+        + sum(len(handle.data) for handle in restored if isinstance(handle, ByteStreamStateHandle))
+    )
 
 
 class TaskDeploymentDescriptorFactory:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 
 from snapline.coordinator.checkpoint.events import ExecutionChange
-from snapline.coordinator.execution.deployment import RestoredTasks, TaskDeploymentDescriptorFactory
+from snapline.coordinator.execution.deployment import RestoredTasks, TaskDeploymentDescriptorFactory, in_messages
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, with_parallelism
 from snapline.coordinator.execution.failover import FailoverRegions
 from snapline.coordinator.execution.given_slots import ANYTHING_IS_GIVEN, GivenSlots
@@ -61,7 +61,7 @@ from snapline.coordinator.jobmaster.scheduler_effects import (
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import AllocationID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.wire.messages import ExecutionState, JobStatus, SubmitTasks, TaskDeploymentDescriptor
+from snapline.dataflow.wire.messages import ExecutionState, JobStatus, TaskDeploymentDescriptor
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, InvariantViolation, StartTimer, check
 
 TASK_MANAGER_LOST = "TaskManagerLost"
@@ -654,7 +654,7 @@ class Scheduler:
         self._changes = [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
 
     def _deploy(self, current: DeploymentRound, now_ms: int) -> None:
-        """Every place has a slot: hand all tasks out, one message per TaskManager."""
+        """Every place has a slot: hand all tasks out."""
         self.round = None
         executions = [self.graph.current(vertex) for vertex in current.vertices]
         for execution in executions:
@@ -672,7 +672,7 @@ class Scheduler:
             self._transition(execution, ExecutionState.DEPLOYING, now_ms)
         self._flush()
         for resource_id, tasks in by_resource.items():
-            self._out.append(SubmitTo(resource_id, SubmitTasks(tuple(tasks))))
+            self._out += [SubmitTo(resource_id, message) for message in in_messages(tasks)]
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

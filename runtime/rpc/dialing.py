@@ -25,7 +25,7 @@ import grpc
 
 from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_envelope, encode_envelope
-from snapline.dataflow.wire.messages import Fenced, ForTasks
+from snapline.dataflow.wire.messages import Fenced, ForTasks, SubmitTasks
 from snapline.protos import cluster_pb2, cluster_pb2_grpc
 from snapline.runtime.clock import Clock
 from snapline.runtime.cores.connections import (
@@ -44,6 +44,9 @@ from snapline.runtime.timers import TimerScheduler
 
 MAX_QUEUED_MESSAGES = 200_000
 MAX_MESSAGES_PER_ENVELOPE = 1_000
+LARGE_ENVELOPE_BYTES = 64 << 20
+"""What has more is sent in parts, as far as it has several messages: gRPC refuses one of 256 MiB, and ends the
+stream."""
 RELAY_REST_MS = 60_000
 """How long a relay that did not answer is not asked again."""
 CLOSE_TIMEOUT_MS = 5_000
@@ -98,12 +101,23 @@ class OutgoingQueue:
                 if not self._waiting or attempt.is_set():
                     return
                 session, messages = take_envelope(self._waiting)
-            yield encode_envelope(session, messages)
+            yield from _in_parts(session, messages)
+
+
+def _in_parts(session: Any, messages: list[Any]) -> Iterator[cluster_pb2.Envelope]:
+    """The messages as one envelope, or as several where that one would be large."""
+    envelope = encode_envelope(session, messages)
+    half = len(messages) // 2
+    if half and envelope.ByteSize() > LARGE_ENVELOPE_BYTES:
+        yield from _in_parts(session, messages[:half])
+        yield from _in_parts(session, messages[half:])
+    else:
+        yield envelope
 
 
 def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
     """Take the messages of one session from the front, about as many as one envelope should hold; what is for many
-    tasks stays together."""
+    tasks stays together, and tasks to be run, which may be as much as one can hold, end it."""
     session = waiting[0].leader_session_id
     messages: list[Any] = []
     room = MAX_MESSAGES_PER_ENVELOPE
@@ -111,6 +125,8 @@ def take_envelope(waiting: deque[Fenced[Any]]) -> tuple[Any, list[Any]]:
         message = waiting.popleft().message
         messages.append(message)
         room -= len(message.attempt_ids) if type(message) is ForTasks else 1
+        if type(message) is SubmitTasks:
+            break
     return session, messages
 
 

@@ -11,6 +11,7 @@ from snapline.coordinator.execution.deployment import (
     RestoredTasks,
     TaskDeploymentDescriptorFactory,
     consumers_of_producer,
+    in_messages,
     producers_of_consumer,
 )
 from snapline.coordinator.execution.execution_graph import ExecutionGraph
@@ -144,3 +145,16 @@ def test_a_descriptor_carries_slot_state_and_settings() -> None:
     assert window.checkpoint_directory == "/base/job"
     assert window.configuration["execution.checkpointing.interval"] == "500 ms"
     assert [operator.uid for operator in window.operators] == ["window"]
+
+
+def test_what_functions_hold_is_sent_in_messages_that_a_stream_can_carry() -> None:
+    """Each task brings its operators anew, so that a table of 20 MB in a function is 20 MB for each slot."""
+    task = deploy(keyed_job(parallelism=2))["source (1/2)"]
+    [heavy, heavier] = [
+        replace(task, operators=(replace(task.operators[0], payload=bytes(size << 20)),)) for size in (20, 100)
+    ]
+
+    assert [message.tasks for message in in_messages([task] * 100)] == [(task,) * 100]
+    assert [message.tasks for message in in_messages([task, heavy, heavy, task])] == [(task, heavy), (heavy, task)]
+    assert [message.tasks for message in in_messages([heavier, task])] == [(heavier,), (task,)]
+    assert list(in_messages([])) == []
