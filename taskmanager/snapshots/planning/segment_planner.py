@@ -21,6 +21,9 @@ from snapline.runtime.storage.storage_port import Buffer
 
 SEGMENT_BYTES = 64 << 20
 """A segment is begun without waiting for other subtasks once so much has gathered."""
+MOST_THRESHOLDS = 50
+"""What of one snapshot travels inside the acknowledgement has no more bytes together than so many times the threshold:
+data in flight is a blob for each channel, of which a wide job has thousands."""
 CARRIED_ON_BYTES = 4 << 20
 """Larger blobs are written to a file although later checkpoints should carry them on: all metadata would hold them."""
 
@@ -159,6 +162,8 @@ class _Snapshot:
     undone: int
     """Blobs without a durable handle."""
     memory_threshold_bytes: int
+    inline_bytes: int = 0
+    """How much of it, of blobs below the threshold, is inline."""
     waiting_bytes: int = 0
     """Encoded, and neither durable nor inline."""
     segments: set[int] = field(default_factory=set)
@@ -254,7 +259,10 @@ class SegmentPlanner:
         size = memoryview(data).nbytes
         snapshot.encoding -= 1
         gathering = self._groups[snapshot.group]
-        if size < snapshot.memory_threshold_bytes or (event.is_carried_on and size <= CARRIED_ON_BYTES):
+        threshold = snapshot.memory_threshold_bytes
+        is_small = size < threshold and snapshot.inline_bytes + size <= MOST_THRESHOLDS * threshold
+        if is_small or (event.is_carried_on and size <= CARRIED_ON_BYTES):
+            snapshot.inline_bytes += size if is_small else 0
             snapshot.handles[index] = ByteStreamStateHandle(bytes(data))
             snapshot.undone -= 1
         else:

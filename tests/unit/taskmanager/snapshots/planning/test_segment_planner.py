@@ -392,3 +392,16 @@ def test_what_later_checkpoints_carry_on_travels_with_the_acknowledgement(planne
     assert planner.handle(SegmentWritten(0)) == [
         CompleteSnapshot(1, (ByteStreamStateHandle(BIG_A), at(0, 0, len(large))))
     ]
+
+
+def test_a_great_many_small_parts_of_one_subtask_do_not_all_travel_inline(planner: SegmentPlanner) -> None:
+    """Data in flight is a part for each channel: a wide job would acknowledge megabytes with each of its subtasks."""
+    part = b"p" * 49
+    planner.handle(SnapshotStarted(1, GROUP, 52))
+    for index in range(51):
+        assert planner.handle(BlobEncoded(1, index, part)) == []
+
+    assert planner.handle(BlobEncoded(1, 51, part)) == [WriteSegment(0, GROUP, NAME.format(0), (part,))]
+
+    inline = [ByteStreamStateHandle(part)] * 51
+    assert planner.handle(SegmentWritten(0)) == [CompleteSnapshot(1, (*inline, at(0, 0, 49)))]
