@@ -432,7 +432,10 @@ class StreamTask:
     def _wait_for_end(self, parts: TaskParts, now_ms: int) -> ProgressKind:
         if parts.input is not None and self._poll(parts, now_ms):
             return ProgressKind.WORKED
-        if self._completion.may_end and not self._triggers and (parts.input is None or parts.input.union.is_finished):
+        inputs_ended = parts.input is None or parts.input.union.is_finished
+        # what is frozen is still acknowledged: without this task its checkpoint would be lost for all
+        is_asked = self._triggers or parts.checkpoints.pending_checkpoint_ids
+        if self._completion.may_end and inputs_ended and not is_asked:
             for writer in parts.writers:
                 writer.broadcast(EndOfPartition())
             self._end(ExecutionState.FINISHED, None)

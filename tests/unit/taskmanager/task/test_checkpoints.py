@@ -545,6 +545,32 @@ def test_a_failed_upload_declines_and_the_job_goes_on() -> None:
     assert final_sums() == expected(splits)
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_task_that_is_through_still_acknowledges_what_it_has_frozen(is_given_up: bool) -> None:
+    """A savepoint that is written while the data ends is not lost for it; one that was given up is not waited for."""
+    job = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3)).run()
+    for running in job.tasks:
+        running.world.snapshot_sink.hold = True
+    savepoint = job.trigger(SnapshotType.SAVEPOINT)
+    job.run()
+    Gates.opened.update({"s0", "s1"})
+    for running in job.tasks:
+        running.world.awake = True
+    job.run()
+    assert {running.state for running in job.tasks} == {ExecutionState.RUNNING}
+
+    for running in job.tasks:
+        if is_given_up:
+            running.notify_aborted(savepoint, 0)
+        else:
+            running.world.snapshot_sink.release_held()
+    job.run()
+
+    assert {running.state for running in job.tasks} == {ExecutionState.FINISHED}
+    acknowledged = [len(running.world.acknowledged) for running in job.tasks]
+    assert acknowledged == [0 if is_given_up else 1] * len(job.tasks)
+
+
 def test_an_aborted_checkpoint_stops_its_upload() -> None:
     """The answer that comes all the same is dropped."""
     job = LocalJob(keyed_sums([data(0), data(1)], s0=3, s1=3), CHECKPOINTS).run()
