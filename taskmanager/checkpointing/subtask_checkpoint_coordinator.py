@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions
-from snapline.dataflow.failures import CheckpointFailureReason
+from snapline.dataflow.failures import CheckpointFailureReason, message_of
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import CheckpointMetrics
@@ -215,7 +215,7 @@ class SubtaskCheckpointCoordinator:
         del self._pending[checkpoint_id]
         if isinstance(result, BaseException):
             self._task.cancel_async_snapshot(checkpoint_id)
-            detail = f"{type(result).__name__}: {result}"
+            detail = f"{type(result).__name__}: {message_of(result)}"
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
             self._task.decline(checkpoint_id, reason, detail, pending.barrier.timestamp_ms)
             return

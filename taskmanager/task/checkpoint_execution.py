@@ -27,6 +27,7 @@ from snapline.taskmanager.network.channels.exchange_contract import ResultSubpar
 from snapline.taskmanager.task.environment_contract import Environment
 from snapline.taskmanager.task.mailbox import AsyncSnapshotMail, Mail
 from snapline.taskmanager.task.record_writer import RecordWriter
+from snapline.taskmanager.task.task_failure import MAX_SUMMARY, shortened
 from snapline.taskmanager.task.task_timers import TaskTimers
 
 Overtaken = dict[ResultSubpartitionInfo, tuple[pa.RecordBatch, ...]]
@@ -147,8 +148,9 @@ class CheckpointExecution:
     def decline(
         self, checkpoint_id: CheckpointID, reason: CheckpointFailureReason, detail: str = "", timestamp_ms: int = 0
     ) -> None:
-        """With the detail that the user gets to see."""
+        """With the detail that the user gets to see, which may be what a function has raised."""
         job_id, attempt_id = self._descriptor.job_id, self._descriptor.attempt_id
+        detail = shortened(detail, MAX_SUMMARY)
         message = DeclineCheckpoint(job_id, attempt_id, checkpoint_id, reason, detail, timestamp_ms)
         self._environment.decline_checkpoint(message)
 

@@ -82,20 +82,20 @@ def serialize_failure(error: BaseException, position: InputPosition) -> Serializ
         elif error.activity != "process_batch":
             where = ""
     return SerializedFailure(
-        summary=_shortened(
+        summary=shortened(
             f"{prefix}{type(cause).__name__}: {_first_line(cause)}" if prefix else _summary(cause), MAX_SUMMARY
         ),
         blame=blame,
         retryable=not isinstance(cause, (JobDefinitionError, ConfigurationError)),
         error_type=type(cause).__name__,
-        traceback=_shortened(_traceback(cause, blame), MAX_TRACEBACK),
+        traceback=shortened(_traceback(cause, blame), MAX_TRACEBACK),
         operator_uid=operator_uid,
         position=where,
         row=row,
     )
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """The text as any message, log and terminal can carry it: with its begin and its end, and without halves of
     characters, as names of files have."""
     if len(text) > most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,14 @@ import pytest
 from snapline.dataflow.config import ConfigurationError
 from snapline.dataflow.elements import CheckpointBarrier, CheckpointOptions, SnapshotType
 from snapline.dataflow.errors import ConnectorError, JobDefinitionError
-from snapline.dataflow.failures import Blame
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
-from snapline.dataflow.wire.messages import NotifyCheckpointComplete
+from snapline.dataflow.failures import Blame, CheckpointFailureReason
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID, LeaderSessionID
+from snapline.dataflow.wire.codec import decode_envelope, encode_envelope
+from snapline.dataflow.wire.messages import DeclineCheckpoint, NotifyCheckpointComplete
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.taskmanager.operators.base.failure import OperatorFailure, RowFailure
 from snapline.taskmanager.snapshots.blobs import encode_channel
+from snapline.taskmanager.task.checkpoint_execution import CheckpointExecution
 from snapline.taskmanager.task.mailbox import CancelMail, Mailbox
 from snapline.taskmanager.task.processing_time import TaskProcessingTime
 from snapline.taskmanager.task.task_completion import DataPhase, TaskCompletion
@@ -179,3 +182,20 @@ def test_channel_state_is_read_as_it_was_written() -> None:
 
     assert decode_channel_state(bytes(encode_channel(batches))) == batches
     assert decode_channel_state(b"") == []
+
+
+def test_what_a_function_raised_is_declined_in_words_that_a_message_can_carry() -> None:
+    """The stream to the JobMaster ends at a message of hundreds of megabytes, and at halves of characters."""
+    said: list[DeclineCheckpoint] = []
+    world: Any = SimpleNamespace(decline_checkpoint=said.append)
+    attempt = ExecutionAttemptID("graph", JobVertexID("vertex"), 0, 0)
+    task: Any = SimpleNamespace(job_id=JobID("job"), attempt_id=attempt)
+    execution = CheckpointExecution(task, (), world, TaskTimers(), lambda _: None, lambda _: False)
+
+    reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
+    execution.decline(CheckpointID(1), reason, "ValueError: \udcff is no name" + "x" * 1_000_000)
+
+    [declined] = said
+    assert declined.detail.startswith(r"ValueError: \udcff is no name") and len(declined.detail) < 5_000
+    [message] = decode_envelope(encode_envelope(LeaderSessionID("session"), said))[1]
+    assert message == declined
