@@ -100,8 +100,7 @@ class TaskManager:
             if configuration.get_option(HA_TYPE) == "zookeeper"
             else None
         )
-        towards = config.addresses[0] if zookeeper is None else zookeeper.quorum.partition("/")[0].partition(",")[0]
-        host = config.bind_host or host_towards(towards)
+        host = config.bind_host or host_towards(config.addresses if zookeeper is None else zookeeper.servers)
         self._exchange = FlightExchange(ExchangeSettings.from_configuration(configuration, bind_host=host), logger)
         self._clock = SystemClock()
         self._process = ProcessWatch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration
@@ -51,13 +51,17 @@ class TaskManagerOutcome:
     detail: str
 
 
-def host_towards(address: str) -> str:
-    """The address of this machine from which packets to `address` leave; no packet is sent. Raises SnaplineError."""
-    host, _, port = address.rpartition(":")
-    try:
-        family, _, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError) as error:
-        raise SnaplineError(f"not the address of a coordinator: {address!r} ({error})") from error
+def host_towards(addresses: Sequence[str]) -> str:
+    """The address of this machine from which packets to the first of these leave that is known; no packet is sent: one
+    that stands by may be gone with its name. Raises SnaplineError."""
+    reasons = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            family, _, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address!r} ({error})")
+    raise SnaplineError(f"not the address of a coordinator: {', '.join(reasons) or 'there is none'}")

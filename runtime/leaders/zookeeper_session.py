@@ -108,6 +108,11 @@ class ZooKeeperSettings:
         """The node that everything of this cluster lies below."""
         return f"{self.root.rstrip('/')}/{self.cluster_id}"
 
+    @property
+    def servers(self) -> list[str]:
+        """Return the servers of the quorum, each with its port, which is ZooKeeper's where none is given."""
+        return [f"{host}:{port}" for host, port in collect_hosts(self.quorum)[0]]
+
     def check(self) -> None:
         """Raise ZooKeeperError for what can be seen without a connection."""
         if not self.quorum:
@@ -143,7 +148,7 @@ class ZooKeeperSettings:
         ):
             if path and not Path(path).is_file():
                 raise ZooKeeperError(f"{option.key}: there is no file {path}")
-        hosts = [server.strip().rpartition(":")[0].strip("[]") for server in self.quorum.partition("/")[0].split(",")]
+        hosts = [server.rpartition(":")[0] for server in self.servers]
         if self.credentials and not self.ca_file and not all(is_loopback(host) for host in hosts):
             raise ZooKeeperError(
                 f"{HA_ZOOKEEPER_CREDENTIALS.key} would travel to {self.quorum} as plain text: set {HA_ZOOKEEPER_SSL_CA.key}"
