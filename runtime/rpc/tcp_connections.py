@@ -27,7 +27,7 @@ USER_TIMEOUT_MS = 40_000
 
 
 def _sockets(local_port: int) -> Iterator[socket.socket]:
-    """Own TCP sockets with this local port; each is closed again after its turn (a duplicate)."""
+    """Own TCP sockets with this local port, 0: with any; each is closed again after its turn (a duplicate)."""
     directory = next((name for name in _FD_DIRECTORIES if os.path.isdir(name)), None)  # noqa: PTH112 (one stat)
     for name in os.listdir(directory) if directory else ():  # noqa: PTH208 (names, not paths)
         found = _duplicate(int(name))
@@ -36,7 +36,7 @@ def _sockets(local_port: int) -> Iterator[socket.socket]:
         with found:
             try:
                 is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-                is_ours = is_tcp and found.getsockname()[1] == local_port
+                is_ours = is_tcp and local_port in {0, found.getsockname()[1]}
             except OSError:
                 continue
             if is_ours:
@@ -91,19 +91,21 @@ def reset_connections(local_port: int, peer_port: int = 0) -> int:
 
 
 def notice_lost_hosts(local_port: int, peer_port: int) -> None:
-    """Have the kernel end the connection between these ports when its other end does not acknowledge any more."""
+    """Have the kernel end the connection between these ports when its other end does not acknowledge any more.
+    `local_port`: 0: of this end it may be any."""
     for connection in connections(local_port):
-        if connection.getpeername()[1] != peer_port:
-            continue
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
-            ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
-            ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-            ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
-        ):
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        with contextlib.suppress(OSError):  # it has ended
+            if connection.getpeername()[1] != peer_port:
+                continue
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (
+                ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
+                ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
+                ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+                ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+            ):
+                if hasattr(socket, name):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def is_free(host: str, port: int) -> bool:

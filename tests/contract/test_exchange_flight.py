@@ -23,6 +23,7 @@ from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import EndOfData, EndOfPartition
 from snapline.runtime.cores import newcomers
 from snapline.runtime.logs import make_logger
+from snapline.runtime.rpc.tcp_connections import connections
 from snapline.taskmanager.network.flight import (
     exchange_newcomers,
     flight_server,
@@ -129,6 +130,26 @@ def test_all_channels_of_an_edge_share_one_stream(producers: FlightExchange, con
     other.release()
     wait_for_streams(producers, (0, 0))
     wait_for_streams(consumers, (0, 0))
+
+
+def test_the_kernel_looks_whether_the_producer_is_still_there(
+    producers: FlightExchange, consumers: FlightExchange, way: str
+) -> None:
+    """Who waits for rows says nothing meanwhile, and would never hear that the other host is cut off."""
+    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    task = TaskSide(consumers)
+    subpartition.add(batch(1))
+    task.read(task.open(producers.address), 1)
+
+    port = int(producers.address.rpartition(":")[2])
+    watched = [
+        each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for each in connections(0)
+        if each.getpeername()[1] == port
+    ]
+
+    assert watched == ([1] if way == "flight" else [])
+    task.release()
 
 
 def test_jobs_do_not_share_streams(producers: FlightExchange, consumers: FlightExchange) -> None:

@@ -10,6 +10,7 @@ NettyPartitionRequestClient and CreditBasedPartitionRequestClientHandler.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 import time
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from snapline.runtime.rpc.tcp_connections import connect_error
+from snapline.runtime.rpc.tcp_connections import connect_error, notice_lost_hosts
 from snapline.taskmanager.network.channels.exchange_contract import ElementFrame, InputChannelListener
 from snapline.taskmanager.network.flight import frames
 from snapline.taskmanager.network.flight.exchange_security import ExchangeSecurity
@@ -249,11 +250,16 @@ class InboundStream:
     def _receive(self) -> str:
         """Until the stream ends: why it did."""
         reader = self._reader
+        is_watched = isinstance(reader, SocketReader)
         while True:
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return self._lost("the peer ended the stream")
+            if not is_watched:  # Flight has connected by now
+                is_watched = True
+                with contextlib.suppress(OSError):  # there is no file left to look at the others with
+                    notice_lost_hosts(0, self._peer.host_and_port[1])
             frame = frames.decode_downstream(chunk.app_metadata, chunk.data)
             if isinstance(frame, ElementFrame):
                 channel = self._channels.get(frame.channel_id)

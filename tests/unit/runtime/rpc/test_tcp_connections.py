@@ -64,6 +64,19 @@ def test_the_kernel_watches_the_connection_of_one_peer(listener: socket.socket) 
         assert unwatched.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
 
 
+def test_the_kernel_watches_connections_to_a_server(listener: socket.socket) -> None:
+    """Whichever port they have at this end; those to other servers are left alone."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_connection(listener.getsockname()) as client,
+        socket.create_connection(other.getsockname()) as unwatched,
+    ):
+        notice_lost_hosts(0, port_of(listener))
+
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert unwatched.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+
+
 def test_a_port_is_free_or_not(listener: socket.socket) -> None:
     """By trying."""
     assert not is_free("127.0.0.1", port_of(listener))
