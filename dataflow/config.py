@@ -308,7 +308,7 @@ CHECKPOINT_HISTORY_SIZE = _int(
 FILE_THRESHOLD = _size(
     "execution.checkpointing.data-inline-threshold",
     "20 kb",
-    "State below this travels inside the acknowledgement and `_metadata`.",
+    "State below this travels inside the acknowledgement and `_metadata`, up to fifty times as much of a subtask.",
 )
 STATE_BACKEND = _enum(
     "state.backend.type",
