@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
 
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import SnaplineError
@@ -61,8 +61,9 @@ class ZooKeeperLeaderRetrieval:
             try:
                 session.open()
                 self._follow(session)
-            except SnaplineError as error:
-                self._logger.warning("leaders cannot be looked up in ZooKeeper; trying on", reason=str(error))
+            except (SnaplineError, KazooException) as error:
+                reason = str(error) or type(error).__name__
+                self._logger.warning("leaders cannot be looked up in ZooKeeper; trying on", reason=reason)
             finally:
                 session.close()
             self._stopping.wait(PAUSE_SECONDS)

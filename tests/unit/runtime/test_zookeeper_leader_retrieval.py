@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from snapline.runtime.leaders import zookeeper_leader_retrieval as retrieval
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress, LeaderTable, seal_leader_table
@@ -47,3 +48,29 @@ def test_a_table_that_does_not_change_is_watched_once(monkeypatch: pytest.Monkey
     following._follow(session)
     assert told == [table]
     assert len(session.watches) == 1
+
+
+def test_an_error_about_a_node_does_not_end_the_search_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has removed nodes while they were looked for: whoever did not look again would follow no leader more."""
+    opened: list[Any] = []
+
+    class Removed:
+        def __init__(self, *_: Any) -> None:
+            opened.append(self)
+
+        def open(self) -> None:
+            if len(opened) == 2:
+                following.stop()
+            raise NoNodeError
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(retrieval, "ZooKeeperSession", Removed)
+    monkeypatch.setattr(retrieval, "PAUSE_SECONDS", 0)
+    settings = ZooKeeperSettings("127.0.0.1:2181")
+    following = retrieval.ZooKeeperLeaderRetrieval(settings, Security(), lambda _: None, silent_logger())
+
+    following._run()
+
+    assert len(opened) == 2
