@@ -111,19 +111,23 @@ def create_writers(
     debloat_target_ms = (
         configuration.get_option(BUFFER_DEBLOAT_TARGET) // 2 if configuration.get_option(BUFFER_DEBLOAT) else None
     )
+    attempt = str(descriptor.attempt_id)
+    # all of them first: to make a writer may load a compiler, and consumers do not wait for long
+    created = [
+        environment.exchange.create_result_partition(attempt, partition.edge_id, partition.subpartitions)
+        for partition in descriptor.result_partitions
+    ]
     return tuple(
         RecordWriter(
             partition,
-            environment.exchange.create_result_partition(
-                str(descriptor.attempt_id), partition.edge_id, partition.subpartitions
-            ),
+            subpartitions,
             subtask_index=descriptor.subtask_index,
             buffer_timeout_ms=configuration.get_option(BUFFER_TIMEOUT),
             target_rows=configuration.get_option(BATCH_TARGET_ROWS),
             debloat_target_ms=debloat_target_ms,
             combiner=create_combiner(partition, environment.unpickle) if partition.combiner else None,
         )
-        for partition in descriptor.result_partitions
+        for partition, subpartitions in zip(descriptor.result_partitions, created, strict=True)
     )
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import MAX_WATERMARK_MS, CheckpointBarrier, EndOfData, Watermark, WatermarkStatus
+from snapline.dataflow.graph.operator_specs import SinkSpec, SourceSpec
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.wire.messages import ResultPartitionDescriptor
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
+from snapline.taskmanager.task import task_wiring
 from snapline.taskmanager.task.record_writer import MAX_BATCH_BYTES, RecordWriter
+from tests.unit.taskmanager.task.local_job import ListSource, LocalJob, Operator, StagingSink, edge
 
 BARRIER = CheckpointBarrier(CheckpointID(1), 0)
 
@@ -316,3 +319,25 @@ def test_an_edge_without_debloating_is_bounded_in_batches_alone() -> None:
     edge.writer.debloat(0)
     edge.writer.debloat(1000)
     assert edge.writer.is_available
+
+
+def test_all_results_of_a_task_are_there_before_anything_is_made_that_writes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Consumers wait for them for seconds, and the first of the writers may have a compiler to load."""
+    source = ListSource([], {})
+    sinks = [Operator(name, SinkSpec(StagingSink(name)), [edge(0, Partitioning.REBALANCE)]) for name in ("a", "b")]
+    job = LocalJob([Operator("src", SourceSpec(source, source.spec_splits())), *sinks])
+    running = job.find("src")
+    there: list[bool] = []
+
+    def make_writer(*given: Any, **named: Any) -> RecordWriter:
+        attempt = str(running.descriptor.attempt_id)
+        edges = [partition.edge_id for partition in running.descriptor.result_partitions]
+        there.extend(job.exchange.subpartition(attempt, edge_id, 0) is not None for edge_id in edges)
+        return RecordWriter(*given, **named)
+
+    monkeypatch.setattr(task_wiring, "RecordWriter", make_writer)
+    job.step(running)
+
+    assert there == [True] * 4
