@@ -94,7 +94,7 @@ class Gauge:
 
     def __init__(self, read: Callable[[], float] | None = None) -> None:
         self._read = read
-        self._value = 0.0
+        self._value = 0.0 if read is None else float("nan")
 
     def set(self, value: float) -> None:
         """Say what the number is now. Raises ValueError when a function says it."""
@@ -105,14 +105,29 @@ class Gauge:
     @property
     def value(self) -> float:
         """The number now; not a number where its function fails. Heartbeats ask for it from a thread of their own."""
+        self.ask()
+        return self._value
+
+    @property
+    def last(self) -> float:
+        """The number as it was set, or told when its function was last asked."""
+        return self._value
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a function tells it."""
+        return self._read is not None
+
+    def ask(self) -> None:
+        """Ask its function, if it has one."""
         if self._read is None:
-            return self._value
+            return
         try:
-            return float(self._read())
+            self._value = float(self._read())
         except KeyboardInterrupt:
             raise
         except BaseException:  # a figure ends no job, also where it calls sys.exit() or Polars panics
-            return float("nan")
+            self._value = float("nan")
 
 
 class BucketHistogram:
@@ -237,14 +252,22 @@ class MetricGroup:
             )
         return known
 
-    def travelling(self) -> tuple[MetricValue, ...]:
-        """What they hold now. From any thread.
+    @property
+    def told_gauges(self) -> list[Gauge]:
+        """Return those that functions tell. From any thread."""
+        return [metric for metric in list(self._metrics.values()) if isinstance(metric, Gauge) and metric.is_told]
+
+    def travelling(self, *, asks_functions: bool = True) -> tuple[MetricValue, ...]:
+        """What they hold now. From any thread. `asks_functions`: False: of a gauge that a function tells, what it has
+        told last.
 
         >>> group = sl.MetricGroup("parse")
         >>> group.counter("bad_rows").inc(3)
         >>> [(value.name, value.value) for value in group.travelling()]
         [('bad_rows', 3.0)]
         """
+        for gauge in self.told_gauges if asks_functions else ():
+            gauge.ask()
         return tuple(value_of(self._operator_uid, name, metric) for name, metric in list(self._metrics.items()))
 
 
@@ -252,8 +275,9 @@ def value_of(operator_uid: str, name: str, metric: Metric, source_uid: str = "")
     """What a metric holds now."""
     if isinstance(metric, BucketHistogram):
         return MetricValue(operator_uid, name, HISTOGRAM, metric.sum, metric.bounds, metric.counts, source_uid)
-    kind = COUNTER if isinstance(metric, Counter) else GAUGE
-    return MetricValue(operator_uid, name, kind, float(metric.value), source_uid=source_uid)
+    if isinstance(metric, Gauge):
+        return MetricValue(operator_uid, name, GAUGE, metric.last, source_uid=source_uid)
+    return MetricValue(operator_uid, name, COUNTER, float(metric.value), source_uid=source_uid)
 
 
 def is_sound(value: MetricValue) -> bool:

@@ -37,12 +37,19 @@ from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery, Loca
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader, TaskSnapshotSink
 from snapline.taskmanager.task.stream_task import StreamTask
 from snapline.taskmanager.task.task_failure import ChannelFailure, InputPosition, serialize_failure
+from snapline.taskmanager.threads.gauge_reader import GaugeReader
 from snapline.taskmanager.threads.thread_dumper import stack_of
 
 INPUT_LOST = "task lost its input"
 """The message of a task whose producer or connection is gone; whether that is a failure is the JobMaster's to say."""
 MAX_FINAL_METRICS = 10_000
 """An end that nobody can be told leaves its counters behind."""
+
+
+GAUGES_SECONDS = 0.5
+"""How long heartbeats wait for functions that tell gauges."""
+LAST_GAUGES_SECONDS = 5.0
+"""How long the end of a task waits for them."""
 
 
 class TaskRunner(Protocol):
@@ -98,6 +105,7 @@ class RunningTasks:
         self._offer_place = offer_place
         self._rules = rules
         self._segment_directory = segment_directory
+        self._gauges = GaugeReader()
         self._lock = threading.Lock()
         self._running: dict[ExecutionAttemptID, TaskRunner] = {}
         self._cancelled: set[ExecutionAttemptID] = set()
@@ -215,9 +223,12 @@ class RunningTasks:
 
     def metrics(self, attempts: Iterable[ExecutionAttemptID]) -> tuple[TaskMetrics, ...]:
         """Counters of those that run."""
-        tasks = [self._find(attempt_id) for attempt_id in attempts]
+        found = {attempt_id: self._find(attempt_id) for attempt_id in attempts}
+        tasks = {attempt_id: task for attempt_id, task in found.items() if task is not None}
+        told = {attempt_id: task.told_gauges for attempt_id, task in tasks.items()}
+        self._gauges.read(told, GAUGES_SECONDS)
         now_ms = self._clock.now_ms()
-        return tuple(task.metrics(now_ms) for task in tasks if task is not None)
+        return tuple(task.metrics(now_ms) for task in tasks.values())
 
     def threads(self) -> dict[int, tuple[str, ExecutionAttemptID]]:
         """Return the name and the attempt of the task that each thread works for."""
@@ -272,11 +283,15 @@ class RunningTasks:
 
     def _ended(self, attempt_id: ExecutionAttemptID) -> None:
         """On the task's thread, before its end is reported."""
+        task = self._find(attempt_id)
+        if task is not None:
+            self._gauges.read({attempt_id: task.told_gauges}, LAST_GAUGES_SECONDS)
+        self._gauges.forget(attempt_id)
         with self._lock:
-            thread = self._running.pop(attempt_id, None)
+            self._running.pop(attempt_id, None)
             self._cancelled.discard(attempt_id)
-            if thread is not None and thread.task is not None:
-                self._final[attempt_id] = thread.task.metrics()
+            if task is not None:
+                self._final[attempt_id] = task.metrics()
                 if len(self._final) > MAX_FINAL_METRICS:
                     self._final.popitem(last=False)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from snapline.dataflow.api.accumulators import Accumulators, AccumulatorValue
-from snapline.dataflow.api.user_metrics import MetricGroup, MetricValue
+from snapline.dataflow.api.user_metrics import Gauge, MetricGroup, MetricValue
 from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.wire.messages import OperatorDescriptor, TapTask
@@ -336,9 +336,14 @@ class OperatorChain:
         return tuple(value for registry in self._registries for value in registry.travelling())
 
     @property
+    def told_gauges(self) -> list[Gauge]:
+        """Return the gauges that functions tell. From any thread."""
+        return [gauge for group in self._metric_groups for gauge in group.told_gauges]
+
+    @property
     def user_metrics(self) -> tuple[MetricValue, ...]:
-        """What the metrics of all functions hold. From any thread."""
-        groups = tuple(value for group in self._metric_groups for value in group.travelling())
+        """What the metrics of all functions hold; gauges that functions tell, what these told last. From any thread."""
+        groups = tuple(value for group in self._metric_groups for value in group.travelling(asks_functions=False))
         return (*groups, *self._latencies.travelling())
 
     def emit_latency_marker(self) -> None:

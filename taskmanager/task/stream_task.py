@@ -22,6 +22,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from snapline.dataflow.api.connector_api import InputStatus
+from snapline.dataflow.api.user_metrics import Gauge
 from snapline.dataflow.config import LATENCY_INTERVAL, Configuration
 from snapline.dataflow.elements import (
     MAX_WATERMARK_MS,
@@ -186,6 +187,12 @@ class StreamTask:
         """Counters, cumulative since the start, from any thread; with `now_ms`, which one thread only may give, also
         what happened lately."""
         return self._meter.metrics(self._parts, now_ms)
+
+    @property
+    def told_gauges(self) -> list[Gauge]:
+        """Return the gauges of its functions that are asked for before counters are read. From any thread."""
+        parts = self._parts
+        return parts.chain.told_gauges if parts is not None and parts.chain is not None else []
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.connectors import DiscardingSink
+from snapline.dataflow.api.functions import Function, RuntimeContext
 from snapline.dataflow.graph.operator_specs import MapBatchesSpec, SinkSpec, SourceSpec
 from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.partitioning import Partitioning
@@ -17,6 +20,7 @@ from snapline.dataflow.wire.messages import ExecutionState
 from snapline.runtime.clock import ManualClock
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.state_storages import StateStorages
+from snapline.taskmanager.actors import running_tasks
 from snapline.taskmanager.actors.running_tasks import RunningTasks
 from snapline.taskmanager.network.channels.local_exchange import LocalExchange
 from snapline.taskmanager.snapshots.uploader import SnapshotUploader
@@ -66,6 +70,24 @@ class RaisingFunction:
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError("no such airport")
+
+
+class WaitingGauge(Function):
+    """Counts rows, and has a gauge that waits for what the test decides."""
+
+    asked, answered = threading.Event(), threading.Event()
+
+    def open(self, context: RuntimeContext) -> None:
+        self.rows = context.metrics.counter("rows")
+        context.metrics.gauge("waiting", self.tell)
+
+    def tell(self) -> float:
+        self.asked.set()
+        return 7 if self.answered.wait(30) else -1
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        self.rows.inc(rows.num_rows)
+        return rows
 
 
 @pytest.fixture
@@ -199,6 +221,28 @@ def test_a_user_function_that_fails_is_a_warning_with_its_traceback(uploader) ->
     ((level, event, context),) = [line for line in log.lines if line[1] != "task started"]
     assert (level, event, context["operator"]) == ("warning", "task failed", "map")
     assert "no such airport" in context["traceback"]
+
+
+def test_a_gauge_that_waits_holds_no_heartbeat_up(uploader, monkeypatch) -> None:
+    """Its function ran on the thread that answers heartbeats and cancels, and the whole TaskManager stood still."""
+    monkeypatch.setattr(running_tasks, "GAUGES_SECONDS", 0.01)
+    WaitingGauge.asked.clear()
+    WaitingGauge.answered.clear()
+    tasks, _, job, _ = run_with(uploader, WaitingGauge())
+    attempt_id = job.tasks[1].descriptor.attempt_id
+
+    (said,) = tasks.metrics([attempt_id])
+    assert WaitingGauge.asked.wait(30)
+    (again,) = tasks.metrics([attempt_id])
+    WaitingGauge.answered.set()
+    monkeypatch.setattr(running_tasks, "GAUGES_SECONDS", 30)
+    for thread in (each for each in threading.enumerate() if each.name == "gauges"):
+        thread.join()
+    (told,) = tasks.metrics([attempt_id])
+
+    assert [value.value for value in said.user_metrics if value.name == "rows"] == [1], "the rest travels"
+    assert all(math.isnan(value.value) for value in again.user_metrics if value.name == "waiting")
+    assert [value.value for value in told.user_metrics] == [1, 7]
 
 
 def test_state_outside_of_memory_lies_where_the_job_says_else_its_task_manager(uploader, tmp_path: Path) -> None:
