@@ -39,7 +39,7 @@ CALLED_BY_USERS = """
 
 SEEN_BY_TESTS = """
     queued_request_count is_periodic_checkpointing_started fully_finished_vertices is_persisted completed_store
-    skipped_operators registered_jobs is_monitored latest_checkpoint_id pending_checkpoint_ids has_completed_latest
+    skipped_operators registered_jobs is_monitored latest_checkpoint_id has_completed_latest
     remembered_aborts tasks_of is_recovered copies_of checkpoint_barrier_unaligner
     redistribute_key_groups
     remove_batch

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from snapline.coordinator.execution.execution_graph import Execution, ExecutionGraph, subtasks_of
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
-from snapline.dataflow.snapshot.handles import EMPTY_TASK_STATE, ByteStreamStateHandle, TaskStateSnapshot
+from snapline.dataflow.snapshot.handles import (
+    EMPTY_TASK_STATE,
+    ByteStreamStateHandle,
+    StreamStateHandle,
+    TaskStateSnapshot,
+)
 from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
@@ -80,11 +85,11 @@ def in_messages(tasks: Iterable[TaskDeploymentDescriptor]) -> Iterator[SubmitTas
 
 def _size_of(task: TaskDeploymentDescriptor) -> int:
     """About how many bytes the task has on the wire."""
-    restored = (
-        part.handle
-        for state in task.restore_state.operators.values()
-        for part in (*state.managed_keyed, *state.managed_operator, *state.input_channel, *state.output_channel)
-    )
+    restored: list[StreamStateHandle] = []
+    for state in task.restore_state.operators.values():
+        restored += [keyed.handle for keyed in state.managed_keyed]
+        restored += [operator.handle for operator in state.managed_operator]
+        restored += [channel.handle for channel in (*state.input_channel, *state.output_channel)]
     return (
         sum(len(operator.payload) for operator in task.operators)
         + sum(len(gate.channels) for gate in task.input_gates) * BYTES_OF_A_CHANNEL

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from snapline.connectors import DiscardingSink
-from snapline.dataflow.api.functions import Function, RuntimeContext
+from snapline.dataflow.api.function_contexts import RuntimeContext
+from snapline.dataflow.api.functions import Function
 from snapline.dataflow.graph.operator_specs import MapBatchesSpec, SinkSpec, SourceSpec
 from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.partitioning import Partitioning
