@@ -24,7 +24,7 @@ from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.user_metrics import Counter
 from snapline.taskmanager.operators.base.failure import failed_row
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
-from snapline.taskmanager.operators.base.rows import RowBatcher, as_yielded, rows_of
+from snapline.taskmanager.operators.base.rows import RowBatcher, rows_made, rows_of
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -106,4 +106,4 @@ def listed(produced: Iterable[Row] | None) -> list[Row]:
     """Return the rows that a function has returned or yields; None is none."""
     if produced is None:
         return []
-    return list(produced) if isinstance(produced, (tuple, list)) else as_yielded(produced)
+    return list(rows_made(produced))

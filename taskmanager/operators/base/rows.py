@@ -34,9 +34,11 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     return row_maker(names)(*map(column_values, batch.columns))
 
 
-def as_yielded(produced: Iterable[Row]) -> list[Row]:
-    """What a generator yields, or anything else than a list or tuple, each row copied before it goes on: it may change
-    the row and yield it again. Raises TypeError for what is no iterable."""
+def rows_made(produced: Iterable[Row]) -> Sequence[Row]:
+    """The rows of a list or tuple as they are; what a generator yields, or anything else, each row copied before it goes
+    on: it may change the row and yield it again. Raises TypeError for what is no iterable."""
+    if isinstance(produced, (list, tuple)):
+        return produced
     try:
         rows = iter(produced)
     except TypeError as error:
