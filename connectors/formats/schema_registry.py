@@ -53,15 +53,17 @@ class ConfluentAvroFormat(AvroFormat):
         super().__init__(schema)
         try:
             parts = urllib.parse.urlsplit(registry)
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
+            if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.path:
                 raise ValueError("write http://host:port")
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
             host = host if parts.port is None else f"{host}:{parts.port}"
         except ValueError as error:
-            without_login = str(registry).rpartition("@")[2]
+            before, _, without_login = str(registry).rpartition("@")
+            advice = "write http://host:port, with letters such as / # ? of a login as %2F %23 %3F"
+            why = advice if before else str(error)  # which shows what it takes for a port
             raise ConnectorError(
-                f"ConfluentAvroFormat: registry is no address of http or https: {without_login!r} ({error})"
-            ) from error
+                f"ConfluentAvroFormat: registry is no address of http or https: {without_login!r} ({why})"
+            ) from None
         self._registry = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
         login = f"{urllib.parse.unquote(parts.username or '')}:{urllib.parse.unquote(parts.password or '')}"
         self._login = base64.b64encode(login.encode()).decode() if parts.username else ""

@@ -48,6 +48,9 @@ UNWANTED_PARTS = {
     "sslkeylogfile": "whoever reads that file reads the connection",
 }
 """Parts of a dsn that name no server, but a file of settings, which could be anything, or one to be written."""
+WRONG_NAME = re.compile(r'invalid (connection option|URI query parameter):? "\w+"')
+PORTS = re.compile(r"[0-9, ]*")
+"""What stands for the ports of one host or several."""
 RELATION = """
     SELECT n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = to_regclass(%s)
@@ -88,10 +91,16 @@ def connect(dsn: str) -> Any:
 
 def connection_info(dsn: str) -> str:
     """The dsn with a bound on the time to connect, unless it has one, and texts in UTF-8, however the database keeps
-    them. Raises psycopg's error for one that cannot be read, and ConnectorError for one that would have libpq load a
-    library or write a file: a declared job brings no code, and brings a dsn."""
+    them. Raises ConnectorError for one that cannot be read, without what it says, and for one that would have libpq
+    load a library or write a file: a declared job brings no code, and brings a dsn."""
     conninfo = library().conninfo
-    known = conninfo.conninfo_to_dict(dsn)
+    try:
+        known = conninfo.conninfo_to_dict(dsn)
+    except library().Error as error:
+        raise _unreadable(first_line(error)) from None
+    host = str(known.get("host", ""))
+    if "@" in host[1:] or not PORTS.fullmatch(str(known.get("port", ""))):
+        raise _unreadable("")  # these are parts of a password
     if ":" in str(known.get("sslkey", "")):
         raise ConnectorError(
             "sslkey= of dsn= has a colon, so that it names a library that would be loaded to get the key: name a file with the key"
@@ -102,6 +111,15 @@ def connection_info(dsn: str) -> str:
     known.setdefault("connect_timeout", CONNECT_SECONDS)
     known["client_encoding"] = "UTF8"
     return str(conninfo.make_conninfo(**known))
+
+
+def _unreadable(said: str) -> ConnectorError:
+    """The line for a dsn that libpq cannot read, whose words have a password in them but where a name is wrong."""
+    named = WRONG_NAME.match(said)
+    return ConnectorError(
+        f"PostgreSQL with a dsn that cannot be read{f' ({named[0]})' if named else ''}: write host=... dbname=... with a value that has "
+        "spaces in quotes, or postgresql://user@host/database with letters such as @ / : % in a password as %40 %2F %3A %25"
+    )
 
 
 def names_of(table: str) -> Sequence[str]:
@@ -141,10 +159,7 @@ def bare_type(spelled: str) -> Any:
 
 def place_of(dsn: str) -> str:
     """Host and database for people, without the password."""
-    try:
-        known = library().conninfo.conninfo_to_dict(dsn)
-    except library().Error:
-        return "with a dsn that cannot be read"
+    known = library().conninfo.conninfo_to_dict(dsn)
     return f"at {known.get('host', 'localhost')}:{known.get('port', 5432)}, database {known.get('dbname', known.get('user', ''))!r}"
 
 

@@ -29,9 +29,15 @@ def connect(url: str, timeout_ms: int, what: str) -> Any:
     """A client that connects when it is used first. Raises ConnectorError for a URL that cannot be."""
     try:
         seconds = timeout_ms / 1000
+        if "@" in urlsplit(url).path and not url.startswith("unix:"):
+            raise ValueError("the path of the URL has the end of a password in it")
         return library().Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds)
     except ValueError as error:
-        raise ConnectorError(f"{what}: {first_line(error)}; write url='redis://host:6379/0'") from error
+        said = first_line(error)  # the library's own lines speak of the URL, and Python's show a part of it
+        raise ConnectorError(
+            f"{what}: {said if 'URL' in said else 'url= cannot be read'}; write url='redis://host:6379/0', with letters such as / # ? in a "
+            "password as %2F %23 %3F"
+        ) from None
 
 
 def place_of(url: str) -> str:

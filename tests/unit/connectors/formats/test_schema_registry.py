@@ -136,7 +136,13 @@ def test_a_registry_that_refuses_or_is_away_fails_the_job(registry):
         ConfluentAvroFormat(NEW, registry="localhost:8081")
 
 
-@pytest.mark.parametrize("address", ["http://h:abc", "http://h:99999", "http://[::1", "ftp://ann:pass@h", "ann:pass@h"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://h:abc", "http://h:99999", "http://[::1", "ftp://ann:pass@h", "ann:pass@h", "http://ann:pass/word@h",
+        "http://ann:12/pass@h", "http://ann:pass#word@h", "http://ann:[pass@h",
+    ],
+)  # fmt: skip
 def test_what_is_no_address_of_a_registry_is_said_in_a_line(address):
     """A wrong port was an error of Python's; the password is not said."""
     with pytest.raises(ConnectorError, match="registry is no address of http or https: ") as raised:

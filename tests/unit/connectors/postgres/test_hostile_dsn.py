@@ -62,3 +62,21 @@ def test_a_dsn_names_no_other_files_of_settings_or_secrets(name: str, server: st
     with pytest.raises(ConnectorError, match=f'^dsn= may not have {name}=|invalid connection option "{name}"'):
         connect(f"{server} {name}={tmp_path / 'a_file'}")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=127.0.0.1 user=u password=its secret dbname=d",
+        "host=127.0.0.1 user=u password='its-secret dbname=d",
+        "postgresql://u:its%secret@127.0.0.1/d",
+        "postgresql://u:its/secret@127.0.0.1/d",
+        "postgresql://u:its@secret@127.0.0.1/d",
+    ],
+)
+def test_a_dsn_that_cannot_be_read_is_not_shown(dsn: str) -> None:
+    """Libpq quotes what it does not understand, which is the rest of a password with a letter that has a meaning."""
+    for reach in (connect, lambda each: open_connection(each, "reader")):
+        with pytest.raises(ConnectorError, match=r"dsn that cannot be read.* in a password as %40") as raised:
+            reach(dsn)
+        assert "secret" not in str(raised.value) and "its" not in str(raised.value)

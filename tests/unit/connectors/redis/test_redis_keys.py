@@ -180,6 +180,16 @@ def test_what_cannot_work_is_said_in_a_line(server):
         RedisSink("shop", url=server.url, batch_rows=0)
 
 
+@pytest.mark.parametrize(
+    "password", ["its/secret", "its#secret", "its?secret", "12/secret", "[its-secret", "its-secret\uff20"]
+)
+def test_a_url_that_cannot_be_read_is_not_shown(password: str) -> None:
+    """Python shows what it takes for a port, which is the beginning of a password with a letter that has a meaning."""
+    with pytest.raises(ConnectorError, match="write url='redis://host:6379/0', with letters such as /") as raised:
+        RedisSink("shop", url=f"redis://:{password}@cache:6379/0").validate()
+    assert "its" not in str(raised.value) and "secret" not in str(raised.value)
+
+
 def test_a_server_that_goes_away_fails_the_task_in_a_line(tmp_path):
     """When rows are sent, and when a checkpoint is committed; the next attempt of the task does it."""
     running = RedisServer(tmp_path)
