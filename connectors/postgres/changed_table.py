@@ -20,7 +20,8 @@ from snapline.dataflow.errors import ConnectorError
 
 LEAST_VERSION = 130000
 TABLE = """
-    SELECT n.nspname, c.relname, c.relkind::text, c.relreplident::text, has_table_privilege(c.oid, 'SELECT'), current_user::text
+    SELECT n.nspname, c.relname, c.relkind::text, c.relreplident::text, has_table_privilege(c.oid, 'SELECT'), current_user::text,
+    EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 COLUMNS = """
@@ -93,10 +94,15 @@ class ChangedTable:
         row = None if meant is None else connection.execute(TABLE, [quoted(*meant[:2])]).fetchone()
         if row is None:
             raise ConnectorError(f"{what}: there is no table {name} that the user of dsn= can see; create it first")
-        schema, table, kind, identity, may_read, user = row
+        schema, table, kind, identity, may_read, user, is_inherited = row
         name = quoted(schema, table)
         if kind not in ("r", "p"):
             raise ConnectorError(f"{what}: it is no table, and only changes of tables are logged; name its table")
+        if kind == "r" and is_inherited:
+            raise ConnectorError(
+                f"{what}: other tables inherit from it (INHERITS), whose rows are among its own, and whose changes the server logs "
+                "under their names alone; make it a partitioned table, or read a table without such ones"
+            )
         if not may_read:
             raise ConnectorError(f"{what}: the user {user} of dsn= may not read it; GRANT SELECT ON {name} TO {user}")
         columns = [ChangedColumn(*one) for one in connection.execute(COLUMNS, [name]).fetchall()]

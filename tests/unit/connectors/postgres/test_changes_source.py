@@ -492,6 +492,7 @@ def test_large_values_that_did_not_change(server, table):
         (("ALTER TABLE {0} REPLICA IDENTITY NOTHING",), {}, "has no replica identity"),
         (("ALTER TABLE {0} REPLICA IDENTITY FULL", "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"), {}, "has no primary key"),
         (("CREATE VIEW {0}_v AS SELECT * FROM {0}",), {"table": "{0}_v"}, "is no table"),
+        (("CREATE TABLE {0}_of_texts (PRIMARY KEY (id)) INHERITS ({0})",), {}, "other tables inherit from it"),
         ((), {"user": "guarded"}, "may not read it; GRANT SELECT ON"),
         (("GRANT SELECT ON {0} TO guarded",), {"user": "guarded"}, "ALTER ROLE ... REPLICATION"),
         (("GRANT SELECT ON {0} TO guarded", "ALTER ROLE guarded REPLICATION"), {"user": "guarded"}, "let its owner say CREATE PUBLICATION"),
