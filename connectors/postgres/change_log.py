@@ -91,6 +91,11 @@ class _Layout:
                     f"{what}: the type of column {column.name!r} was changed while its changes are read; start the job anew without "
                     "the old state, with another slot"
                 )
+        if relation.key and not set(table.key) <= set(relation.key):
+            raise ConnectorError(
+                f"{what}: the table's key was {', '.join(table.key)} when the job was defined, and is {', '.join(relation.key)} in these "
+                "changes, which no longer say which row they are of; start the job anew without the old state, with another slot"
+            )
         self.count = len(relation.columns)
         self.places = [there[column.name][0] for column in table.columns]
         self.key = [there[name][0] for name in table.key]

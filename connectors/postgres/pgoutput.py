@@ -57,6 +57,8 @@ class Relation:
     """The schema and the table in it."""
     columns: tuple[tuple[str, int], ...]
     """Name and number of the type."""
+    key: tuple[str, ...] = ()
+    """Columns by which a row that was changed is told; all where the whole row is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +170,15 @@ def _relation(data: bytes, at: int) -> Relation:
     (count,) = _U16.unpack_from(data, at + 1)
     at += 3
     columns = []
+    key = []
     for _ in range(count):
+        is_key = data[at] & 1
         name, at = _text(data, at + 1)
+        if is_key:
+            key.append(name)
         columns.append((name, int(_COLUMN.unpack_from(data, at)[0])))
         at += _COLUMN.size
-    return Relation(relation_id, (schema or "pg_catalog", table), tuple(columns))
+    return Relation(relation_id, (schema or "pg_catalog", table), tuple(columns), tuple(key))
 
 
 @dataclass(frozen=True, slots=True)

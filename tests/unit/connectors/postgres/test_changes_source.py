@@ -389,6 +389,7 @@ def test_a_server_that_is_killed(server, table):
         (("ALTER TABLE {} RENAME town TO city",), "column 'town' was dropped, renamed or left out"),
         (("ALTER TABLE {} ALTER town TYPE jsonb USING NULL",), ""),
         (("ALTER TABLE {} ALTER id TYPE text",), "type of column 'id' was changed"),
+        (("ALTER TABLE {0} DROP CONSTRAINT {0}_pkey", "ALTER TABLE {0} ADD n serial PRIMARY KEY"), "the table.s key was id .* and is n in"),
         (("TRUNCATE {}",), "was truncated .* on_truncate='ignore'"),
         (("ALTER TABLE {} ADD COLUMN more int",), ""),
     ],
