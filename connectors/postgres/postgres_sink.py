@@ -50,8 +50,12 @@ ATTEMPTS = 3
 PLAIN_KEYS = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
 """Types of which two texts that differ are two values, nearly always; those of UUIDs, say, may have small or capital
 letters."""
-BEGIN = f"BEGIN; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL TimeZone = 'UTC'"
-"""A time without a zone is one of UTC, whatever the server's own is."""
+BEGIN = (
+    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL TimeZone = 'UTC'; "
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)
+"""A time without a zone is one of UTC, whatever the server's own is, and a transaction waits for rows as long as they
+take."""
 PREFIX = "snapline"
 
 

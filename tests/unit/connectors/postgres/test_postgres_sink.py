@@ -315,6 +315,23 @@ def test_a_row_that_another_holds_is_an_error_not_a_hang(server, table, monkeypa
             job.run(2)
 
 
+def test_a_transaction_waits_for_rows_whatever_the_server_says_of_idle_ones(server: PostgresServer, table: str) -> None:
+    """One that ends sessions whose transaction has nothing to do ended the sink's before each barrier, for ever."""
+    server.run("ALTER ROLE snapline SET idle_in_transaction_session_timeout = '50ms'")
+    try:
+        job = sink_of(server)
+        writer, committer = job.create_writer(place(), ()), job.create_committer(place())
+        writer.write(rows(1))
+        server.rows("SELECT pg_sleep(0.2)")
+        assert committer is not None
+        committer.commit(writer.prepare_commit(1))
+        writer.close()
+        committer.close()
+    finally:
+        server.run("ALTER ROLE snapline RESET idle_in_transaction_session_timeout")
+    assert ids(server) == [1]
+
+
 def guarded(server: PostgresServer, **changes: str) -> str:
     return " ".join(f"{k}={v}" for k, v in {
         "host": "127.0.0.1", "port": server.port, "user": "guarded", "dbname": "snapline", **changes
