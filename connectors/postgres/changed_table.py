@@ -38,7 +38,8 @@ KEY = """
     AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END ORDER BY k.place
 """
 PUBLISHED = """
-    SELECT p.pubname IS NOT NULL, to_jsonb(p) ->> 'rowfilter', b.pubinsert AND b.pubupdate AND b.pubdelete FROM pg_publication b
+    SELECT p.pubname IS NOT NULL, to_jsonb(p) ->> 'rowfilter',
+    b.pubinsert AND b.pubupdate AND b.pubdelete AND (b.pubtruncate OR %s) FROM pg_publication b
     LEFT JOIN pg_publication_tables p ON p.pubname = b.pubname AND p.schemaname = %s AND p.tablename = %s WHERE b.pubname = %s
 """
 
@@ -153,12 +154,14 @@ def require_log(connection: Any, slot: str, what: str) -> bool:
     return True
 
 
-def ensure_published(connection: Any, table: ChangedTable, publication: str, *, make: bool, what: str) -> None:
+def ensure_published(
+    connection: Any, table: ChangedTable, publication: str, *, make: bool, ignores_truncate: bool, what: str
+) -> None:
     """Make the publication where it is missing and `make` says so. Raises ConnectorError for one that leaves out
     changes."""
     from psycopg import errors, sql
 
-    query = [table.schema, table.name, publication]
+    query = [ignores_truncate, table.schema, table.name, publication]
     found = connection.execute(PUBLISHED, query).fetchone()
     if found is None:
         name = sql.Identifier(publication)
@@ -190,7 +193,10 @@ def left_out(found: tuple[bool, str | None, bool] | None, publication: str) -> s
     if not is_listed:
         return f"the publication {publication!r} leaves the table out"
     if row_filter is not None or not is_complete:
-        return f"the publication {publication!r} leaves out some changes (a row filter, or a publish option)"
+        return (
+            f"the publication {publication!r} leaves out some changes (a row filter, or a publish option; one of truncate is needed "
+            "unless on_truncate='ignore')"
+        )
     return ""
 
 

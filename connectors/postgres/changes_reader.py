@@ -291,7 +291,8 @@ class ChangesReader(SourceReader):
     def _require_published(self) -> None:
         """Raise ConnectorError where the server no longer sends all changes of the table: it says so by no message."""
         source, table = self._source, self._table
-        found = self._ask.rows(PUBLISHED, [table.schema, table.name, source.publication])
+        query = [True, table.schema, table.name, source.publication]  # jobs of before may have one without TRUNCATE
+        found = self._ask.rows(PUBLISHED, query)
         if reason := left_out(found[0] if found else None, source.publication):
             raise ConnectorError(
                 f"{source.described}: {reason}, while its changes are read: the table was dropped or renamed, or the publication was "

@@ -144,7 +144,10 @@ class PostgresChangesSource(Source):
         try:
             existed = require_log(connection, self.slot, self.described)
             self._require_right()
-            ensure_published(connection, table, self.publication, make=self.makes_publication, what=self.described)
+            ensure_published(
+                connection, table, self.publication, make=self.makes_publication,
+                ignores_truncate=self.wanted.on_truncate == "ignore", what=self.described,
+            )  # fmt: skip
         except library().Error as error:
             raise refused(self.dsn, self.table, error) from error
         finally:

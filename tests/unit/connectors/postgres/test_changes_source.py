@@ -489,6 +489,7 @@ def test_large_values_that_did_not_change(server, table):
         ((), {"publication": "none_there"}, "there is no publication 'none_there'; CREATE PUBLICATION"),
         (('CREATE PUBLICATION "{0}_p"',), {"publication": "{0}_p"}, "leaves the table out"),
         (('CREATE PUBLICATION "{0}_p" FOR TABLE {0} WHERE (id > 1)',), {"publication": "{0}_p"}, "leaves out some changes"),
+        (("CREATE PUBLICATION \"{0}_p\" FOR TABLE {0} WITH (publish = 'insert, update, delete')",), {"publication": "{0}_p"}, "one of truncate is needed unless on_truncate='ignore'"),
         (("ALTER TABLE {0} DROP CONSTRAINT {0}_pkey",), {}, "has no replica identity"),
         (("ALTER TABLE {0} REPLICA IDENTITY NOTHING",), {}, "has no replica identity"),
         (("ALTER TABLE {0} REPLICA IDENTITY FULL", "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"), {}, "has no primary key"),
@@ -513,6 +514,17 @@ def test_wrong_input(server, table, statements, options, says):
         assert PASSWORD not in str(raised.value)
     finally:
         server.run("ALTER ROLE guarded NOREPLICATION")
+
+
+def test_a_publication_without_truncate_is_enough_where_it_is_ignored(server: PostgresServer, table: str) -> None:
+    """Where it is not, the promise that TRUNCATE fails the job was silently none."""
+    server.run(f"CREATE PUBLICATION \"{table}_p\" FOR TABLE {table} WITH (publish = 'insert, update, delete')")
+    with Reading(source_of(server, table, publication=f"{table}_p", on_truncate="ignore")) as reading:
+        server.run(f"INSERT INTO {table} VALUES (1, '')")
+        assert [(1, "", "+I")] == reading.take(1)
+        reading.now_ms += LAG_EVERY_MS
+        server.run(f"TRUNCATE {table}", f"INSERT INTO {table} VALUES (1, 'a')")
+        assert [(1, "a", "+I")] == reading.take(1)
 
 
 def test_a_slot_that_is_dropped_while_the_job_is_down(server, table):
