@@ -104,8 +104,9 @@ def _offsets(source: KafkaSource, cluster: Metadata, places: Sequence[Any], wher
         aware = where if where.tzinfo is not None else where.replace(tzinfo=dt.UTC)
         time_ms = max(0, -((EPOCH - aware) // A_MILLISECOND))
         asked = [partition(place.topic, place.partition, time_ms) for place in places]
+        ends = [edges(place)[1] for place in places]  # asked for first: a row that comes meanwhile is not passed over
         found = cluster.ask(lambda: consumer.offsets_for_times(asked, METADATA_SECONDS))
-        return [one.offset if one.offset >= 0 else edges(one)[1] for one in found]
+        return [one.offset if one.offset >= 0 else end for one, end in zip(found, ends, strict=True)]
     if where == "group":
         group = cluster.library.Consumer(source.consumer_settings(""))
         try:

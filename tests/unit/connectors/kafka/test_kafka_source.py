@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import uuid
+from typing import Any
 
 import confluent_kafka
 import pyarrow as pa
@@ -15,11 +16,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
+from snapline.connectors.kafka.connection import Metadata
 from snapline.connectors.kafka.kafka_reader import TOPIC_CHECK_MS
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator
 from snapline.dataflow.api.bad_rows import BadRow
 from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.errors import ConnectorError
+from tests.services import kafka as services
 from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
 from tests.services.kafka_broker import KafkaBroker
 from tests.unit.connectors.kafka.reading import Place, at_least, open_reader, polls, read_all, rows_of, source_of
@@ -70,6 +73,25 @@ def test_a_bounded_source_reads_from_its_start_to_its_stop(kafka, start, stop, e
     send_numbers(kafka, topic, 20, 30, partitions=3)
 
     assert list(expected) == numbers(read_all(source, splits))
+
+
+def test_a_row_that_comes_while_times_are_looked_up_is_read(
+    kafka: services.Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is so late yet when Kafka is asked; the end of the topic, asked for afterwards, lay behind one."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+
+    class RowsMeanwhile(Metadata):
+        def ask(self, question: Any) -> Any:
+            found = super().ask(question)
+            if isinstance(found, list):  # the offsets for times
+                send_numbers(kafka, topic, 5, 7)
+            return found
+
+    monkeypatch.setattr(partition_discovery, "Metadata", RowsMeanwhile)
+    source = source_of(kafka, topic, format=NUMBERS, start=START + dt.timedelta(seconds=5), stop="latest")
+    assert [5, 6] == numbers(read_all(source, source.enumerate_splits()))
 
 
 def test_aborted_rows_are_not_read_and_hold_nothing_up(kafka):
