@@ -9,7 +9,9 @@ itself done. So nobody ever reads a row of a checkpoint that did not complete.
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,6 +29,9 @@ BATCH_ROWS = 1_000
 TIMEOUT_MS = 10_000
 COMMIT_TRIES = 100
 """So often the transaction of a checkpoint is begun again because its marker was set meanwhile."""
+WAIT_SECONDS = 10.0
+PAUSE_SECONDS = 0.1
+log = logging.getLogger(__name__)
 Value = bytes | dict[bytes, bytes] | None
 """What a key gets: a string, a hash, or None where it is deleted."""
 
@@ -114,6 +119,8 @@ class RedisWriter(SinkWriter):
         """The key that says which checkpoint of this subtask was committed last, and by which attempt."""
         self._attempt = context.execution_attempt
         self._pending: dict[bytes, Value] = {}
+        self._handed_out = 0
+        """The checkpoint of the committable before."""
         self._bytes = context.metrics.counter("bytes_written")
         self._errors = context.metrics.counter("errors")
 
@@ -147,7 +154,13 @@ class RedisWriter(SinkWriter):
             return ()
         self._bytes.inc(sum(len(key) + _size(value) for key, value in pending.items()))
         rows = [[_text(key), _said(value)] for key, value in pending.items()]
-        named = {"marker": self._marker, "checkpoint_id": checkpoint_id, "attempt": self._attempt}
+        named = {
+            "marker": self._marker,
+            "checkpoint_id": checkpoint_id,
+            "attempt": self._attempt,
+            "after": self._handed_out,
+        }
+        self._handed_out = checkpoint_id
         return [Committable({**named, "rows": rows})]
 
     def close(self) -> None:
@@ -181,14 +194,20 @@ class RedisCommitter(Committer):
         self._marker = re.compile(rf"snapline:[^:]+:{re.escape(file_name(uid))}:\d+")
         """What the markers of this sink's subtasks look like, in this job or in one that it goes on from."""
         self._client = connect(sink.url, sink.timeout_ms, sink.described)
+        self._is_restored = False
+
+    def restored_from(self, checkpoint_id: int) -> None:
+        self._is_restored = True
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
+                self._wait_for_those_before(each.data)
                 self._commit(each.data)
             except failures() as error:
                 raise refused(self._sink.described, self._sink.url, error) from error
+        self._is_restored = False
 
     def abort(self, committables: Sequence[Committable]) -> bool:
         """Give up nothing, because what was not committed is in the checkpoint alone; what was says its marker."""
@@ -207,6 +226,20 @@ class RedisCommitter(Committer):
 
     def _is_own(self, marker: object) -> bool:
         return isinstance(marker, str) and self._marker.fullmatch(marker) is not None
+
+    def _wait_for_those_before(self, data: Mapping[str, Any]) -> None:
+        """Where a restore at another parallelism has given what this subtask left for two checkpoints to two subtasks,
+        the older one is committed first, which would be taken for done after the newer one."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self._is_restored and _number(self._client.get(data["marker"])) < int(data.get("after", 0)):
+            if time.monotonic() > deadline:
+                log.warning(
+                    "%s: nobody commits checkpoint %d, or the server has forgotten it; going on without",
+                    self._sink.described,
+                    data["after"],
+                )
+                return
+            time.sleep(PAUSE_SECONDS)
 
     def _commit(self, data: Mapping[str, Any]) -> None:
         """Set the keys, unless that was done; whoever else sets the marker meanwhile makes this one look again."""
@@ -229,6 +262,11 @@ class RedisCommitter(Committer):
             f"{self._sink.described}: the key {marker!r} was set by somebody else during each of {COMMIT_TRIES} commits; "
             "it is this sink's own: see which program writes it"
         )
+
+
+def _number(marker: bytes | None) -> int:
+    """The checkpoint that the marker's key says was committed last."""
+    return 0 if marker is None else int(marker.decode().partition(" ")[0])
 
 
 def _is_done(marker: bytes | None, data: Mapping[str, Any]) -> bool:

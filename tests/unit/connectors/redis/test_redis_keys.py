@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import redis
 
 import snapline as sl
 from snapline.connectors import RedisLookup, RedisSink
+from snapline.connectors.redis import redis_sink
 from snapline.dataflow.api.connector_api import Committable
 from snapline.dataflow.errors import ConnectorError
 from tests.services.redis_server import RedisServer
@@ -106,6 +108,50 @@ def test_keys_of_a_checkpoint_are_set_once_when_it_is_complete(server):
     commit(sink, [*second, *first, *other])
     commit(sink, first)
     assert keys(server) == {"a": b"2", "b": b"1", "z": b"9"}
+
+
+def test_what_two_checkpoints_left_is_committed_in_their_order_by_whoever_got_it(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore at another parallelism gives the older rows to another subtask; when that one came second they were
+    taken for committed, and lost."""
+    sink = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    writer = sink.create_writer(Place(), ())
+    writer.write(pa.RecordBatch.from_pydict({"shop": ["a", "b"], "n": [1, 1]}))
+    first = writer.prepare_commit(1)
+    writer.write(pa.RecordBatch.from_pydict({"shop": ["a"], "n": [2]}))
+    second = writer.prepare_commit(2)
+    of_another, of_this = sink.create_committer(Place(1, 2)), sink.create_committer(Place(0, 2))
+    assert of_another is not None and of_this is not None
+    waits = iter([lambda: of_another.commit(first)])
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: next(waits)())
+    monkeypatch.setattr(redis_sink, "time", clock)
+    for committer in (of_another, of_this):
+        committer.restored_from(2)
+    of_this.commit(second)
+    of_another.commit(first)
+    assert keys(server) == {"a": b"2", "b": b"1"}
+    for committer in (of_another, of_this):
+        committer.close()
+
+
+def test_a_server_that_has_forgotten_what_was_committed_is_waited_for_once(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that was emptied while the job was down keeps no job from going on."""
+    sink = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    writer = sink.create_writer(Place(), ())
+    pending = []
+    for checkpoint_id in (1, 2):
+        writer.write(pa.RecordBatch.from_pydict({"shop": ["a"], "n": [checkpoint_id]}))
+        pending.append(writer.prepare_commit(checkpoint_id))
+    monkeypatch.setattr(redis_sink, "WAIT_SECONDS", -1.0)
+    committer = sink.create_committer(Place())
+    assert committer is not None
+    committer.restored_from(2)
+    committer.commit(pending[1])
+    committer.close()
+    assert keys(server) == {"a": b"2"}
 
 
 def test_a_later_attempt_that_commits_under_the_same_checkpoint_is_not_taken_for_an_earlier_one(server):
