@@ -333,7 +333,8 @@ class SinkWriter(ABC):
     @abstractmethod
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         """Pre-commit: flush what was written since the last call so that it survives anything; called at the barrier
-        and at the end of the input."""
+        and at the end of the input, and in a job without checkpoints, by a sink without a second phase, a second after
+        rows came."""
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
         """State of the writer itself, JSON-like elements; given to `Sink.create_writer` on restore."""

@@ -3,7 +3,8 @@
 Decides when committables are collected (before the barrier leaves, and at the end of the input when no final checkpoint
 follows), that they lie in the snapshot under their checkpoint's id until they are committed, that the completion of
 checkpoint n commits everything pre-committed at or before n, and that a restored operator commits again what the
-snapshot holds before it writes anything. It does not know what a committable is. Mirrors Flink's SinkWriterOperator and
+snapshot holds before it writes anything. Without checkpoints, a writer that has no second phase writes a second after
+rows came what it holds of them. It does not know what a committable is. Mirrors Flink's SinkWriterOperator and
 CommitterOperator in one.
 """
 
@@ -22,20 +23,29 @@ from snapline.dataflow.graph.operator_specs import SinkSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.earliest_timer import EarliestTimer
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 
 COMMITTABLES_STATE = "sink-committables"
 WRITER_STATE = "sink-writer-state"
+FLUSH_MS = 1_000
+
+
+def has_checkpoints(configuration: Mapping[str, str]) -> bool:
+    """Whether this job has periodic checkpoints."""
+    interval_ms = CHECKPOINTING_INTERVAL.read(
+        configuration.get(CHECKPOINTING_INTERVAL.key, CHECKPOINTING_INTERVAL.default)
+    )
+    return interval_ms > 0
 
 
 def waits_for_final_checkpoint(configuration: Mapping[str, str]) -> bool:
     """Whether tasks of this job end with a checkpoint that holds their finished state (FLIP-147)."""
-    interval_ms = CHECKPOINTING_INTERVAL.read(
-        configuration.get(CHECKPOINTING_INTERVAL.key, CHECKPOINTING_INTERVAL.default)
-    )
     after_finish = CHECKPOINTING_AFTER_TASKS_FINISH
-    return interval_ms > 0 and after_finish.read(configuration.get(after_finish.key, after_finish.default))
+    return has_checkpoints(configuration) and after_finish.read(
+        configuration.get(after_finish.key, after_finish.default)
+    )
 
 
 class SinkOperator(StreamOperator):
@@ -47,6 +57,8 @@ class SinkOperator(StreamOperator):
         self._committer: Committer | None = None
         self._pending: dict[CheckpointID, list[Committable]] = {}
         self._last_checkpoint_id = CheckpointID(0)
+        self._flush = EarliestTimer(self._flush_writer)
+        self._has_barriers = True
 
     def initialize_state(self, restored: RestoredState) -> None:
         self._restored = restored
@@ -73,10 +85,19 @@ class SinkOperator(StreamOperator):
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         writer = answer(self._sink.create_writer(context, states), SinkWriter, self._sink, "create_writer")
         self._writer = refuse_async_methods(writer)
+        self._has_barriers = self._sink.two_phase or has_checkpoints(context.configuration)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         writer = check(self._writer, "there is no writer, although open was called")
         writer.write(batch)
+        if not self._has_barriers:
+            time = self.context.processing_time
+            self._flush.arm(time, time.now_ms() + FLUSH_MS)
+
+    def _flush_writer(self, _at_ms: int) -> None:
+        """Rows that the writer gathers would wait for a barrier that never comes."""
+        if self._writer is not None:
+            self._prepare_commit(CheckpointID(self._last_checkpoint_id + 1))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Do nothing, because watermarks end at a sink."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter
 from snapline.dataflow.api.functions import Function
 from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec
@@ -102,6 +104,39 @@ def test_what_is_written_after_the_last_checkpoint_is_of_a_later_one(completed: 
     harness.process(rows(2)).operator.finish()
 
     assert Outside.commits == ["out/attempt-0/4/0", "out/attempt-0/5/1"]
+
+
+@pytest.mark.parametrize("interval", ["0 s", "1 s"])
+def test_rows_that_a_writer_gathers_do_not_wait_for_a_barrier_that_never_comes(interval: str) -> None:
+    """Ten keys of a RedisSink, say, in a job without checkpoints: they were held until the end of the input."""
+    written: list[int] = []
+
+    class Gathering(Sink, SinkWriter):
+        two_phase = False
+
+        def __init__(self) -> None:
+            self.held: list[int] = []
+
+        def create_writer(self, context: Any, restored: Any) -> SinkWriter:
+            return self
+
+        def write(self, batch: pa.RecordBatch) -> None:
+            self.held += batch.column("k").to_pylist()
+
+        def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
+            written.extend(self.held)
+            self.held = []
+            return ()
+
+    configuration = {"execution.checkpointing.interval": interval}
+    harness = Harness(SinkOperator(SinkSpec(Gathering())), configuration=configuration).start()
+    harness.process(rows(1)).process(rows(2)).advance(999)
+    assert [] == written
+    harness.advance(1_000)
+    assert written == ([] if interval == "1 s" else [1, 2])
+    harness.process(rows(3)).operator.close()
+    harness.advance(9_000)
+    assert written == ([] if interval == "1 s" else [1, 2])
 
 
 class Bank(TwoPhaseCommitSinkFunction):
