@@ -115,6 +115,10 @@ class PostgresLookup(ServiceLookup):
                 raise ConnectorError(
                     f"{self.described}: on= names {column!r}, and the rows have {', '.join(schema.names)}"
                 )
+            if pa.types.is_nested(schema.field(column).type):
+                raise ConnectorError(
+                    f"{self.described}: on= names {column!r}, which is {schema.field(column).type}; make it a text"
+                )
         fields = [pa.field(name, arrow_type_of(types[column])) for column, name in self.columns.items()]
         for field in fields:
             if field.name in schema.names:

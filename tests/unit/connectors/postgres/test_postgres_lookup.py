@@ -214,6 +214,12 @@ def test_what_is_wrong_is_said_when_the_job_is_defined(
     assert "wrong" not in str(raised.value)
 
 
+def test_a_list_is_no_key(server: PostgresServer) -> None:
+    """It was an error of Python's when the first row came, because nothing can be looked up by it."""
+    with pytest.raises(ConnectorError, match=r"on= names 'shop', which is list<item: int64>; make it a text"):
+        lookup_of(server).result_schema(pa.schema([("shop", pa.list_(pa.int64()))]))
+
+
 def test_wrong_credentials_at_run_time_are_not_tried_again(server: PostgresServer) -> None:
     """They will not become right; nor does a column that is gone come back."""
     dsn = server.dsn.replace("user=snapline", f"user=guarded password={PASSWORD}")
