@@ -100,6 +100,10 @@ class KafkaSource(Source):
             raise ConnectorError(
                 f"KafkaSource: commit_offsets is one of {', '.join(OFFSET_MODES)}, not {commit_offsets!r}"
             )
+        if commit_offsets == "periodic" and group_id is None:
+            raise ConnectorError(
+                "KafkaSource: commit_offsets='periodic' needs group_id=, under which they are published"
+            )
         if on_error not in ON_ERROR_OF_KAFKA:
             raise ConnectorError(f"KafkaSource: on_error is one of {', '.join(ON_ERROR_OF_KAFKA)}, not {on_error!r}")
         require_positive("KafkaSource", batch_rows=batch_rows, give_up_after_ms=give_up_after_ms)

@@ -528,6 +528,7 @@ def test_brokers_that_go_and_come_back(kafka):
         ({"topics": []}, "no topic given"),
         ({"start": "now"}, "start is earliest, latest, group or a datetime, not 'now'"),
         ({"start": "group"}, "start='group' needs group_id="),
+        ({"commit_offsets": "periodic"}, "commit_offsets='periodic' needs group_id="),
         ({"stop": "never"}, "stop is None, latest or a datetime"),
         ({"metadata": ["colour"]}, "unknown metadata 'colour'; there are key, topic"),
         ({"metadata": {"key": "value"}}, "two columns have one name"),
