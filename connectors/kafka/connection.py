@@ -39,7 +39,8 @@ def checked(settings: Settings | None, reserved: Mapping[str, str], connector: s
 
 def how_to_reach(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those settings that a consumer needs as well as a producer."""
-    return {name: value for name, value in settings.items() if name.startswith(("security.", "sasl.", "ssl."))}
+    reaching = ("security.", "sasl.", "ssl.", "enable.ssl.", "oauth_cb")
+    return {name: value for name, value in settings.items() if name.startswith(reaching)}
 
 
 class AskedTopicIds:

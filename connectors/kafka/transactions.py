@@ -35,6 +35,7 @@ CONVERTED = {
     "ssl.certificate.location": "ssl_certfile", "ssl.key.location": "ssl_keyfile", "ssl.key.password": "ssl_password",
 }  # fmt: skip
 """Settings of librdkafka that say how a cluster is reached, and kafka-python's names for them."""
+UNVERIFIED = "enable.ssl.certificate.verification"
 RETRIABLE = frozenset({14, 15, 16, 51, 5, 6, 7, 13})
 """Coordinator loading, not available, or elsewhere; concurrent transactions; leaders and connections."""
 ENDED_OTHERWISE = frozenset({47, 48, 90})
@@ -44,12 +45,12 @@ log = logging.getLogger(__name__)
 
 def converted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for kafka-python. Raises ConnectorError for ways to prove who one is that only librdkafka has."""
-    for name in settings:
+    for name, value in settings.items():
         if (
             name.startswith(("sasl.", "ssl."))
             and name not in CONVERTED
             and name != "ssl.endpoint.identification.algorithm"
-        ):
+        ) or (name == UNVERIFIED and str(value).lower() != "true"):
             raise ConnectorError(
                 f"KafkaSink: {name} cannot be used with guarantee='exactly_once', whose commits take another way to the cluster; "
                 "use SASL PLAIN or SCRAM, or TLS with files, or guarantee='at_least_once'"

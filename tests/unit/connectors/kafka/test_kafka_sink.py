@@ -16,6 +16,7 @@ import pytest
 
 from snapline.connectors.formats import JsonFormat
 from snapline.connectors.kafka import KafkaSink, kafka_writer
+from snapline.connectors.kafka.connection import how_to_reach
 from snapline.connectors.kafka.transactions import TransactionName
 from snapline.dataflow.errors import ConnectorError
 from tests.services.cluster import wait_until
@@ -562,12 +563,22 @@ def test_brokers_that_are_gone_when_it_is_to_be_committed(kafka, monkeypatch):
             {"settings": {"sasl.oauthbearer.config": "x"}},
             "sasl.oauthbearer.config cannot be used with guarantee='exactly_once'",
         ),
+        (
+            {"settings": {"enable.ssl.certificate.verification": False}},
+            "enable.ssl.certificate.verification cannot be used with guarantee='exactly_once'",
+        ),
     ],
 )
 def test_arguments_that_cannot_be(options, message):
     """Said where they are given."""
     with pytest.raises(ConnectorError, match=message):
         KafkaSink(**{"topic": "t", "bootstrap_servers": "localhost:9092", **options})
+
+
+def test_what_reaches_a_cluster_is_told_to_whoever_asks_before_the_job() -> None:
+    """The look at submission checked certificates that the user does not want checked, and could get no token."""
+    said = {"security.protocol": "SASL_SSL", "enable.ssl.certificate.verification": False, "oauth_cb": print}
+    assert said == how_to_reach({**said, "linger.ms": 5})
 
 
 def test_a_column_that_is_not_there(kafka):
