@@ -9,12 +9,13 @@ where none come.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 INIT_SECONDS = 30.0
 FLUSH_SECONDS = 120.0
+CLOSE_SECONDS = 5.0
 CHUNK_ROWS = 20_000
 QUEUED_ROWS_MAX = 200_000
 STATISTICS_MS = 100
@@ -386,8 +388,10 @@ class OneTransaction:
         )  # fmt: skip
 
     def abort(self) -> None:
-        """Best effort; who cannot be reached aborts by the timeout."""
-        self.out.producer.close()
+        """Best effort; who cannot be reached aborts by the timeout, or when a successor asks. To close the producer
+        would wait for brokers for as long as they are away."""
+        with contextlib.suppress(library().KafkaException):
+            self.out.producer.abort_transaction(CLOSE_SECONDS)
 
 
 class KafkaWriter(SinkWriter):
@@ -464,12 +468,13 @@ class KafkaWriter(SinkWriter):
         plain, self._plain = self._plain, None
         if coming is not None:
             coming.cancel()
+            wait([coming], CLOSE_SECONDS)
         if self._maker is not None:
-            self._maker.shutdown(wait=True)
+            self._maker.shutdown(wait=coming is None or coming.done())
         if current is not None:
             current.abort()
         if plain is not None:
-            plain.producer.close()
+            plain.producer.flush(CLOSE_SECONDS)  # what is not acknowledged by then is in no checkpoint
 
     def _prepare_next(self) -> None:
         """Begin to prepare the next transaction, in the background."""

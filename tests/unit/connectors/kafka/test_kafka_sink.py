@@ -551,6 +551,22 @@ def test_brokers_that_are_gone_when_it_is_to_be_committed(kafka, monkeypatch):
     assert list(range(200)) == numbers(kafka, topic)
 
 
+@needs_faults
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_writer_ends_while_no_broker_is_there(kafka: Any, monkeypatch: pytest.MonkeyPatch, guarantee: Any) -> None:
+    """It waited for brokers for as long as they were away, until the task was given up and its TaskManager with it."""
+    monkeypatch.setattr(kafka_writer, "CLOSE_SECONDS", 0.5)
+    writer: Any = sink_of(kafka, kafka.topic(), guarantee=guarantee).create_writer(Place(), [])
+    writer.write(pa.RecordBatch.from_pydict({"value": [b"x"]}))
+    if guarantee == "exactly_once":
+        writer._next.result()
+    kafka.broker.crash()
+    writer.write(pa.RecordBatch.from_pydict({"value": [b"y"]}))
+    writer.close()
+    kafka.broker.restart()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
