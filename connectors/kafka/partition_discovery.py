@@ -113,5 +113,11 @@ def _offsets(source: KafkaSource, cluster: Metadata, places: Sequence[Any], wher
             found = cluster.ask(lambda: group.committed(list(places), METADATA_SECONDS))
         finally:
             group.close()
+        for one in found:
+            if one.error is not None:  # which is not that the group has published nothing
+                raise ConnectorError(
+                    f"KafkaSource: the offset that group {source.group_id!r} has published for topic {one.topic!r}, partition {one.partition} "
+                    f"cannot be read: {one.error.str()}; try again, or give the user the right to read it"
+                )
         return [one.offset if one.offset >= 0 else edges(one)[0] for one in found]
     return [edges(place)[1 if where == "latest" else 0] for place in places]

@@ -25,6 +25,7 @@ from snapline.dataflow.errors import ConnectorError
 from tests.services import kafka as services
 from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
 from tests.services.kafka_broker import KafkaBroker
+from tests.services.kafka_broker.requests import Requests
 from tests.unit.connectors.kafka.reading import Place, at_least, open_reader, polls, read_all, rows_of, source_of
 
 NUMBERS = JsonFormat(pa.schema([("n", pa.int64())]))
@@ -356,6 +357,27 @@ def test_a_topic_that_is_not_there(kafka):
         ConnectorError, match=r"topic 'nowhere' cannot be read: .*; create it first, or correct its name"
     ):
         source_of(kafka, "nowhere").enumerate_splits()
+
+
+@needs_faults
+def test_an_offset_of_a_group_that_cannot_be_read_is_not_taken_for_none(
+    kafka: services.Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was read from its first row in silence, as for a group that has published nothing."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    fetch = Requests._OffsetFetch
+
+    def failing(requests: Requests, request: Any, version: int, response: Any) -> Any:
+        answer = fetch(requests, request, version, response)
+        answer.topics[0].partitions[0].error_code = 56
+        return answer
+
+    monkeypatch.setattr(Requests, "_OffsetFetch", failing)
+    with pytest.raises(
+        ConnectorError, match=rf"group 'g' has published for topic '{topic}', partition 0 cannot be read"
+    ):
+        source_of(kafka, topic, start="group", group_id="g").enumerate_splits()
 
 
 def test_no_broker_at_submission(monkeypatch):
