@@ -33,6 +33,8 @@ def texts_of_values(column: pa.Array, what: str) -> list[bytes | None]:
     if any(is_kind(kind) for is_kind in BYTES):
         found: list[bytes | None] = column.to_pylist()
         return found
+    if kind == pa.uuid():
+        return [None if value is None else str(value).encode() for value in column.to_pylist()]
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         _require_years(column, what)
     try:

@@ -347,6 +347,8 @@ def _as_texts(column: pa.Array, spelled: str, name: str, what: str) -> pa.Array 
         return None
     if any(is_kind(kind) for is_kind in BYTES):
         return pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
+    if kind == pa.uuid():
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
     is_cut = spelled == "date" and not _are_days(column)
     if is_cut or (pa.types.is_timestamp(kind) and spelled.startswith("time ")):
         return None  # the server would leave out the time of day, or the day

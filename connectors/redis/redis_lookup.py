@@ -19,6 +19,7 @@ from snapline.connectors.formats.row_format import has_narrow_floats, require_na
 from snapline.connectors.lookups.answers import Found
 from snapline.connectors.lookups.service_lookup import Key, ServiceAway, ServiceLookup
 from snapline.connectors.redis.redis_connection import connect, failures, is_away, refused
+from snapline.connectors.texts_of_values import texts_of_values
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.errors import ConnectorError
 
@@ -129,10 +130,8 @@ class RedisLookup(ServiceLookup):
 
     def _texts(self, keys: Sequence[Any]) -> list[bytes]:
         """The keys as `RedisSink` writes them, which for truth values, floats and times is not as Python does."""
-        if all(isinstance(key, bytes) for key in keys):
-            return list(keys)
-        texts: list[str] = pa.array(keys, self.key_type).cast(pa.string()).to_pylist()
-        return [text.encode() for text in texts]
+        column = pa.array(keys, self.key_type)
+        return [text or b"" for text in texts_of_values(column, f"{self.described}: column {self.on!r}")]
 
     def _read(self, keys: Sequence[Key], answers: Sequence[Any]) -> list[Found]:
         """The rows of keys. Raises ConnectorError for a text that is no value of its type."""

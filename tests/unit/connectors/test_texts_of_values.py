@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pyarrow as pa
 import pytest
 
@@ -22,6 +24,7 @@ LATEST = 253_402_300_799_999_999
         (pa.array([LATEST], pa.timestamp("us", "Europe/Berlin")), [b"10000-01-01 00:59:59.999999+0100"]),
         (pa.array([None], pa.timestamp("us")), [None]),
         (pa.array([], pa.date32()), []),
+        (pa.array([uuid.UUID(int=255), None], pa.uuid()), [b"00000000-0000-0000-0000-0000000000ff", None]),
     ],
 )
 def test_values_that_have_a_text(column, expected):

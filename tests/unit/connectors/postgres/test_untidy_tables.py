@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -407,6 +408,20 @@ def test_lists_are_arrays_and_records_are_json(server, key, kind, column, expect
     write(server, "nested", {"id": [3], "v": column.slice(1)}, key)
 
     assert [*expected, expected[1]] == [value for (value,) in server.rows("SELECT v FROM nested ORDER BY id")]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["uuid", "text"])
+def test_uuids_are_written_as_such(server: PostgresServer, key: list[str], kind: str) -> None:
+    """Python's become a type of Arrow's whose bytes were taken for a text, which ended the task."""
+    ids: list[Any] = [uuid.UUID(int=1 << 127), None]
+    server.run("DROP TABLE IF EXISTS named", f"CREATE TABLE named (id int PRIMARY KEY, v {kind})")
+
+    write(server, "named", {"id": [1, 2], "v": pa.array(ids, pa.uuid())}, key)
+
+    assert (ids if kind == "uuid" else [str(ids[0]), None]) == [
+        value for (value,) in server.rows("SELECT v FROM named ORDER BY id")
+    ]
 
 
 def test_nested_columns_that_the_table_has_no_type_for_are_refused(server):
