@@ -39,7 +39,7 @@ KEY = """
 """
 PUBLISHED = """
     SELECT p.pubname IS NOT NULL, to_jsonb(p) ->> 'rowfilter',
-    b.pubinsert AND b.pubupdate AND b.pubdelete AND (b.pubtruncate OR %s) FROM pg_publication b
+    b.pubinsert AND b.pubupdate AND b.pubdelete AND (b.pubtruncate OR %s), to_jsonb(p) -> 'attnames' FROM pg_publication b
     LEFT JOIN pg_publication_tables p ON p.pubname = b.pubname AND p.schemaname = %s AND p.tablename = %s WHERE b.pubname = %s
 """
 
@@ -184,12 +184,17 @@ def ensure_published(
         is_listed = found is not None and found[0]
         advice = "name another one" if is_listed else f"ALTER PUBLICATION {publication} ADD TABLE {table.full_name}"
         raise ConnectorError(f"{what}: {reason}; {advice}")
+    published = found[3] if found is not None else None  # None before PostgreSQL 15, which publishes all columns
+    if published is not None and (lacking := [each.name for each in table.columns if each.name not in published]):
+        raise ConnectorError(
+            f"{what}: the publication {publication!r} leaves out the column {lacking[0]!r}; add it there, or leave it out with columns="
+        )
 
 
-def left_out(found: tuple[bool, str | None, bool] | None, publication: str) -> str:
+def left_out(found: tuple[bool, str | None, bool, list[str] | None] | None, publication: str) -> str:
     """Which changes of the table a publication leaves out; empty where none. `found`: what the server answers to
     `PUBLISHED`."""
-    is_listed, row_filter, is_complete = found or (False, None, False)
+    is_listed, row_filter, is_complete, _ = found or (False, None, False, None)
     if not is_listed:
         return f"the publication {publication!r} leaves the table out"
     if row_filter is not None or not is_complete:
