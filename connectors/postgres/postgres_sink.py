@@ -491,17 +491,21 @@ class PostgresCommitter(Committer):
         return name.subtask % self._parallelism == self._own.subtask
 
     def _roll_back(self, is_lost: Any) -> None:
-        """Roll back those transactions of earlier attempts of this job for which `is_lost`."""
+        """Roll back those transactions of earlier attempts of this job for which `is_lost`. What another execution
+        graph has prepared since this attempt began is of a leader that has taken the job over."""
         from psycopg import errors
 
         try:
             found = self._connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
+                "SELECT gid, prepared < (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()) "
+                "FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
                 [self._own.whose],
             ).fetchall()
-            for (text,) in found:
+            for text, is_older in found:
                 name = self._own.parse(text)
-                if name is not None and self._own.follows(name) and is_lost(name):
+                if name is None or not self._own.follows(name) or not (is_older or name.graph == self._own.graph):
+                    continue
+                if is_lost(name):
                     try:
                         self._end("ROLLBACK", text)
                     except errors.UndefinedObject:

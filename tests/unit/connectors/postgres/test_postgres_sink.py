@@ -245,6 +245,25 @@ def test_what_attempts_of_another_leader_left_is_rolled_back(server, table):
     assert prepared(server) == 0
 
 
+def test_an_attempt_that_hears_late_leaves_those_of_the_leader_that_has_taken_over(
+    server: PostgresServer, table: str
+) -> None:
+    """A process that stood still takes in that its first checkpoint is complete, when another leader has restarted the
+    job long ago: what that one had prepared was rolled back, and its rows were lost."""
+    sink, late = sink_of(server), Place(execution_attempt="earlier_vertex_0_0")
+    writer, committer = sink.create_writer(late, ()), sink.create_committer(late)
+    assert committer is not None
+    writer.write(rows(1))
+    late_ones = writer.prepare_commit(1)
+    successor = sink.create_writer(Place(execution_attempt="graph_vertex_0_0"), ())
+    successor.write(rows(2))
+    successor.prepare_commit(2)
+    committer.commit(late_ones)
+    assert ids(server) == [1] and prepared(server) == 1
+    for each in (writer, successor, committer):
+        each.close()
+
+
 def test_a_subtask_that_restarts_alone_ends_its_own_transactions_alone(server, table):
     """Without a key no data connects it with the others, which run on: what they had prepared was rolled back, and
     the job could never go on. With one all of them restart, and any transaction may hold locks."""
