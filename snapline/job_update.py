@@ -271,9 +271,12 @@ def _end(client: ClusterClient, job_id: str) -> JobStatus:
     def status() -> JobStatus:
         return decode_job_status(client.get_job(job_id).overview.status)
 
-    if not _patiently(status).is_globally_terminal:
-        _patiently(lambda: client.cancel(job_id))
+    is_cancelled = False
     while not (now := _patiently(status)).is_globally_terminal:
+        if not is_cancelled:
+            with contextlib.suppress(RequestRefused):  # it has just ended, or cannot be asked yet
+                _patiently(lambda: client.cancel(job_id))
+                is_cancelled = True
         if time.monotonic() > until:
             raise UpdateFailed(
                 f"the new version, job {job_id}, does not end within {END_SECONDS:.0f} s, and nothing was started in its place: snapline why "

@@ -329,3 +329,20 @@ def test_a_version_that_comes_to_its_end_while_it_is_given_up_has_taken_the_plac
     done = update(cluster, timeout_s=0.0)
     assert {} == cluster.running
     assert done.job_id in cluster.finished
+
+
+def test_a_version_that_fails_just_when_it_is_given_up_makes_way_for_the_old_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To cancel a job that has ended is refused, and neither ran then."""
+
+    def fails(job_id: str) -> None:
+        del cluster.running[job_id]
+        raise RequestRefused(f"job {job_id} is FAILED")
+
+    cluster.completes = False
+    monkeypatch.setattr(cluster, "answer_cancel", fails)
+
+    with pytest.raises(UpdateFailed, match="the old one goes on as job"):
+        update(cluster, timeout_s=0.0)
+    assert list(cluster.running.values()) == ["the first version"]
