@@ -258,11 +258,12 @@ class DataStream(StreamResults):
 
     def _in_order(self, name: str, function: BatchFunction, schema: pa.Schema | None) -> DataStream:
         """Call a function behind each stream of a union on its own, at its parallelism, so that rows keep their
-        order."""
+        order, and come once: how they were to be spread is the business of the keys behind it."""
         edges: list[StreamEdge] = []
         for edge in self.edges:
             source = self.environment.graph.nodes[edge.source]
-            added = replace(self, edges=(edge,)).add_operator(name, MapBatchesSpec(function, schema), "", schema=schema)
+            alone = replace(self, edges=(replace(edge, partitioning=None),))
+            added = alone.add_operator(name, MapBatchesSpec(function, schema), "", schema=schema)
             added.node.parallelism, added.node.max_parallelism = source.parallelism, source.max_parallelism
             added.node.slot_sharing_group = source.slot_sharing_group
             edges += added.edges

@@ -111,3 +111,12 @@ def test_rows_of_a_table_that_has_no_nulls_meet_rows_that_have_some() -> None:
     rows = env.from_collection(never_null, uid="one").union(env.from_collection(pa.table({"x": pa.array([None, 2])})))
     assert rows.schema == pa.schema([("x", pa.int64())])
     assert rows.execute_and_collect(local=True).to_arrow().to_pydict() == {"x": [1, None, 2]}
+
+
+def test_rows_that_go_to_all_subtasks_are_counted_once_by_keys_that_are_computed() -> None:
+    """Keys decide who gets a row, whatever was said before them: each row came as often as there are subtasks."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment().set_parallelism(3)
+    everywhere = env.from_collection(ROWS).broadcast()
+    for keyed in (everywhere.key_by("k"), everywhere.key_by(sl.col("k").str.to_uppercase())):
+        counts = keyed.running_aggregate(n=sl.count(), x=sl.sum(sl.col("x") + 1), uid="counts")
+        assert [row["n"] for row in counts.execute_and_collect(local=True)] == [1, 2, 3, 4, 5, 6]
