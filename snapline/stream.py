@@ -542,6 +542,8 @@ class DataStream(StreamResults):
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
         stream = DataStream(self.environment, edges, schema, time)
         if stream.schema is not None:
+            if time not in stream.schema.names:
+                stream = replace(stream, event_time_column="")
             for node in (self.environment.graph.nodes[edge.source] for edge in edges):
                 node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
         if not unseen.columns:

@@ -138,6 +138,12 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             "key by it under another one, key_by(sl.col('window_end').alias('of_window_end'))",
         ),
         (
+            lambda s: buckets(s.map_batches(list).get_side_output("x", pa.schema([("k", pa.int64())]))).aggregate(
+                n=sl.count()
+            ),
+            "windows need event time",
+        ),
+        (
             lambda s: (
                 of_windows(s)
                 .key_by("k")
