@@ -215,9 +215,9 @@ def _over(build: Callable[..., AnyAggregate], inputs: tuple[str | Expr, ...]) ->
     return AggregateOfExpression(build, named) if any(isinstance(one, Expr) for one in named) else build(*named)
 
 
-def with_computed(aggregates: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Any]]:
+def with_computed(aggregates: Mapping[str, object]) -> tuple[dict[str, Expr], dict[str, Any]]:
     """A column for each expression that is aggregated, and all aggregates over columns."""
-    computed: dict[str, object] = {}
+    computed: dict[str, Expr] = {}
     plain: dict[str, Any] = {}
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, AggregateOfExpression):

@@ -6,7 +6,7 @@ its result is a DataStream again. Windows (`windowed`), joins (`joined`) and con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedProcessSpec, RunningAggregateSpec
+from snapline.expressions.expression import Expr
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
 from snapline.stream import DataStream, check_called, with_computed_columns
@@ -43,6 +44,8 @@ class KeyedStream:
 
     stream: DataStream
     key_columns: tuple[str, ...]
+    _replaced: tuple[str, ...] = ()
+    """Columns of the stream that have become the key, which was computed of them and given no name."""
 
     def __post_init__(self) -> None:
         """JobDefinitionError for columns that cannot be a key, as far as the schema is known."""
@@ -114,7 +117,7 @@ class KeyedStream:
         """
         computed, plain = with_computed(aggregates)
         if computed:
-            keyed = replace(self, stream=with_computed_columns(self.stream, computed))
+            keyed = computing(self, computed, name)
             return keyed.running_aggregate(uid=uid, name=name, passthrough=passthrough, **plain)
         named = (passthrough,) if isinstance(passthrough, str) else passthrough
         passthrough = tuple(dict.fromkeys(column for column in named if column not in self.key_columns))
@@ -233,7 +236,9 @@ class KeyedStream:
                     f"{where!r}: the result has a column {name!r} already, beside the aggregate: give the aggregate another name"
                 )
             chosen.append(replace(aggregate, name=name))
-        self.stream.check_columns([column for one in chosen for column in columns_of(one)], f"aggregate of {where!r}")
+        read = [column for one in chosen for column in columns_of(one)]
+        self.stream.check_columns(read, f"aggregate of {where!r}")
+        refuse_replaced(self, read, where)
         if self.stream.schema is not None:
             chosen = [over_columns(one, self.stream.schema) for one in chosen]
             for one in chosen:
@@ -242,6 +247,22 @@ class KeyedStream:
                 except TypeError as error:
                     raise JobDefinitionError(f"aggregate of {where!r}: {error}") from None
         return tuple(chosen)
+
+
+def computing(keyed: KeyedStream, columns: Mapping[str, Expr], where: str) -> KeyedStream:
+    """The keyed stream with columns that aggregates read."""
+    refuse_replaced(keyed, (column for expression in columns.values() for column in expression.columns()), where)
+    return replace(keyed, stream=with_computed_columns(keyed.stream, columns))
+
+
+def refuse_replaced(keyed: KeyedStream, columns: Iterable[str], where: str) -> None:
+    """JobDefinitionError for a column in whose place the key has come: who asks for it may mean what it was."""
+    for column in columns:
+        if column in keyed._replaced:  # noqa: SLF001 - of this module
+            raise JobDefinitionError(
+                f"{where!r}: column {column!r} has become the key, which is computed of it: give the key another name by "
+                f".alias(...), or say .alias({column!r}), if the key is what is meant"
+            )
 
 
 def check_key_type(field: pa.Field, where: str) -> None:

@@ -589,8 +589,13 @@ class DataStream(StreamResults):
         if any(isinstance(column, Expr) for column in columns):
             expressions = as_columns(columns, {}, "key_by")
             computed = {one.name: one for one in expressions if one.operation != "col"}
-            keyed = self if not computed else with_computed_columns(self, computed)
-            return keyed.key_by(*(one.name for one in expressions))
+            rows = self if not computed else with_computed_columns(self, computed)
+            if self.event_time_column in computed:
+                rows = replace(rows, event_time_column="")
+            replaced = tuple(
+                name for name, one in computed.items() if one.operation != "alias" and name in one.columns()
+            )
+            return replace(rows.key_by(*(one.name for one in expressions)), _replaced=replaced)
         names = tuple(column for column in columns if isinstance(column, str))
         if len(names) == len(columns):
             if schema is not None:

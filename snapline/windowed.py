@@ -31,8 +31,8 @@ from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
-from snapline.keyed import KeyedStream, key_fields_of
-from snapline.stream import DataStream, check_called, with_computed_columns
+from snapline.keyed import KeyedStream, computing, key_fields_of, refuse_replaced
+from snapline.stream import DataStream, check_called
 
 
 def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
@@ -43,7 +43,7 @@ def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:
     if not isinstance(assigner, (*BY_CLOCK, GlobalWindows)) and not keyed.stream.event_time_column:
         raise JobDefinitionError(
             "windows need event time: call assign_timestamps_and_watermarks(...), or give from_source a strategy; a "
-            "map_batches whose schema lacks the event-time column drops it"
+            "map_batches whose schema lacks the event-time column drops it, and a key that is computed in its place"
         )
     return WindowedStream(keyed, assigner)
 
@@ -124,8 +124,7 @@ class WindowedStream:
             )
         computed, plain = with_computed(aggregates)
         if computed:
-            keyed = replace(self.keyed, stream=with_computed_columns(self.keyed.stream, computed))
-            return replace(self, keyed=keyed).aggregate(uid=uid, name=name, **plain)
+            return replace(self, keyed=computing(self.keyed, computed, name)).aggregate(uid=uid, name=name, **plain)
         chosen = self.keyed.named_aggregates(plain, name, beside)
         stream = self.keyed.stream
         spec = WindowAggregateSpec(
@@ -237,6 +236,7 @@ class WindowedStream:
     def _rows_by(self, by: RowsBy, uid: str, name: str) -> DataStream:
         schema = self.keyed.stream.schema
         self.keyed.stream.check_columns([by.column], f"column of {name!r}")
+        refuse_replaced(self.keyed, [by.column], name)
         kind = None if schema is None else schema.field(by.column).type
         if kind is not None and not has_order(kind) and not is_compared(kind):
             raise JobDefinitionError(

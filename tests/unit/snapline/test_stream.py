@@ -138,6 +138,17 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             "key by it under another one, key_by(sl.col('window_end').alias('of_window_end'))",
         ),
         (
+            lambda s: s.key_by(sl.col("t") // 9).window(sl.TumblingEventTimeWindows(9)),
+            "and a key that is computed in its place",
+        ),
+        (lambda s: s.key_by(sl.col("v") // 9).running_aggregate(n=sl.sum("v")), "column 'v' has become the key"),
+        (
+            lambda s: s.key_by(sl.col("v") // 9).running_aggregate(n=sl.sum(sl.col("v") * 2)),
+            "give the key another name by .alias(...), or say .alias('v'), if the key is what is meant",
+        ),
+        (lambda s: s.key_by(-sl.col("v")).count_window(2).aggregate(n=sl.sum("v")), "column 'v' has become the key"),
+        (lambda s: s.key_by(-sl.col("v")).count_window(2).max_by("v"), "column 'v' has become the key"),
+        (
             lambda s: buckets(s.map_batches(list).get_side_output("x", pa.schema([("k", pa.int64())]))).aggregate(
                 n=sl.count()
             ),
@@ -181,6 +192,8 @@ def test_names_that_are_free_are_allowed(stream: sl.DataStream) -> None:
     stream.key_by("k").running_aggregate(v=sl.sum("v"))
     stream.key_by("k").window(sl.GlobalWindows(sl.CountTrigger(2))).aggregate(window_end=sl.count())
     of_windows(stream).key_by("window_end").count_window(2).aggregate(n=sl.sum("n"))
+    stream.key_by((sl.col("v") // 9).alias("v")).running_aggregate(n=sl.sum("v"))
+    stream.key_by(sl.col("v") // 9, sl.col("t") // 9).running_aggregate(n=sl.count(), k=sl.sum("k"))
 
 
 @pytest.mark.parametrize("name", ["join", "window", "running_aggregate", "connect_nothing"])
