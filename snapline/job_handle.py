@@ -108,9 +108,10 @@ class JobHandle:
 
     @property
     def checkpoints(self) -> list[pb.CheckpointOverview]:
-        """The latest ones, newest first."""
+        """The latest ones, newest first; while no coordinator answers, those that were known last."""
         if not self._ended.is_set():
-            self._checkpoints = self._client.list_checkpoints(self.job_id)
+            with suppress(CoordinatorUnreachable):  # it is being stopped, or another one takes over
+                self._checkpoints = self._client.list_checkpoints(self.job_id)
         return list(self._checkpoints.history)
 
     def tap(self, uid: str, rows: int = 10, *, max_bytes: int = 65_536) -> pa.Table:
@@ -221,8 +222,7 @@ class JobHandle:
 
         details = self.details
         self._rates.note(details, time.monotonic())
-        with suppress(CoordinatorUnreachable):
-            self.checkpoints  # noqa: B018 - which takes the newest
+        self.checkpoints  # noqa: B018 - which takes the newest
         return picture_of_job(details, self._checkpoints, self._rates)
 
     def _ipython_display_(self) -> None:
@@ -245,7 +245,8 @@ class JobHandle:
             for last in self._client.watch_job(self.job_id):
                 self._latest = last
                 self._rows.note(last)
-            self._checkpoints = self._client.list_checkpoints(self.job_id)
+            with suppress(CoordinatorUnreachable):  # how the job has ended is known
+                self._checkpoints = self._client.list_checkpoints(self.job_id)
         except BaseException as error:  # whoever waits is told
             broke = error
         self._end(broke, last)

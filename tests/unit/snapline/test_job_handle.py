@@ -120,6 +120,36 @@ def test_who_is_cancelled_while_it_awaits_a_job_that_just_ends_is_cancelled() ->
     assert asyncio.run(awaits())
 
 
+class LeaderlessClient(DeafClient):
+    """Nobody leads, once it has told of a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = [pb.ListCheckpointsResponse(history=[pb.CheckpointOverview(checkpoint_id=7)])]
+
+    def list_checkpoints(self, job_id: str) -> pb.ListCheckpointsResponse:
+        """Answer once."""
+        if not self.answers:
+            raise CoordinatorUnreachable("no coordinator answers")
+        return self.answers.pop()
+
+    def watch_job(self, job_id: str) -> Iterator[pb.JobDetails]:
+        """Tell that the job has come to its end."""
+        self.closed.wait()
+        yield pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(JobStatus.FINISHED)))
+
+
+def test_checkpoints_are_those_known_last_while_nobody_leads() -> None:
+    """A program that looked at them now and then, or waited for its job, ended with the leader."""
+    client: Any = LeaderlessClient()
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=True)
+
+    assert [each.checkpoint_id for each in job.checkpoints] == [7]
+    client.closed.set()
+    assert job.wait().status == "FINISHED"
+    assert [each.checkpoint_id for each in job.checkpoints] == [7]
+
+
 class NotingClient(DeafClient):
     """Notes where savepoints are asked for."""
 
