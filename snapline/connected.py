@@ -21,6 +21,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge
 from snapline.dataflow.partitioning import Partitioning
+from snapline.expressions.expression import Expr
 from snapline.keyed import KeyedStream
 from snapline.stream import DataStream
 
@@ -96,16 +97,18 @@ class ConnectedStreams:
     first: KeyedStream | DataStream
     second: KeyedStream | DataStream
 
-    def key_by(self, first: str | Sequence[str], second: str | Sequence[str]) -> ConnectedStreams:
-        """Partition both by the values of these columns, one name or several for each stream. Raises JobDefinitionError
-        for keys of other types.
+    def key_by(
+        self, first: str | Expr | Sequence[str | Expr], second: str | Expr | Sequence[str | Expr]
+    ) -> ConnectedStreams:
+        """Partition both by the values of these columns, one or several for each stream, or of expressions.
+        Raises JobDefinitionError for keys of other types.
 
         >>> payments = env.from_collection([{"payer": "x", "paid": 120}], uid="payments")
         >>> orders.connect(payments).key_by("customer", "payer").first.key_columns
         ('customer',)
         """
         streams = [one.stream if isinstance(one, KeyedStream) else one for one in (self.first, self.second)]
-        columns = [[one] if isinstance(one, str) else list(one) for one in (first, second)]
+        columns = [list(one) if isinstance(one, (list, tuple)) else [one] for one in (first, second)]
         keyed = [stream.key_by(*names) for stream, names in zip(streams, columns, strict=True)]
         check_same_keys(keyed[0], keyed[1], "connect")
         return ConnectedStreams(keyed[0], keyed[1])

@@ -51,6 +51,16 @@ def test_a_join_has_the_columns_of_both() -> None:
     ]  # fmt: skip
 
 
+def test_two_streams_are_keyed_by_expressions() -> None:
+    """It ended in a TypeError of Python's, and each of them alone took one."""
+    left, right = streams()
+    keyed = left.connect(right).key_by(sl.col("name").str.to_lowercase().alias("key"), [sl.col("text")])
+
+    assert isinstance(keyed.first, sl.KeyedStream)
+    assert isinstance(keyed.second, sl.KeyedStream)
+    assert (keyed.first.key_columns, keyed.second.key_columns) == (("key",), ("text",))
+
+
 def test_pairs_that_may_come_whenever_have_no_event_time() -> None:
     """Windows behind them dropped those whose left row had waited, as late; they ask for another watermark now."""
     left, right = streams()
@@ -107,6 +117,7 @@ def test_windows_that_need_no_event_time() -> None:
         ),
         (lambda a, b: a.connect(b).process(Nothing()), r"needs a CoProcessFunction, got a Nothing; key_by\(...\)"),
         (lambda a, b: a.connect(b).key_by("id", "text"), "'id' is int64 and 'text' is string"),
+        (lambda a, b: a.connect(b).key_by("id", None), r"key_by takes names of columns .*, got \(None,\)"),
         (lambda a, b: a.key_by("id").window(7), "7 is no window: one of TumblingEventTimeWindows"),
         (
             lambda a, b: a.key_by("id").window(sl.TumblingEventTimeWindows(5)).side_output_late_data(""),
