@@ -92,15 +92,24 @@ def _aligned(left: Value, right: Value) -> tuple[Value, Value]:
     if left.type != right.type and pa.types.is_large_string(left.type) | pa.types.is_large_string(right.type):
         left, right = (v.cast(pa.large_string()) if pa.types.is_string(v.type) else v for v in (left, right))
     zones = {getattr(value.type, "tz", None) for value in (left, right)}
-    return (left, right) if None in zones or len(zones) == 1 else _in_one_zone(left, right)
+    if None not in zones:  # else Arrow says it
+        left, right = _in_one_zone(left, right)
+    return left, right
 
 
-def _in_one_zone(left: Value, right: Value) -> tuple[Value, Value]:
-    """Times of two zones in the zone of the column beside a literal, or of the left one of two columns, and in the
-    finer unit: Arrow compares only those of equal units."""
-    zone = (right if isinstance(left, pa.Scalar) else left).type.tz
-    unit = max(left.type.unit, right.type.unit, key=("s", "ms", "us", "ns").index)
-    return left.cast(pa.timestamp(unit, zone)), right.cast(pa.timestamp(unit, zone))
+def _in_one_zone(*values: Value) -> tuple[Value, ...]:
+    """Times of several zones in that of the first column among them, and in the finest unit: Arrow compares only those
+    of equal units, and may take the number of one for a time of another. Raises ArrowInvalid for times without a
+    zone."""
+    times = [value for value in values if pa.types.is_timestamp(value.type)]
+    zones = {time.type.tz for time in times}
+    if len(zones) < 2:
+        return values
+    if None in zones:
+        raise pa.ArrowInvalid("times with a zone are no times without one: cast one to the type of the other")
+    zone = next((time for time in times if isinstance(time, pa.Array)), times[-1]).type.tz
+    unit = max((time.type.unit for time in times), key=("s", "ms", "us", "ns").index)
+    return tuple(v.cast(pa.timestamp(unit, zone)) if pa.types.is_timestamp(v.type) else v for v in values)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
@@ -263,7 +272,11 @@ def _is_in(value: Value, values: pa.Array) -> Value:
 
 
 def _fill_null(value: Value, with_: Value) -> Value:
-    return pc.coalesce(*_beside_floats(value, _fitted(with_, value)))
+    return _coalesce(value, _fitted(with_, value))
+
+
+def _coalesce(*values: Value) -> Value:
+    return pc.coalesce(*_in_one_zone(*_beside_floats(*values)))
 
 
 def _if_else(*values: Value) -> Value:
@@ -523,7 +536,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "is_nan": pc.is_nan,
     "is_in": _is_in,
     "fill_null": _fill_null,
-    "coalesce": lambda *values: pc.coalesce(*_beside_floats(*values)),
+    "coalesce": _coalesce,
     "cast": _cast,
     "if_else": _if_else,
     "field": pc.struct_field,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import zoneinfo
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -163,3 +164,21 @@ def test_times_of_two_zones_are_compared_and_chosen_from_whatever_their_units(un
     later = sl.when(sl.col("t") > second).then(sl.col("t")).otherwise(second)
     assert later.type_in(batch.schema).tz == "Europe/Berlin"
     assert later.dt.epoch("s").evaluate(batch).to_pylist() == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize(
+    "build", [lambda t, *others: sl.coalesce(t, *others), lambda t, *others: t.fill_null(others[-1])]
+)
+def test_a_time_of_another_zone_that_fills_a_null_is_that_moment(unit: str, build: Callable[..., sl.Expr]) -> None:
+    """Its number was taken for one of the column: a second of 1970 in microseconds became the 12th of January."""
+    second = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    seconds = pa.array([5, None], pa.timestamp("s", "UTC"))
+    others = pa.nulls(2, pa.timestamp("us", "America/New_York"))
+    batch = pa.record_batch({"t": seconds.cast(pa.timestamp(unit, "Europe/Berlin")), "u": others})
+    filled = build(sl.col("t"), sl.col("u"), second)
+
+    assert filled.type_in(batch.schema).tz == "Europe/Berlin"
+    assert filled.dt.epoch("s").evaluate(batch).to_pylist() == [5, 1]
+    with pytest.raises(JobDefinitionError, match="times with a zone are no times without one"):
+        build(sl.col("t"), second.replace(tzinfo=None)).type_in(batch.schema)
