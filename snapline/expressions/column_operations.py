@@ -247,8 +247,15 @@ def _remainder(left: Value, right: Value) -> Value:
     return pc.subtract(left, pc.multiply(_floor_divide(left, right), _without_zeros(right)))
 
 
+def _before_decimals(value: Value, kind: pa.DataType) -> Value:
+    """Whole numbers that become decimals: Arrow asks for room for the greatest of their type, and not for what there
+    is, unless they are decimals already."""
+    return value.cast(_ANY_WHOLE) if pa.types.is_integer(value.type) and pa.types.is_decimal(kind) else value
+
+
 def _castable(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """The literals that a column of this type can hold; numbers and times that it has no room for are left out."""
+    values = _before_decimals(values, kind)
     try:
         return values.cast(kind, safe=not (pa.types.is_integer(values.type) and kind in _DIGITS_OF))
     except pa.ArrowInvalid:
@@ -465,7 +472,7 @@ def _epoch(value: Value, unit: str) -> Value:
 def _cast(value: Value, target: pa.DataType) -> Value:
     """Whole numbers as the nearest floats; all else has to fit."""
     nearest = pa.types.is_integer(value.type) and target in _DIGITS_OF
-    return value.cast(target, safe=not nearest)
+    return _before_decimals(value, target).cast(target, safe=not nearest)
 
 
 def _with_room(value: Value, function: Callable[[Value], Value]) -> Value:

@@ -143,6 +143,7 @@ def test_sums_of_decimals_are_reckoned_with_further() -> None:
         (pa.array([3, 4, None], pa.int32()), [3.0, 1.5]),
         (pa.array([3, 4, None], pa.uint8()), [3, -1]),
         (pa.array([Decimal("3.00"), Decimal(4), None], pa.decimal128(5, 2)), [Decimal("3.000"), Decimal("4.001")]),
+        (pa.array([Decimal("3.00"), Decimal("4.50"), None], pa.decimal128(5, 2)), [3, 4, 5_000]),
         (pa.array([2.0**53, 4.0, None]), [2**53 + 1]),
     ],
 )
@@ -150,3 +151,15 @@ def test_a_literal_that_the_column_has_no_room_for_is_not_in_it(column: pa.Array
     """`==` with such a literal is false in each row; is_in with it failed the job when it was defined."""
     batch = pa.record_batch({"x": column})
     assert sl.col("x").is_in(literals).evaluate(batch).to_pylist() == [True, False, None]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64()], ids=str)
+def test_whole_numbers_become_decimals_that_have_room_for_them(kind: pa.DataType) -> None:
+    """A decimal had to have room for every number of their type, whatever the rows hold."""
+    batch = pa.record_batch({"n": pa.array([99, 0, None], kind)})
+    cents = sl.col("n").cast(pa.decimal128(4, 2))
+
+    assert cents.type_in(batch.schema) == pa.decimal128(4, 2)
+    assert cents.evaluate(batch).to_pylist() == [Decimal("99.00"), Decimal("0.00"), None]
+    with pytest.raises(pa.ArrowInvalid):
+        cents.evaluate(pa.record_batch({"n": pa.array([100], kind)}))
