@@ -7,6 +7,7 @@ sink is a full two-phase one: its committables carry the rows, and a commit that
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -27,7 +28,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.python_values import check_levels
+from snapline.dataflow.columnar.python_values import array_of, check_levels
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -80,6 +81,10 @@ class CollectionSource(Source):
         ['n']
         """
         require_positive("CollectionSource", splits=splits, batch_rows=batch_rows)
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise ConnectorError(
+                f"CollectionSource: {schema!r} is no schema: say which columns there are by pyarrow.schema([(name, type), ...])"
+            )
         try:
             if hasattr(rows, "__arrow_c_stream__"):
                 rows = table = pa.table(rows, schema=schema)
@@ -87,9 +92,11 @@ class CollectionSource(Source):
                 rows = [dict(row) for row in rows]
                 if schema is None:
                     check_levels(value for row in rows for value in row.values())
-                table = pa.Table.from_pylist(rows, schema=schema)
-                if schema is None:
-                    _check_inferred(table.schema, rows)
+                    schema = pa.Table.from_pylist(rows).schema
+                    _check_inferred(schema, rows)
+                else:
+                    _refuse_misspelled(rows, schema.names)
+                table = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema)
         except (OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
@@ -113,8 +120,8 @@ class CollectionSource(Source):
 
 
 def _check_inferred(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ConnectorError where pyarrow, which asks the first row for the columns and for the zone of times, would
-    change the others without a word."""
+    """Raises ConnectorError where pyarrow, which asks the first row for the columns, for the zone of times and for
+    dates, would change the others without a word."""
     late = {name for row in rows for name in row} - set(schema.names)
     if late:
         raise ConnectorError(
@@ -122,12 +129,37 @@ def _check_inferred(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> Non
             "columns, or say schema="
         )
     for field in schema:
+        if pa.types.is_date(field.type) and any(isinstance(row.get(field.name), dt.datetime) for row in rows):
+            raise ConnectorError(
+                f"CollectionSource: {field.name!r} has dates and times of day; give it one of them, or say schema="
+            )
         times = [row.get(field.name) for row in rows] if pa.types.is_timestamp(field.type) else ()
         if len({getattr(time, "tzinfo", None) is None for time in times if time is not None}) > 1:
             raise ConnectorError(
                 f"CollectionSource: some times in {field.name!r} have a zone and some have none; give all of them a "
                 "zone, or none, or say schema=, which takes those without one for UTC"
             )
+
+
+def _refuse_misspelled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """ConnectorError for a row with a column that there is not and without one that there is. What a row leaves out is
+    null, and it may have more."""
+    known = frozenset(names)
+    for row in rows:
+        missing = known.difference(row)
+        unknown = [name for name in row if name not in known] if missing else []
+        if unknown:
+            raise ConnectorError(
+                f"CollectionSource: a row has {unknown[0]!r}, which is no column of schema=, and no {min(missing)!r}: the "
+                f"columns are {', '.join(map(repr, names))}"
+            )
+
+
+def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
+    try:
+        return array_of([row.get(field.name) for row in rows], field.type)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"column {field.name!r}: {error}") from error
 
 
 class CollectionReader(SourceReader):

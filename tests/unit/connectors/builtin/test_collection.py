@@ -186,6 +186,33 @@ def test_times_with_a_zone_and_without_one_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "kind", "says"),
+    [
+        ([{"n": 1}, {"n": 1.5}], pa.int64(), "(column 'n': 1.5 is no whole number)"),
+        (
+            [{"n": dt.date(2020, 1, 1)}, {"n": dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)}],
+            None,
+            "'n' has dates and times of day; give it one of them",
+        ),
+        ([{"n": dt.timedelta(microseconds=1)}], pa.duration("ms"), "(column 'n': datetime.timedelta"),
+        (
+            [{"n": 1}, {"m": 1}],
+            pa.int64(),
+            "a row has 'm', which is no column of schema=, and no 'n': the columns are 'n'",
+        ),
+    ],
+)
+def test_values_are_not_changed_and_columns_not_lost_without_a_word(
+    rows: list[dict[str, object]], kind: pa.DataType | None, says: str
+) -> None:
+    """What does not fit its type was cut, and a column whose name was written wrongly was null."""
+    with pytest.raises(ConnectorError) as refused:
+        CollectionSource.of_rows(rows, schema=None if kind is None else pa.schema([("n", kind)]))
+
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("make", "given", "says"),
     [
         (
@@ -202,6 +229,7 @@ def test_times_with_a_zone_and_without_one_do_not_mix() -> None:
         (CollectionSource, 5, "not of int; CollectionSource.of_rows takes"),
         (lambda x: CollectionSource([], splits=x), "2", "splits must be a whole number, got '2'"),
         (lambda x: CollectionSource.of_rows([{"n": 1}], splits=x), 0, "splits must be at least 1, got 0"),
+        (lambda x: CollectionSource.of_rows(pa.table({"n": [1]}), schema=x), {"n": "int64"}, "is no schema: say which"),
         (lambda x: CollectionSource.of_rows([{"n": 1}], batch_rows=x), 0, "batch_rows must be at least 1, got 0"),
     ],
 )
