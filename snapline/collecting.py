@@ -84,9 +84,9 @@ class CollectedRows:
     def to_arrow(self) -> pa.Table:
         """All that is left as a table."""
         batches = list(self.batches())
-        schema = batches[0].schema if batches else self._schema
-        if schema is None:
-            return pa.table({})
+        if not batches:
+            return pa.table({}) if self._schema is None else self._schema.empty_table()
+        schema = _types_of([batch.schema for batch in batches])
         return pa.Table.from_batches([_in_types_of(schema, batch) for batch in batches], schema)
 
     def to_polars(self) -> Any:
@@ -183,10 +183,26 @@ def refuse_unbounded(graph: StreamGraph, for_what: str) -> None:
             raise JobDefinitionError(f"source {node.uid or node.name!r} {why}, so its rows cannot be {for_what}")
 
 
+def _types_of(schemas: list[pa.Schema]) -> pa.Schema:
+    """The first one; a column that has only nulls there has the type of the first batch that has others."""
+    schema = schemas[0]
+    for other in schemas:
+        if pa.null() in schema.types and other.names == schema.names:
+            schema = _with_types_for_nulls(schema, other)
+    return schema
+
+
+def _with_types_for_nulls(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    pairs = zip(schema, other, strict=True)
+    return pa.schema([there if pa.types.is_null(here.type) else here for here, there in pairs], schema.metadata)
+
+
 def _in_types_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with texts as the first one had them. Raises JobDefinitionError for other columns."""
     if batch.schema.equals(schema):
         return batch
+    if pa.null() in batch.schema.types and batch.schema.names == schema.names:
+        batch = batch.cast(_with_types_for_nulls(batch.schema, schema))
     if not differ_in_offsets_only(batch.schema, schema):
         raise JobDefinitionError(
             f"rows of this stream have different columns, which make no table: {_describe(schema)} and {_describe(batch.schema)}; "

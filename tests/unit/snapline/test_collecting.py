@@ -16,6 +16,7 @@ import pytest
 
 import snapline as sl
 from snapline.collecting import alone, as_text
+from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
 from snapline.dataflow.errors import SnaplineError
@@ -51,6 +52,20 @@ def test_rows_batches_and_frames(tmp_path):
     assert stream.execute_and_collect(local=True).to_polars().equals(pl.DataFrame(ROWS))
     assert stream.execute_and_collect(local=True).to_pandas().to_dict("records") == ROWS
     assert len(env.graph.nodes) == before
+
+
+def test_a_column_that_is_null_at_first_has_the_type_of_what_comes_later(tmp_path):
+    """The first batch decided, and rows that a function made without a schema were no table."""
+    numbers = environment(tmp_path).from_source(CollectionSource.of_rows(ROWS, batch_rows=7))
+    texts = numbers.map(lambda row: {"a": None if row["v"] % 21 < 14 else str(row["v"]), "b": None})
+    expected = [{"a": None if v % 21 < 14 else str(v), "b": None} for v in range(30)]
+
+    table = texts.execute_and_collect(local=True).to_arrow()
+    assert table.schema == pa.schema([("a", pa.string()), ("b", pa.null())])
+    assert table.to_pylist() == expected
+    other = texts.map(lambda row: {"a": None if row["a"] is None else int(row["a"]), "b": None})
+    with pytest.raises(SnaplineError, match=r"different columns, which make no table: a .*, b null and a "):
+        texts.union(other).execute_and_collect(local=True).to_arrow()
 
 
 def test_only_what_the_stream_needs_runs(tmp_path):
