@@ -440,10 +440,8 @@ class StreamExecutionEnvironment:
         from snapline.execution import execute
         from snapline.local.local_execution import execute_locally, is_local, threads_of
 
-        if is_local(local):
+        if is_local(local, threads):
             return execute_locally(self, job_name, threads_of(threads))
-        if threads is not None:
-            raise JobDefinitionError(f"threads={threads} is for local runs: give local=True, too, or leave it out")
         return execute(self, job_name)
 
     def execute_async(
@@ -462,7 +460,6 @@ class StreamExecutionEnvironment:
         from snapline.local.local_execution import is_local, start_locally, threads_of
         from snapline.notebook import note_job, replace_former_jobs
 
+        here = is_local(local, threads)
         replace_former_jobs(job_name)
-        return note_job(
-            start_locally(self, job_name, threads_of(threads)) if is_local(local) else start(self, job_name)
-        )
+        return note_job(start_locally(self, job_name, threads_of(threads)) if here else start(self, job_name))

@@ -111,7 +111,7 @@ class StreamResults:
         from snapline.local.local_execution import is_local, threads_of
 
         stream: Any = self  # which is a DataStream
-        return collect(stream, job_name, limit=limit, local=is_local(local), threads=threads_of(threads))
+        return collect(stream, job_name, limit=limit, local=is_local(local, threads), threads=threads_of(threads))
 
     def to_dataframe(
         self, spark: Any, job_name: str = "to_dataframe", *, local: bool | None = None, threads: int | None = None
@@ -127,7 +127,7 @@ class StreamResults:
         from snapline.spark.dataframes import to_dataframe
 
         stream: Any = self  # which is a DataStream
-        return to_dataframe(stream, spark, job_name, local=is_local(local), threads=threads_of(threads))
+        return to_dataframe(stream, spark, job_name, local=is_local(local, threads), threads=threads_of(threads))
 
     def show(self, rows: int = 10, *, local: bool | None = None) -> None:
         """Run the stream until it has so many rows, and print them as a table with the types of its columns.

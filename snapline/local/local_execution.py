@@ -29,9 +29,12 @@ LOCAL_VARIABLE = "SNAPLINE_LOCAL"
 """Set by `snapline run --local`, to the number of threads: jobs that do not say where they run do so here."""
 
 
-def is_local(asked: bool | None) -> bool:
-    """Whether a job runs in this process."""
-    return bool(os.environ.get(LOCAL_VARIABLE)) if asked is None else asked
+def is_local(asked: bool | None, threads: int | None) -> bool:
+    """Whether a job runs in this process. Raises JobDefinitionError for threads of one that does not."""
+    here = bool(os.environ.get(LOCAL_VARIABLE)) if asked is None else asked
+    if threads is not None and not here:
+        raise JobDefinitionError(f"threads={threads} is for local runs: give local=True, too, or leave it out")
+    return here
 
 
 def threads_of(asked: int | None) -> int:

@@ -150,13 +150,20 @@ def test_a_job_that_is_left_is_gone(tmp_path):
 
 
 def test_threads_are_for_local_runs(tmp_path):
-    """And there is at least one."""
+    """And there is at least one; whichever way the job is run, they are not left aside without a word."""
     env = environment(tmp_path)
-    env.from_collection(ROWS).sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    stream = env.from_collection(ROWS)
+    stream.sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
     with pytest.raises(JobDefinitionError, match="at least 1, got threads=0"):
         env.execute("job", local=True, threads=0)
-    with pytest.raises(JobDefinitionError, match="give local=True"):
-        env.execute("job", local=False, threads=2)
+    for begin in (
+        env.execute,
+        env.execute_async,
+        stream.execute_and_collect,
+        lambda name, **how: stream.to_dataframe(None, name, **how),
+    ):
+        with pytest.raises(JobDefinitionError, match="give local=True"):
+            begin("job", local=False, threads=2)
 
 
 SCRIPT = """
