@@ -314,6 +314,21 @@ def _replace(value: Value, pattern: str, replacement: str, literal: bool, all_: 
     return function(value, pattern, replacement, max_replacements=None if all_ else 1)
 
 
+def _cased(function: Callable[[Any], Value], of_text: Callable[[str], str]) -> Callable[[Value], Value]:
+    """Arrow changes one character into one: texts where it may take several, as `SS` for a sharp s, or where the place
+    counts, as for a Greek sigma at the end of a word, are Python's."""
+
+    def cased(value: Value) -> Value:
+        changed = function(value)
+        others = pc.invert(pc.coalesce(pc.string_is_ascii(value), True))
+        if isinstance(value, pa.Scalar):
+            return pa.scalar(of_text(value.as_py()), value.type) if others.as_py() else changed
+        texts = [of_text(text) for text in value.filter(others).to_pylist()]
+        return pc.replace_with_mask(changed, others, pa.array(texts, value.type)) if texts else changed
+
+    return cased
+
+
 def _strip(value: Value, characters: str | None) -> Value:
     return pc.utf8_trim_whitespace(value) if characters is None else pc.utf8_trim(value, characters)
 
@@ -548,8 +563,8 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "if_else": _if_else,
     "field": pc.struct_field,
     "list.len": pc.list_value_length,
-    "str.to_uppercase": pc.utf8_upper,
-    "str.to_lowercase": pc.utf8_lower,
+    "str.to_uppercase": _cased(pc.utf8_upper, str.upper),
+    "str.to_lowercase": _cased(pc.utf8_lower, str.lower),
     "str.len_chars": pc.utf8_length,
     "str.starts_with": pc.starts_with,
     "str.ends_with": pc.ends_with,

@@ -113,6 +113,20 @@ def test_an_expression_means_what_it_means_in_polars(name: str, batch: pa.Record
     assert found == (pytest.approx(expected, nan_ok=True) if isinstance(_first(expected), float) else expected)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_letters_that_become_several_or_differ_by_their_place_are_those_of_polars(kind: pa.DataType) -> None:
+    """A sharp s became a capital one, as no other engine has it, and a sigma at the end of a word was a wrong one."""
+    texts = pa.array(["Straße", None, "plain", "", "\N{LATIN SMALL LIGATURE FI}x", "ΟΔΟΣ ΣΑΣ", "İ", "É"])
+    batch = pa.record_batch({"s": texts.cast(kind)})
+    frame = pl.DataFrame({"s": texts.to_pylist()})
+
+    for change in (lambda s: s.str.to_uppercase(), lambda s: s.str.to_lowercase()):
+        expected = frame.select(change(pl.col("s")))["s"].to_list()
+        assert change(sl.col("s")).evaluate(batch).to_pylist() == expected
+        assert change(sl.lit("Straße")).evaluate(batch)[0].as_py() == expected[0]
+        assert change(sl.col("s")).evaluate(batch[:0]).to_pylist() == []
+
+
 def _first(values: list[Any]) -> Any:
     return next((value for value in values if value is not None), None)
 
