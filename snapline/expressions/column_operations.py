@@ -247,6 +247,12 @@ def _remainder(left: Value, right: Value) -> Value:
     return pc.subtract(left, pc.multiply(_floor_divide(left, right), _without_zeros(right)))
 
 
+def _negate(value: Value) -> Value:
+    if pa.types.is_unsigned_integer(value.type):
+        raise pa.ArrowNotImplementedError("unsigned integers have no negative numbers; cast them to int64 before")
+    return pc.negate(value)
+
+
 def _before_decimals(value: Value, kind: pa.DataType) -> Value:
     """Whole numbers that become decimals: Arrow asks for room for the greatest of their type, and not for what there
     is, unless they are decimals already."""
@@ -545,7 +551,7 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "|": pc.or_kleene,
     "^": pc.xor,
     "not": pc.invert,
-    "negate": pc.negate,
+    "negate": _negate,
     "abs": pc.abs,
     "sqrt": lambda value: pc.sqrt(_as_fraction(value)),
     "exp": lambda value: pc.exp(_as_fraction(value)),

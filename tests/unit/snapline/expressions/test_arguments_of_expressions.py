@@ -37,6 +37,15 @@ def test_what_is_no_time_has_no_time_since_1970(kind: pa.DataType) -> None:
         X.dt.epoch("s").type_in(pa.schema([("x", kind)]))
 
 
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint64()])
+def test_unsigned_integers_have_no_negative_numbers(kind: pa.DataType) -> None:
+    """Minus 3 of eight bits was 253."""
+    batch = pa.record_batch({"x": pa.array([3, None], kind)})
+    with pytest.raises(JobDefinitionError, match="have no negative numbers; cast them to int64 before"):
+        (-X).type_in(batch.schema)
+    assert (-X.cast(pa.int64())).evaluate(batch).to_pylist() == [-3, None]
+
+
 @pytest.mark.parametrize("kind", [pa.int16(), pa.int64(), pa.float64(), pa.decimal128(10, 2)])
 def test_whole_numbers_are_rounded_to_hundreds_as_others_are(kind: pa.DataType) -> None:
     """Halves go away from zero, whatever the type of the column is."""
