@@ -28,7 +28,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.python_values import array_of, check_levels
+from snapline.dataflow.columnar.python_values import check_levels, table_of
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -96,7 +96,7 @@ class CollectionSource(Source):
                     _check_inferred(schema, rows)
                 else:
                     _refuse_misspelled(rows, schema.names)
-                table = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema)
+                table = table_of(rows, schema)
         except (OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
@@ -153,13 +153,6 @@ def _refuse_misspelled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) 
                 f"CollectionSource: a row has {unknown[0]!r}, which is no column of schema=, and no {min(missing)!r}: the "
                 f"columns are {', '.join(map(repr, names))}"
             )
-
-
-def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
-    try:
-        return array_of([row.get(field.name) for row in rows], field.type)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"column {field.name!r}: {error}") from error
 
 
 class CollectionReader(SourceReader):

@@ -23,6 +23,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
+from snapline.dataflow.columnar.python_values import table_of
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -120,7 +121,12 @@ class ScriptedSource(Source):
 
     def _item(self, item: ScriptItem) -> pa.RecordBatch | Sign:
         if isinstance(item, Mapping):
-            return pa.RecordBatch.from_pylist([dict(item)], schema=self._schema)
+            if self._schema is None:
+                return pa.RecordBatch.from_pylist([dict(item)])
+            try:
+                return table_of([item], self._schema).to_batches()[0]
+            except ValueError as error:
+                raise ConnectorError(f"ScriptedSource: {item!r} does not fit schema= ({error})") from error
         if isinstance(item, (pa.RecordBatch, Abort, Pause, AwaitCheckpoint, End, Stall)):
             return item
         raise ConnectorError(f"ScriptedSource: a script holds batches, rows and signs, not {item!r}")

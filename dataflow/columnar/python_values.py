@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -109,6 +109,22 @@ def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
     elif _may_cut(data_type):
         _refuse_fractions(values, data_type)
     return pa.array(values, data_type, from_pandas=False)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; what a row leaves out is null. Raises ValueError, which names the column, where a value does not
+    fit or would be cut.
+
+    >>> table_of([{"n": 1}, {}], pa.schema([("n", pa.int64())])).to_pydict()
+    {'n': [1, None]}
+    """
+    columns = []
+    for field in schema:
+        try:
+            columns.append(array_of([row.get(field.name) for row in rows], field.type))
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"column {field.name!r}: {error}") from error
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def check_levels(values: Iterable[Any]) -> None:

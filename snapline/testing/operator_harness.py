@@ -23,6 +23,7 @@ import pyarrow as pa
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
 from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.columnar.key_partition import split_batch
+from snapline.dataflow.columnar.python_values import table_of
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import SnaplineError
@@ -357,7 +358,7 @@ class OperatorHarness:
                 _refuse_misspelled(rows, schema.names, number)
             if isinstance(rows, pa.RecordBatch):
                 return workable(rows.select(schema.names).cast(schema))
-            table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows], schema)
+            table = rows if isinstance(rows, pa.Table) else table_of([dict(row) for row in rows], schema)
             whole = table.select(schema.names).cast(schema).combine_chunks()
             return workable(next(iter(whole.to_batches()), pa.RecordBatch.from_pylist([], schema)))
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:

@@ -19,6 +19,7 @@ from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.api.watermarks import WatermarkStrategy
+from snapline.dataflow.columnar.python_values import table_of
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -283,7 +284,7 @@ def _table(uid: str, part: Any, schema: pa.Schema | None) -> pa.Table:
         else:
             rows = [dict(row) for row in part]
             _refuse_misspelled(uid, rows, () if schema is None else schema.names)
-            return pa.Table.from_pylist(rows, schema=schema)
+            return pa.Table.from_pylist(rows) if schema is None else table_of(rows, schema)
         return table if schema is None or not table.num_columns else table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, KeyError) as error:
         columns = f" (its columns: {', '.join(schema.names)})" if schema is not None else ""

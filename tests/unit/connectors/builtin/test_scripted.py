@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 
 from snapline.connectors.builtin.scripted import (
@@ -126,3 +127,9 @@ def test_what_is_no_script_is_refused() -> None:
         ScriptedSource([42])
     with pytest.raises(ConnectorError, match="at least one script"):
         ScriptedSource()
+
+
+def test_rows_of_a_script_are_not_cut_to_their_schema() -> None:
+    """A fraction was left out where whole numbers are, and the test of a job saw other rows than it was given."""
+    with pytest.raises(ConnectorError, match=r"{'n': 1.5} does not fit schema= \(column 'n': 1.5 is no whole number\)"):
+        ScriptedSource([{"n": 1.5}], schema=pa.schema([("n", pa.int64())]))

@@ -461,9 +461,11 @@ def test_settings_of_a_harness_are_those_of_a_job(setting, said):
         assert one.push(rows(("a", 1, 0))).timers() == [("a", 100)]
 
 
-@pytest.mark.parametrize("given", [{"k": "a"}, "abc", [{"k": "a", "n": 2**70, "at": 0}], [1], None])
+@pytest.mark.parametrize(
+    "given", [{"k": "a"}, "abc", [{"k": "a", "n": 2**70, "at": 0}], [{"k": "a", "n": 1.5, "at": 0}], [1], None]
+)
 def test_what_is_no_row_at_all(given):
-    """A single row, which is no list of rows, and a number that has no room."""
+    """A single row, which is no list of rows, a number that has no room, and one that would be cut."""
     with harness() as one, pytest.raises(HarnessError, match="the rows do not fit the schema of input 0"):
         one.push(given)
 

@@ -214,6 +214,7 @@ WRONG = {
     "an unknown source": (count, {"row": []}, "no source with this uid, only 'rows'; did you mean 'rows'\\?"),
     "no rows to script": (count, {"rows": 5}, "give a list of rows, batches or a table, not a int"),
     "rows that do not fit": (count, {"rows": [{"shop": 1, "n": "x"}]}, "does not fit the source \\(its columns: shop"),
+    "a number that is cut": (count, {"rows": [{"shop": "a", "n": 1.5}]}, "column 'n': 1.5 is no whole number"),
     "at least once": (at_least_once, {}, "simulate compares the output of exactly-once jobs"),
     "a job that fails anyway": (
         lambda env: out(rows_of(env).map(fails, uid="colours")),
