@@ -245,15 +245,15 @@ class Expr:
         return Expr("ceil", (self,))
 
     def sqrt(self) -> Expr:
-        """Return the square root of each value, as float64."""
+        """Return the square root of each value, as float64, or as float32 of float32."""
         return Expr("sqrt", (self,))
 
     def exp(self) -> Expr:
-        """E to the power of the value, float64."""
+        """E to the power of the value, float64, or float32 of float32."""
         return Expr("exp", (self,))
 
     def log(self) -> Expr:
-        """Return the natural logarithm of each value, as float64."""
+        """Return the natural logarithm of each value, as float64, or as float32 of float32."""
         return Expr("log", (self,))
 
     # --- kinds of values ----------------------------------------------------------------------------------------------
