@@ -132,7 +132,10 @@ class DataStream(StreamResults):
         >>> orders.filter(lambda batch: pc.greater(batch["cents"], 100)).uid("dear").node.uid
         'dear'
         """
-        self.node.uid = uid
+        node = self.node
+        if self.edges[0].side_output_tag and node.uid not in ("", uid):  # whose state would not be found again
+            raise JobDefinitionError(f"uid {uid!r}: that is a side output of {node.name!r}, whose uid is {node.uid!r}")
+        node.uid = uid
         return self
 
     def name(self, name: str) -> DataStream:

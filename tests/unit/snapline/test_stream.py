@@ -141,6 +141,10 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             lambda s: s.key_by(sl.col("t") // 9).window(sl.TumblingEventTimeWindows(9)),
             "and a key that is computed in its place",
         ),
+        (
+            lambda s: s.map_batches(list, uid="copy").get_side_output("odd").uid("odd"),
+            "uid 'odd': that is a side output of 'map_batches', whose uid is 'copy'",
+        ),
         (lambda s: s.key_by(sl.col("v") // 9).running_aggregate(n=sl.sum("v")), "column 'v' has become the key"),
         (
             lambda s: s.key_by(sl.col("v") // 9).running_aggregate(n=sl.sum(sl.col("v") * 2)),
