@@ -42,7 +42,7 @@ class Hooked:
 class ByRow(Hooked, sl.KeyedProcessFunction):
     """Counts rows."""
 
-    def process_element(self, row: sl.Row, context: Any) -> None:
+    def process_element(self, row: sl.Row, context: Any) -> Any:
         self.calls += 1
 
 
@@ -56,7 +56,7 @@ class ByBatch(Hooked, sl.KeyedBatchProcessFunction):
 class OfTwo(Hooked, sl.KeyedBroadcastProcessFunction):
     """Counts rows of the first input."""
 
-    def process_element(self, row: sl.Row, context: Any) -> None:
+    def process_element(self, row: sl.Row, context: Any) -> Any:
         self.calls += 1
 
     def process_broadcast_element(self, row: sl.Row, context: Any) -> None:
