@@ -179,9 +179,8 @@ class TimerQueue:
         top, at = slice(0, min(1, int(self._ends[SIZE]))), int(self._ends[RUN_AT])
         heap = self._times[top], self._namespaces[top], self._slots[top]
         run = self._run[0][at : at + 1], self._run[1][at : at + 1], self._run[2][at : at + 1]
-        if not len(run[0]) or (len(heap[0]) and heap[0][0] < run[0][0]):
-            return heap
-        return run
+        earliest = [column.tolist() for column in heap], [column.tolist() for column in run]
+        return heap if not len(run[0]) or (len(heap[0]) and earliest[0] < earliest[1]) else run
 
     def _take(self, timestamp: int, limit: int) -> tuple[Slots, Int64Array, Int64Array]:
         """Some that are due, in order; none when none are. Where a run ends, the next one begins before more leave the

@@ -127,6 +127,20 @@ def test_a_timer_that_is_registered_while_others_fire_has_its_place_among_them()
     assert queue.next_timestamp() == 3_040
 
 
+def test_a_timer_that_is_due_together_with_one_that_was_deleted_fires() -> None:
+    """A thousand are due at once, and have left the heap. The first of those that are left is deleted, and another one
+    of a lower key registered for the same time: who asks what is due next does not lose it."""
+    queue = TimerQueue()
+    queue.grow(1000)
+    queue.register(np.arange(1000, dtype=np.int32), np.full(1000, 60_000))
+    assert queue.advance(60_000, 300).slots.tolist() == list(range(300))
+    queue.delete(np.array([300], np.int32), np.array([60_000]))
+    queue.register(np.array([7], np.int32), np.array([60_000]))
+    assert queue.next_timestamp() == 60_000
+    assert drain(queue, 60_000, 300) == [(60_000, 0, slot) for slot in (7, *range(301, 1000))]
+    assert len(queue) == 0
+
+
 def test_what_will_be_due_soon_leaves_the_heap_with_what_is() -> None:
     """Time goes on by a hundred and then by a few: the timers after them are sorted already, and those that were
     registered or deleted since have their places all the same."""
