@@ -55,8 +55,9 @@ class SubtaskStateMapper(Enum):
                 return tuple(range(new_subtask, old_parallelism, new_parallelism))
             case SubtaskStateMapper.UNSUPPORTED:
                 raise ChannelStateNotRescalable(
-                    f"data in flight cannot be restored from parallelism {old_parallelism} at {new_parallelism} on a "
-                    "broadcast or rescale edge: restore at the old parallelism, or from an aligned checkpoint or savepoint"
+                    f"data in flight cannot be restored on a broadcast or rescale edge (parallelism {old_parallelism} before, "
+                    f"{new_parallelism} now): restore at the old parallelism with the edge as it was, or from an aligned "
+                    "checkpoint or savepoint"
                 )
 
     def new_to_old(self, old_parallelism: int, new_parallelism: int) -> tuple[tuple[int, ...], ...]:
@@ -120,7 +121,7 @@ def redistribute_input_channel_state(
         mine = _select_part(old_states, gate_index)
         if not mine:
             continue
-        if not edge.is_rescaled:
+        if not edge.is_rescaled and edge.partitioning is not Partitioning.RESCALE:
             for old, handles in mine.items():
                 plan[old].extend(_moved(handle, edge, edge.new_producers) for handle in handles)
             continue
@@ -143,7 +144,7 @@ def redistribute_output_channel_state(
         mine = _select_part(old_states, partition_index)
         if not mine:
             continue
-        if not edge.is_rescaled:
+        if not edge.is_rescaled and edge.partitioning is not Partitioning.RESCALE:
             for old, handles in mine.items():
                 plan[old].extend(_moved(handle, edge, edge.new_consumers) for handle in handles)
             continue

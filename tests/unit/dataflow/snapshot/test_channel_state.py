@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,6 +109,16 @@ def test_an_edge_that_has_become_a_forward_edge_has_one_channel(old: int) -> Non
 
     for redistribute in (redistribute_input_channel_state, redistribute_output_channel_state):
         assert names(redistribute(states, [edge], 2)) == [[("0", 0)], [("1", 0)]]
+
+
+@pytest.mark.parametrize("redistribute", [redistribute_input_channel_state, redistribute_output_channel_state])
+def test_data_in_flight_of_an_edge_that_has_become_a_rescale_edge_is_refused(redistribute: Any) -> None:
+    """Each subtask has fewer channels there than before: the task would look for one that there is not."""
+    edge = EdgeRescaling(Partitioning.RESCALE, 4, 4, 4, 4)
+
+    with pytest.raises(ChannelStateNotRescalable, match="with the edge as it was"):
+        redistribute({0: [handle(0, 3, "x")]}, [edge], 4)
+    assert redistribute({0: []}, [edge], 4) == [(), (), (), ()]
 
 
 def test_several_gates_are_rescaled_each_by_its_own_rule() -> None:
