@@ -1,7 +1,8 @@
 """How many files, and so connections, a process may have open.
 
 The soft limit of most shells and services is 1,024, which is meant for programs that use `select()`. A coordinator or
-relay has one connection for each TaskManager, and somebody who opens a thousand silent ones must not keep others out.
+relay has one connection for each TaskManager, and somebody who opens a thousand silent ones must not keep others out. A
+TaskManager has a file for each 32 MiB of state that memory has no room for.
 """
 
 from __future__ import annotations

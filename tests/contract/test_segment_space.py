@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,16 @@ def test_files_have_no_name_and_go_with_who_refers_to_them(tmp_path: Path) -> No
     assert len(set(Path("/proc/self/fd").iterdir()) - before) == 3
     del segments, segment
     assert set(Path("/proc/self/fd").iterdir()) - before == set()
+
+
+def test_there_may_be_more_files_than_a_shell_permits_at_first(tmp_path: Path) -> None:
+    """A soft limit of 1,024 files, as in most shells, was one of 32 GiB of state for TaskManagers that Spark hosts."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 16, before[1]))
+        space = SegmentFiles(str(tmp_path))
+        segments = [space.new_segment(4_096) for _ in range(32)]
+        assert len(segments) == 32
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

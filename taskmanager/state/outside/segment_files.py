@@ -16,6 +16,7 @@ import numpy as np
 
 from snapline.dataflow.columnar.arrow_columns import BytesArray
 from snapline.dataflow.errors import StateError
+from snapline.runtime.open_files import raise_file_limit
 from snapline.taskmanager.state.outside.segment_space import Segment
 
 SEGMENT_BYTES = 32 << 20
@@ -28,6 +29,7 @@ class SegmentFiles:
 
     def __init__(self, directory: str) -> None:
         """`directory`: empty for the system's temporary directory. StateError where no file can be made."""
+        raise_file_limit()  # a mapping holds its file, and a thousand of them are 32 GiB of state
         self._directory = directory or tempfile.gettempdir()
         try:
             Path(self._directory).mkdir(parents=True, exist_ok=True)
