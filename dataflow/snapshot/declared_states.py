@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
@@ -91,19 +92,30 @@ def _in_method(method: FunctionType, function: object) -> Iterator[StateDescript
         tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     except (OSError, TypeError, SyntaxError):  # no source: typed in, or generated
         return
-    known = {**method.__globals__, **closure, "self": function}
+    bound = Counter(name for part in ast.walk(tree) for name in _bound_by(part))
+    known = {name: value for name, value in {**method.__globals__, **closure}.items() if name not in bound}
+    known["self"] = function
     assigned = {
         statement.targets[0].id: statement.value
         for statement in ast.walk(tree)
         if isinstance(statement, ast.Assign)
         and len(statement.targets) == 1
         and isinstance(statement.targets[0], ast.Name)
+        and bound[statement.targets[0].id] == 1
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_descriptor_class(node.func, known):
             value = _evaluated(node, known, assigned, _MOST_STEPS)
             if isinstance(value, StateDescriptor):
                 yield value
+
+
+def _bound_by(part: ast.AST) -> tuple[str, ...]:
+    """The name that gets a value there: within a method it means nothing else, and of several values nobody knows
+    which."""
+    if isinstance(part, ast.arg):
+        return (part.arg,)
+    return (part.id,) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) else ()
 
 
 def _closure(method: FunctionType) -> dict[str, Any]:

@@ -104,6 +104,31 @@ def test_a_name_that_is_declared_in_two_ways_is_not_said_in_one() -> None:
     assert declared_names(OneOfTwo(exact=False)) == {"other", "seen"}
 
 
+KIND = pa.string()
+
+
+class GivesANameSeveralValues(KeyedProcessFunction):
+    """Uses one name for several types, and one that means something else outside."""
+
+    def open(self, context: Any) -> None:
+        """As a program that grew may do."""
+        KIND = pa.int64()
+        self.local = context.get_state(ValueStateDescriptor("local", KIND))
+        kind = pa.int64()
+        self.first = context.get_state(ValueStateDescriptor("first", kind))
+        kind = pa.string()
+        self.second = context.get_state(ValueStateDescriptor("second", kind))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        """Nothing."""
+
+
+def test_a_name_of_several_values_stands_for_none_of_them() -> None:
+    """The program could not be restored from its own savepoint, because the last value was taken for each of them, and
+    one outside of the method for one within."""
+    assert declared_states(GivesANameSeveralValues()) == (ValueStateDescriptor("local", pa.int64()),)
+
+
 def test_closures_and_functions_without_source() -> None:
     """A descriptor of an enclosing function; a class that was typed in has no source, its attributes are found."""
     local = ValueStateDescriptor("local", pa.int64())
