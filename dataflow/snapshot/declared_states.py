@@ -2,10 +2,11 @@
 starts.
 
 Decides where descriptors are looked for: in attributes of the object and of its classes, in globals and closures that
-its methods name, and in expressions such as `context.get_state(ValueStateDescriptor("count", pa.int64()))` in the
-source of its methods. An expression is evaluated only if all that it calls comes from Arrow, the standard library's
-datetime or Snapline, so that nothing of the user's runs. What cannot be found so is checked when the task opens the
-function. Nothing like it in Flink, which learns of states when the task asks for them.
+its methods name, also within a module or class, and in expressions such as
+`context.get_state(ValueStateDescriptor("count", pa.int64()))` in the source of its methods. An expression is evaluated
+only if all that it calls comes from Arrow, the standard library's datetime or Snapline, so that nothing of the user's
+runs. What cannot be found so is checked when the task opens the function. Nothing like it in Flink, which learns of
+states when the task asks for them.
 """
 
 from __future__ import annotations
@@ -106,8 +107,10 @@ def _in_method(method: FunctionType, function: object) -> Iterator[StateDescript
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_descriptor_class(node.func, known):
             value = _evaluated(node, known, assigned, _MOST_STEPS)
-            if isinstance(value, StateDescriptor):
-                yield value
+        else:
+            value = _looked_up(node, known) if isinstance(node, ast.Attribute) else None
+        if isinstance(value, StateDescriptor):
+            yield value
 
 
 def _bound_by(part: ast.AST) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.state import (
@@ -127,6 +129,23 @@ def test_a_name_of_several_values_stands_for_none_of_them() -> None:
     """The program could not be restored from its own savepoint, because the last value was taken for each of them, and
     one outside of the method for one within."""
     assert declared_states(GivesANameSeveralValues()) == (ValueStateDescriptor("local", pa.int64()),)
+
+
+STATES = ModuleType("states")
+STATES.total = ValueStateDescriptor("in a module", pa.int64())  # type: ignore[attr-defined]
+
+
+class TakesStatesOfAModule(KeyedBatchProcessFunction):
+    """With one state more than at first, which was in the module."""
+
+    def process_batch(self, keys: Any, batch: Any, state: Any) -> None:
+        """The sum of two."""
+        state.put(STATES.total, pc.add(state.get(STATES.total), state.get(IN_GLOBALS)))
+
+
+def test_states_that_lie_in_a_module_are_found() -> None:
+    """The function did not start from a snapshot with the first one, since it was known to ask for the other alone."""
+    assert declared_names(TakesStatesOfAModule()) == {"in a module", "in globals"}
 
 
 def test_closures_and_functions_without_source() -> None:
