@@ -94,40 +94,26 @@ class Gauge:
 
     def __init__(self, read: Callable[[], float] | None = None) -> None:
         self._read = read
-        self._value = 0.0 if read is None else float("nan")
+        self.last = 0.0 if read is None else float("nan")
+        """What was set, or told when the function was last asked."""
 
     def set(self, value: float) -> None:
         """Say what the number is now. Raises ValueError when a function says it."""
         if self._read is not None:
             raise ValueError("this gauge reads its value from a function: it cannot be set, too")
-        self._value = float(value)
+        self.last = float(value)
 
     @property
     def value(self) -> float:
         """The number now; not a number where its function fails. Heartbeats ask for it from a thread of their own."""
-        self.ask()
-        return self._value
-
-    @property
-    def last(self) -> float:
-        """The number as it was set, or told when its function was last asked."""
-        return self._value
-
-    @property
-    def is_told(self) -> bool:
-        """Whether a function tells it."""
-        return self._read is not None
-
-    def ask(self) -> None:
-        """Ask its function, if it has one."""
-        if self._read is None:
-            return
-        try:
-            self._value = float(self._read())
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # a figure ends no job, also where it calls sys.exit() or Polars panics
-            self._value = float("nan")
+        if self._read is not None:
+            try:
+                self.last = float(self._read())
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # a figure ends no job, also where it calls sys.exit() or Polars panics
+                self.last = float("nan")
+        return self.last
 
 
 class BucketHistogram:
@@ -222,6 +208,8 @@ class MetricGroup:
         self._operator_uid = operator_uid
         self._limit = limit or MetricLimit()
         self._metrics: dict[str, Metric] = {}
+        self.told: list[Gauge] = []
+        """The gauges that functions tell."""
 
     def counter(self, name: str) -> Counter:
         """A number that rises. Raises JobDefinitionError for a name that is no word, or that another kind has."""
@@ -229,7 +217,10 @@ class MetricGroup:
 
     def gauge(self, name: str, read: Callable[[], float] | None = None) -> Gauge:
         """A number as it is now, that is set or that `read()` tells."""
-        return self._registered(name, Gauge(read))
+        gauge = self._registered(name, Gauge(read))
+        if read is not None and gauge is self._metrics.get(name) and gauge not in self.told:
+            self.told.append(gauge)
+        return gauge
 
     def histogram(self, name: str, buckets: Sequence[float] = DEFAULT_BUCKETS) -> BucketHistogram:
         """Numbers by bucket. `buckets` are the upper bounds."""
@@ -252,11 +243,6 @@ class MetricGroup:
             )
         return known
 
-    @property
-    def told_gauges(self) -> list[Gauge]:
-        """Return those that functions tell. From any thread."""
-        return [metric for metric in list(self._metrics.values()) if isinstance(metric, Gauge) and metric.is_told]
-
     def travelling(self, *, asks_functions: bool = True) -> tuple[MetricValue, ...]:
         """What they hold now. From any thread. `asks_functions`: False: of a gauge that a function tells, what it has
         told last.
@@ -266,8 +252,8 @@ class MetricGroup:
         >>> [(value.name, value.value) for value in group.travelling()]
         [('bad_rows', 3.0)]
         """
-        for gauge in self.told_gauges if asks_functions else ():
-            gauge.ask()
+        for gauge in self.told if asks_functions else ():
+            _ = gauge.value
         return tuple(value_of(self._operator_uid, name, metric) for name, metric in list(self._metrics.items()))
 
 

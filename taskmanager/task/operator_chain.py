@@ -338,7 +338,7 @@ class OperatorChain:
     @property
     def told_gauges(self) -> list[Gauge]:
         """Return the gauges that functions tell. From any thread."""
-        return [gauge for group in self._metric_groups for gauge in group.told_gauges]
+        return [gauge for group in self._metric_groups for gauge in group.told]
 
     @property
     def user_metrics(self) -> tuple[MetricValue, ...]:

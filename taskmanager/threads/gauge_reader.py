@@ -44,4 +44,4 @@ class GaugeReader:
 
 def _ask(gauges: Sequence[Gauge]) -> None:
     for gauge in gauges:
-        gauge.ask()
+        _ = gauge.value

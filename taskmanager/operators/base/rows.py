@@ -35,8 +35,8 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 
 def rows_made(produced: Iterable[Row]) -> Sequence[Row]:
-    """The rows of a list or tuple as they are; what a generator yields, or anything else, each row copied before it goes
-    on: it may change the row and yield it again. Raises TypeError for what is no iterable."""
+    """The rows of a list or tuple as they are; what a generator yields, or anything else, each row copied before it
+    goes on: it may change the row and yield it again. Raises TypeError for what is no iterable."""
     if isinstance(produced, (list, tuple)):
         return produced
     try:
