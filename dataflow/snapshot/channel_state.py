@@ -121,7 +121,7 @@ def redistribute_input_channel_state(
         mine = _select_part(old_states, gate_index)
         if not mine:
             continue
-        if not edge.is_rescaled and edge.partitioning is not Partitioning.RESCALE:
+        if not edge.is_rescaled and supports_unaligned(edge.partitioning):
             for old, handles in mine.items():
                 plan[old].extend(_moved(handle, edge, edge.new_producers) for handle in handles)
             continue
@@ -144,7 +144,7 @@ def redistribute_output_channel_state(
         mine = _select_part(old_states, partition_index)
         if not mine:
             continue
-        if not edge.is_rescaled and edge.partitioning is not Partitioning.RESCALE:
+        if not edge.is_rescaled and supports_unaligned(edge.partitioning):
             for old, handles in mine.items():
                 plan[old].extend(_moved(handle, edge, edge.new_consumers) for handle in handles)
             continue

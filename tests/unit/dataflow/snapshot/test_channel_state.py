@@ -82,9 +82,10 @@ def test_what_may_be_overtaken_can_be_rescaled(partitioning: Partitioning) -> No
     assert supports_unaligned(partitioning) is can_move
 
 
-def test_same_parallelism_keeps_everything_in_place() -> None:
-    """Whatever the edge."""
-    edge = EdgeRescaling(Partitioning.BROADCAST, 2, 2, 2, 2)
+@pytest.mark.parametrize("partitioning", [Partitioning.HASH, Partitioning.REBALANCE])
+def test_same_parallelism_keeps_everything_in_place(partitioning: Partitioning) -> None:
+    """Whatever the edge, if barriers may overtake rows on it."""
+    edge = EdgeRescaling(partitioning, 2, 2, 2, 2)
 
     plan = redistribute_input_channel_state({1: [handle(0, 1, "x")]}, [edge], 2)
 
@@ -112,9 +113,13 @@ def test_an_edge_that_has_become_a_forward_edge_has_one_channel(old: int) -> Non
 
 
 @pytest.mark.parametrize("redistribute", [redistribute_input_channel_state, redistribute_output_channel_state])
-def test_data_in_flight_of_an_edge_that_has_become_a_rescale_edge_is_refused(redistribute: Any) -> None:
-    """Each subtask has fewer channels there than before: the task would look for one that there is not."""
-    edge = EdgeRescaling(Partitioning.RESCALE, 4, 4, 4, 4)
+@pytest.mark.parametrize("partitioning", [Partitioning.RESCALE, Partitioning.BROADCAST, Partitioning.DEMAND])
+def test_data_in_flight_of_an_edge_on_which_nothing_may_be_overtaken_now_is_refused(
+    redistribute: Any, partitioning: Partitioning
+) -> None:
+    """Of a rescale edge each subtask has fewer channels than before: the task would look for one that there is not.
+    Of a broadcast one subtask would get what all of them should."""
+    edge = EdgeRescaling(partitioning, 4, 4, 4, 4)
 
     with pytest.raises(ChannelStateNotRescalable, match="with the edge as it was"):
         redistribute({0: [handle(0, 3, "x")]}, [edge], 4)
