@@ -129,6 +129,8 @@ def refused(sink: HBaseSink, error: Exception) -> ConnectorError:
 class HBaseWriter(SinkWriter):
     """Sends the mutations of one subtask."""
 
+    gathers_rows = True
+
     def __init__(self, sink: HBaseSink, bytes_written: Counter) -> None:
         self._sink = sink
         self._bytes_written = bytes_written

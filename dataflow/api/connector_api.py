@@ -326,6 +326,9 @@ class SinkWriter(ABC):
     [Committable(data={'checkpoint': 7, 'rows': [{'n': 1}]})]
     """
 
+    gathers_rows = False
+    """Whether rows may wait in the writer until `prepare_commit` is called."""
+
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Write one batch of the subtask's rows."""
@@ -333,8 +336,8 @@ class SinkWriter(ABC):
     @abstractmethod
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:
         """Pre-commit: flush what was written since the last call so that it survives anything; called at the barrier
-        and at the end of the input, and in a job without checkpoints, by a sink without a second phase, a second after
-        rows came."""
+        and at the end of the input, and of a writer that gathers rows and has no second phase also a second after they
+        came, with the same number again, in a job without checkpoints."""
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[dict[str, Any]]:
         """State of the writer itself, JSON-like elements; given to `Sink.create_writer` on restore."""

@@ -85,7 +85,8 @@ class SinkOperator(StreamOperator):
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         writer = answer(self._sink.create_writer(context, states), SinkWriter, self._sink, "create_writer")
         self._writer = refuse_async_methods(writer)
-        self._has_barriers = self._sink.two_phase or has_checkpoints(context.configuration)
+        waits = writer.gathers_rows and not self._sink.two_phase
+        self._has_barriers = not waits or has_checkpoints(context.configuration)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         writer = check(self._writer, "there is no writer, although open was called")
