@@ -194,6 +194,8 @@ class TransactionOf:
 class PostgresWriter(SinkWriter):
     """Writes rows of one subtask, in a transaction that is open until the barrier, or in many small ones."""
 
+    gathers_rows = True
+
     def __init__(self, sink: PostgresSink, name: TransactionOf, bytes_written: Counter) -> None:
         self._sink = sink
         self._bytes_written = bytes_written
@@ -415,6 +417,8 @@ class PostgresCommitter(Committer):
         self._own = own
         self._parallelism = parallelism
         self._connection = connect(sink.dsn)
+        self._began = next(iter(self._connection.execute("SELECT extract(epoch FROM clock_timestamp())")))[0]
+        """The time of the server at the start: a connection of a pool is older than the attempt."""
 
     def restored_from(self, checkpoint_id: int) -> None:
         """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks. Rows of a key
@@ -497,9 +501,8 @@ class PostgresCommitter(Committer):
 
         try:
             found = self._connection.execute(
-                "SELECT gid, prepared < (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()) "
-                "FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
-                [self._own.whose],
+                "SELECT gid, extract(epoch FROM prepared) < %s FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
+                [self._began, self._own.whose],
             ).fetchall()
             for text, is_older in found:
                 name = self._own.parse(text)

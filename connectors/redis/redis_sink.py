@@ -29,7 +29,7 @@ BATCH_ROWS = 1_000
 TIMEOUT_MS = 10_000
 COMMIT_TRIES = 100
 """So often the transaction of a checkpoint is begun again because its marker was set meanwhile."""
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
 log = logging.getLogger(__name__)
 Value = bytes | dict[bytes, bytes] | None
@@ -110,6 +110,8 @@ class RedisSink(Sink):
 
 class RedisWriter(SinkWriter):
     """Gathers the keys of one subtask."""
+
+    gathers_rows = True
 
     def __init__(self, sink: RedisSink, context: SourceContextInfo) -> None:
         self._sink = sink
@@ -201,9 +203,10 @@ class RedisCommitter(Committer):
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)
+        deadline = time.monotonic() + WAIT_SECONDS
         for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
             try:
-                self._wait_for_those_before(each.data)
+                self._wait_for_those_before(each.data, deadline)
                 self._commit(each.data)
             except failures() as error:
                 raise refused(self._sink.described, self._sink.url, error) from error
@@ -227,10 +230,9 @@ class RedisCommitter(Committer):
     def _is_own(self, marker: object) -> bool:
         return isinstance(marker, str) and self._marker.fullmatch(marker) is not None
 
-    def _wait_for_those_before(self, data: Mapping[str, Any]) -> None:
+    def _wait_for_those_before(self, data: Mapping[str, Any], deadline: float) -> None:
         """Where a restore at another parallelism has given what this subtask left for two checkpoints to two subtasks,
         the older one is committed first, which would be taken for done after the newer one."""
-        deadline = time.monotonic() + WAIT_SECONDS
         while self._is_restored and _number(self._client.get(data["marker"])) < int(data.get("after", 0)):
             if time.monotonic() > deadline:
                 log.warning(
