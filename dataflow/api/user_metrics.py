@@ -94,7 +94,7 @@ class Gauge:
 
     def __init__(self, read: Callable[[], float] | None = None) -> None:
         self._read = read
-        self.last = 0.0 if read is None else float("nan")
+        self.last: float = 0.0 if read is None else float("nan")
         """What was set, or told when the function was last asked."""
 
     def set(self, value: float) -> None:

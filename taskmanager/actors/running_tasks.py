@@ -48,7 +48,7 @@ MAX_FINAL_METRICS = 10_000
 
 GAUGES_SECONDS = 0.5
 """How long heartbeats wait for functions that tell gauges."""
-LAST_GAUGES_SECONDS = 5.0
+LAST_GAUGES_SECONDS = 1.0
 """How long the end of a task waits for them."""
 
 
@@ -285,8 +285,7 @@ class RunningTasks:
         """On the task's thread, before its end is reported."""
         task = self._find(attempt_id)
         if task is not None:
-            self._gauges.read({attempt_id: task.told_gauges}, LAST_GAUGES_SECONDS)
-        self._gauges.forget(attempt_id)
+            self._gauges.read({attempt_id: task.told_gauges}, LAST_GAUGES_SECONDS, joins=True)
         with self._lock:
             self._running.pop(attempt_id, None)
             self._cancelled.discard(attempt_id)
@@ -294,6 +293,7 @@ class RunningTasks:
                 self._final[attempt_id] = task.metrics()
                 if len(self._final) > MAX_FINAL_METRICS:
                     self._final.popitem(last=False)
+        self._gauges.forget(attempt_id)
 
 
 def local_recovery_of(

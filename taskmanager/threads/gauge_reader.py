@@ -21,12 +21,14 @@ class GaugeReader:
     def __init__(self) -> None:
         self._threads: dict[ExecutionAttemptID, threading.Thread] = {}
 
-    def read(self, told: Mapping[ExecutionAttemptID, Sequence[Gauge]], seconds: float) -> None:
-        """Ask the functions of these gauges, and wait for so long, unless one is still being asked."""
+    def read(self, told: Mapping[ExecutionAttemptID, Sequence[Gauge]], seconds: float, *, joins: bool = False) -> None:
+        """Ask the functions of these gauges, and wait for so long. `joins`: wait also where one is still being
+        asked."""
         begun = []
         for attempt_id, gauges in told.items():
             before = self._threads.get(attempt_id)
             if not gauges or (before is not None and before.is_alive()):
+                begun += [before] if joins and before is not None else []
                 continue
             thread = threading.Thread(target=_ask, args=(gauges,), name="gauges", daemon=True)
             with contextlib.suppress(RuntimeError):  # the host has no thread left
