@@ -230,8 +230,9 @@ def _left_behind(cluster: EmbeddedCluster, job_graph: JobGraph) -> str:
     one is deleted. Empty: there is none."""
     if cluster.client is None or not cluster.recovers_jobs:
         return ""
-    left = [job for job in cluster.client.list_jobs() if job.name == job_graph.name]
-    if not left or decode_job_status(left[0].status).is_globally_terminal:
+    named = (job for job in cluster.client.list_jobs() if job.name == job_graph.name)
+    left = [job for job in named if not decode_job_status(job.status).is_globally_terminal]
+    if not left:
         return ""
     said = "goes on with the job that was left behind, as it was submitted then"
     cluster.logger.warning(said, job_id=left[0].job_id, job=job_graph.name)

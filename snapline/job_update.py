@@ -271,15 +271,17 @@ def _end(client: ClusterClient, job_id: str) -> JobStatus:
     def status() -> JobStatus:
         return decode_job_status(client.get_job(job_id).overview.status)
 
-    is_cancelled = False
+    is_cancelled, why = False, ""
     while not (now := _patiently(status)).is_globally_terminal:
         if not is_cancelled:
-            with contextlib.suppress(RequestRefused):  # it has just ended, or cannot be asked yet
+            try:
                 _patiently(lambda: client.cancel(job_id))
                 is_cancelled = True
+            except RequestRefused as error:  # it has just ended, or cannot be asked yet
+                why = f" ({error})"
         if time.monotonic() > until:
             raise UpdateFailed(
-                f"the new version, job {job_id}, does not end within {END_SECONDS:.0f} s, and nothing was started in its place: snapline why "
+                f"the new version, job {job_id}, does not end within {END_SECONDS:.0f} s{why}, and nothing was started in its place: snapline why "
                 f"{job_id}"
             )
         time.sleep(LOOK_SECONDS)
