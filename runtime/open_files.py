@@ -7,6 +7,7 @@ TaskManager has a file for each 32 MiB of state that memory has no room for.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 
 MAX_OPEN_FILES = 1 << 16
@@ -19,4 +20,5 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with contextlib.suppress(ValueError, OSError):  # where the system permits fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
