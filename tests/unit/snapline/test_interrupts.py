@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
@@ -14,6 +14,14 @@ from snapline.interrupts import interrupt_only_raises, interrupt_waits
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="only the main thread gets signals"
 )
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """What a shell starts in the background is started with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_comes_when_the_block_has_ended():

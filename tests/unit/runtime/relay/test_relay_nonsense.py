@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -50,9 +51,12 @@ def test_bytes_that_are_no_message_end_the_trunk_in_one_line(pretender: str, cap
     try:
         with open_channel(relay.start("127.0.0.1:0"), Security()) as channel:
             stub: Any = cluster_pb2_grpc.ResourceManagerGatewayStub(channel)
-            call = stub.Connect(iter(()), metadata=((COORDINATOR_METADATA_KEY, pretender),))
+            has_ended = threading.Event()
+            stays = (None for _ in iter(has_ended.wait, True))  # who says no more before that leaves in order
+            call = stub.Connect(stays, metadata=((COORDINATOR_METADATA_KEY, pretender),))
             with pytest.raises(grpc.RpcError, match="what it sent is no message"):
                 list(call)
+            has_ended.set()
         wait_until(lambda: not relay._trunks, "the end of the trunk")
     finally:
         relay.stop()
