@@ -37,7 +37,7 @@ def declared_states(function: object) -> tuple[StateDescriptor, ...]:
     """The descriptors of a function object, each name once, in no order that means anything. Names that are declared in
     two ways are left out: only the function knows which it takes, in whatever task."""
     found: dict[str, StateDescriptor | None] = {}
-    for descriptor in _descriptors(function):
+    for descriptor in filter(None, _descriptors(function)):
         known = found.setdefault(descriptor.name, descriptor)
         if known is not None and not known.to_field().equals(descriptor.to_field(), check_metadata=True):
             found[descriptor.name] = None
@@ -45,8 +45,12 @@ def declared_states(function: object) -> tuple[StateDescriptor, ...]:
 
 
 def declared_names(function: object) -> frozenset[str]:
-    """The names of all states that a function object declares."""
-    return frozenset(descriptor.name for descriptor in _descriptors(function))
+    """The names of all states that a function object declares; none where one is declared in a way that tells nothing
+    before the function runs."""
+    found = list(_descriptors(function))
+    return (
+        frozenset() if None in found else frozenset(descriptor.name for descriptor in found if descriptor is not None)
+    )
 
 
 def declared_schema(states: Sequence[StateDescriptor], keys: Sequence[pa.Field]) -> pa.Schema:
@@ -64,7 +68,8 @@ def declared_schema(states: Sequence[StateDescriptor], keys: Sequence[pa.Field])
     return pa.schema(fields)
 
 
-def _descriptors(function: object) -> Iterator[StateDescriptor]:
+def _descriptors(function: object) -> Iterator[StateDescriptor | None]:
+    """Those that the function declares; None for each of which no more is known."""
     classes = [one for one in type(function).__mro__ if one.__module__.partition(".")[0] not in _OWN]
     for values in (getattr(function, "__dict__", {}), *(vars(one) for one in classes)):
         yield from _in_values(values.values())
@@ -85,7 +90,7 @@ def _in_values(values: Any) -> Iterator[StateDescriptor]:
             yield from (each for each in value.values() if isinstance(each, StateDescriptor))
 
 
-def _in_method(method: FunctionType, function: object) -> Iterator[StateDescriptor]:
+def _in_method(method: FunctionType, function: object) -> Iterator[StateDescriptor | None]:
     closure = _closure(method)
     named = [method.__globals__[name] for name in _names(method.__code__) if name in method.__globals__]
     yield from _in_values([*named, *closure.values()])
@@ -93,7 +98,7 @@ def _in_method(method: FunctionType, function: object) -> Iterator[StateDescript
         tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     except (OSError, TypeError, SyntaxError):  # no source: typed in, or generated
         return
-    bound = Counter(name for part in ast.walk(tree) for name in _bound_by(part))
+    bound = Counter(name for part in ast.walk(tree) if part is not tree.body[0] for name in _bound_by(part))
     known = {name: value for name, value in {**method.__globals__, **closure}.items() if name not in bound}
     known["self"] = function
     assigned = {
@@ -107,9 +112,8 @@ def _in_method(method: FunctionType, function: object) -> Iterator[StateDescript
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_descriptor_class(node.func, known):
             value = _evaluated(node, known, assigned, _MOST_STEPS)
-        else:
-            value = _looked_up(node, known) if isinstance(node, ast.Attribute) else None
-        if isinstance(value, StateDescriptor):
+            yield value if isinstance(value, StateDescriptor) else None
+        elif isinstance(node, ast.Attribute) and isinstance(value := _looked_up(node, known), StateDescriptor):
             yield value
 
 
@@ -118,6 +122,10 @@ def _bound_by(part: ast.AST) -> tuple[str, ...]:
     which."""
     if isinstance(part, ast.arg):
         return (part.arg,)
+    if isinstance(part, ast.alias):
+        return (part.asname or part.name.partition(".")[0],)
+    if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return (part.name,)
     return (part.id,) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) else ()
 
 

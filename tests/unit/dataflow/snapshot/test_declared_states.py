@@ -131,6 +131,29 @@ def test_a_name_of_several_values_stands_for_none_of_them() -> None:
     assert declared_states(GivesANameSeveralValues()) == (ValueStateDescriptor("local", pa.int64()),)
 
 
+def test_where_one_state_is_not_known_nobody_says_that_these_are_all() -> None:
+    """A function over batches was refused its snapshot as that of another, since its other names were taken for all."""
+    assert declared_names(GivesANameSeveralValues()) == frozenset()
+
+
+class TakesATypeFromElsewhere(KeyedProcessFunction):
+    """Imports, where it is opened, what is called as something outside."""
+
+    def open(self, context: Any) -> None:
+        """As a function does whose module is slow to load."""
+        from pyarrow import int64 as KIND
+
+        self.count = context.get_state(ValueStateDescriptor("count", KIND))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        """Nothing."""
+
+
+def test_what_a_method_imports_is_not_what_has_that_name_outside() -> None:
+    """The state was taken for one of texts, and its own snapshot was refused."""
+    assert declared_states(TakesATypeFromElsewhere()) == ()
+
+
 STATES = ModuleType("states")
 STATES.total = ValueStateDescriptor("in a module", pa.int64())  # type: ignore[attr-defined]
 
