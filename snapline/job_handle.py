@@ -110,9 +110,12 @@ class JobHandle:
     def checkpoints(self) -> list[pb.CheckpointOverview]:
         """The latest ones, newest first; while no coordinator answers, those that were known last."""
         if not self._ended.is_set():
-            with suppress(CoordinatorUnreachable):  # it is being stopped, or another one takes over
-                self._checkpoints = self._client.list_checkpoints(self.job_id)
+            self._look_at_checkpoints()
         return list(self._checkpoints.history)
+
+    def _look_at_checkpoints(self) -> None:
+        with suppress(CoordinatorUnreachable):  # it is being stopped, or another one takes over
+            self._checkpoints = self._client.list_checkpoints(self.job_id)
 
     def tap(self, uid: str, rows: int = 10, *, max_bytes: int = 65_536) -> pa.Table:
         """Some of the rows that the operator with this uid puts out next, or takes in where nothing goes out: the first
@@ -222,7 +225,8 @@ class JobHandle:
 
         details = self.details
         self._rates.note(details, time.monotonic())
-        self.checkpoints  # noqa: B018 - which takes the newest
+        if not self._ended.is_set():
+            self._look_at_checkpoints()
         return picture_of_job(details, self._checkpoints, self._rates)
 
     def _ipython_display_(self) -> None:
@@ -245,8 +249,7 @@ class JobHandle:
             for last in self._client.watch_job(self.job_id):
                 self._latest = last
                 self._rows.note(last)
-            with suppress(CoordinatorUnreachable):  # how the job has ended is known
-                self._checkpoints = self._client.list_checkpoints(self.job_id)
+            self._look_at_checkpoints()
         except BaseException as error:  # whoever waits is told
             broke = error
         self._end(broke, last)

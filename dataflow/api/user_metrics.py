@@ -243,17 +243,14 @@ class MetricGroup:
             )
         return known
 
-    def travelling(self, *, asks_functions: bool = True) -> tuple[MetricValue, ...]:
-        """What they hold now. From any thread. `asks_functions`: False: of a gauge that a function tells, what it has
-        told last.
+    def travelling(self) -> tuple[MetricValue, ...]:
+        """What they hold now; of a gauge that a function tells, what it has told last. From any thread.
 
         >>> group = sl.MetricGroup("parse")
         >>> group.counter("bad_rows").inc(3)
         >>> [(value.name, value.value) for value in group.travelling()]
         [('bad_rows', 3.0)]
         """
-        for gauge in self.told if asks_functions else ():
-            _ = gauge.value
         return tuple(value_of(self._operator_uid, name, metric) for name, metric in list(self._metrics.items()))
 
 

@@ -343,7 +343,7 @@ class OperatorChain:
     @property
     def user_metrics(self) -> tuple[MetricValue, ...]:
         """What the metrics of all functions hold; gauges that functions tell, what these told last. From any thread."""
-        groups = tuple(value for group in self._metric_groups for value in group.travelling(asks_functions=False))
+        groups = tuple(value for group in self._metric_groups for value in group.travelling())
         return (*groups, *self._latencies.travelling())
 
     def emit_latency_marker(self) -> None:

@@ -23,6 +23,7 @@ from snapline.connectors import (
 )
 from snapline.dataflow.api.connector_api import GlobalCommittable, InputStatus, Source, SplitEnumerator
 from tests.services.hbase import running_hbase
+from tests.services.measured import figures_of
 from tests.unit.connectors.parquet.places import Place
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -32,7 +33,7 @@ ROWS = pa.RecordBatch.from_pydict({"n": list(range(50))}, SCHEMA)
 
 def measured(place: Place) -> Mapping[str, float]:
     """What the metrics of a subtask hold."""
-    return {value.name: value.value for value in place.metrics.travelling()}
+    return figures_of(place.metrics)
 
 
 def read(source: Source, place: Place, now_ms: int = 0) -> None:

@@ -225,6 +225,7 @@ def test_a_gauge_whose_function_fails_is_not_a_number_and_ends_nothing() -> None
     """Heartbeats ask for it, and a figure is no reason to end a job."""
     group = sl.MetricGroup("parse")
     gauge = group.gauge("broken", lambda: 1 / 0)
+    assert math.isnan(gauge.value)
     assert math.isnan(group.travelling()[0].value)
     with pytest.raises(ValueError, match="reads its value from a function"):
         gauge.set(1)

@@ -20,6 +20,7 @@ from snapline.connectors import DeltaSource
 from snapline.connectors.tables import table_discovery
 from snapline.dataflow.api.connector_api import InputStatus, Source, SourceSplit
 from snapline.dataflow.errors import ConnectorError
+from tests.services.measured import figures_of
 from tests.unit.connectors.parquet.places import Place
 
 Rows = list[dict[str, Any]]
@@ -62,7 +63,7 @@ class Job:
 
     def measured(self) -> dict[str, float]:
         """What the metrics of the reader hold."""
-        return {value.name: value.value for value in self.place.metrics.travelling()}
+        return figures_of(self.place.metrics)
 
     def numbers(self) -> list[int]:
         """Of the rows that a look finds."""

@@ -22,6 +22,7 @@ from snapline.dataflow.errors import ConnectorError
 from tests.services.cluster import wait_until
 from tests.services.kafka import needs_faults
 from tests.services.kafka_broker import KafkaBroker
+from tests.services.measured import figures_of
 from tests.unit.connectors.kafka.reading import Place
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -430,7 +431,7 @@ def test_what_is_written_is_measured(kafka, guarantee):
     writer.prepare_commit(1)
     writer.close()
 
-    measured = {value.name: value.value for value in place.metrics.travelling()}
+    measured = figures_of(place.metrics)
     assert {"bytes_written": len('{"n": 1}{"n": 22}'), "connection_errors": 0} == measured
 
 

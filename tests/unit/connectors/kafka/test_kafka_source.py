@@ -26,6 +26,7 @@ from tests.services import kafka as services
 from tests.services.kafka import PATIENCE_SECONDS, QUIET, needs_faults
 from tests.services.kafka_broker import KafkaBroker
 from tests.services.kafka_broker.requests import Requests
+from tests.services.measured import figures_of
 from tests.unit.connectors.kafka.reading import Place, at_least, open_reader, polls, read_all, rows_of, source_of
 
 NUMBERS = JsonFormat(pa.schema([("n", pa.int64())]))
@@ -236,9 +237,9 @@ def test_what_was_read_and_what_waits_is_measured(kafka):
     reader = source.create_reader(place)
     reader.add_splits(source.enumerate_splits())
     polls(reader, until=at_least(1))
-    pending = {value.name: value.value for value in place.metrics.travelling()}["pending_rows"]
+    pending = figures_of(place.metrics)["pending_rows"]
     polls(reader, until=lambda _: False)
-    measured = {value.name: value.value for value in place.metrics.travelling()}
+    measured = figures_of(place.metrics)
     reader.close()
 
     assert pending == 2

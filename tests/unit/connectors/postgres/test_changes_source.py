@@ -19,6 +19,7 @@ from snapline.connectors.postgres.replication import ServerQuestions
 from snapline.dataflow.api.connector_api import InputStatus, SourceSplit
 from snapline.dataflow.errors import ConnectorError
 from tests.services.cluster import wait_until
+from tests.services.measured import figures_of
 from tests.services.postgres import PASSWORD, PostgresServer, programs
 from tests.unit.connectors.parquet.places import Place
 
@@ -115,7 +116,7 @@ def test_rows_and_what_happens_to_them(server, table):
         )
         expected = [(3, "", "+I"), (2, "Ulm", "+U"), (3, None, "-D"), (4, "", "+I"), (1, None, "-D")]
         assert expected == reading.take(5)
-        measured = {value.name: value.value for value in reading.place.metrics.travelling()}
+        measured = figures_of(reading.place.metrics)
         assert measured["bytes_read"] > 0 == measured["connection_errors"] and measured["lag_bytes"] >= 0
 
 

@@ -19,6 +19,7 @@ from snapline.taskmanager.network.channels.watermark_valve import StatusWatermar
 from snapline.taskmanager.operators.sources.source_operator import SourceOperator
 from snapline.taskmanager.operators.sources.split_enumerator_operator import ALL_SPLITS, SplitEnumeratorOperator
 from snapline.taskmanager.operators.sources.split_reader_operator import SplitReaderOperator
+from tests.services.measured import figures_of
 from tests.unit.taskmanager.operators.harness import Harness, Written, restored_state
 
 SCHEMA = pa.schema([("t", pa.int64())])
@@ -254,8 +255,8 @@ def test_how_many_splits_wait_is_a_metric() -> None:
     enumerating = Enumerating(Numbered([None] * 4), [1, 0])
     enumerating.run()
 
-    (metric,) = enumerating.operator.context.metrics.travelling()
-    assert (metric.name, metric.value, len(enumerating.splits())) == ("waiting_splits", 1.0, 1)
+    measured = figures_of(enumerating.operator.context.metrics)
+    assert (measured, len(enumerating.splits())) == ({"waiting_splits": 1.0}, 1)
 
 
 def test_splits_wait_in_the_order_of_their_least_time_and_readers_hear_it() -> None:
@@ -387,16 +388,18 @@ def test_a_reader_without_splits_says_what_it_has_reached_before_it_is_idle() ->
     assert said[-2:] == [Watermark(299), WatermarkStatus.IDLE]
 
 
+class AlwaysRead(Reader):
+    """Has a row of this moment whenever it is asked."""
+
+    def poll_next(self, now_ms: int) -> sl.Polled:
+        batch = pa.RecordBatch.from_pydict({"t": [now_ms]}, SCHEMA)
+        return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, split_id=self.splits[0].split_id)
+
+
 def test_what_waits_at_the_enumerator_is_never_idle() -> None:
     """An idle timeout is for splits that are read and have no rows: rows of files that wait would all be late."""
-
-    class Endless(Reader):
-        def poll_next(self, now_ms: int) -> sl.Polled:
-            batch = pa.RecordBatch.from_pydict({"t": [now_ms]}, SCHEMA)
-            return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, split_id=self.splits[0].split_id)
-
     source = Numbered([], at_once=2)
-    source.create_reader = lambda context: Endless()  # type: ignore[method-assign]
+    source.create_reader = lambda context: AlwaysRead()  # type: ignore[method-assign]
     reading = Reading(source, idle_timeout_ms=100)
     reading.give("a", 0)
     for now_ms in (0, 90, 180, 400):
@@ -411,14 +414,8 @@ def test_what_waits_at_the_enumerator_is_never_idle() -> None:
 
 def test_what_waits_again_holds_the_watermark_back_also_where_it_is_no_later_than_what_waited_before() -> None:
     """No second watermark of that time comes through the gate of the reader, and rows of the other file were late."""
-
-    class Endless(Reader):
-        def poll_next(self, now_ms: int) -> sl.Polled:
-            batch = pa.RecordBatch.from_pydict({"t": [now_ms]}, SCHEMA)
-            return sl.Polled(sl.InputStatus.MORE_AVAILABLE, batch, split_id=self.splits[0].split_id)
-
     source = Numbered([], at_once=2)
-    source.create_reader = lambda context: Endless()  # type: ignore[method-assign]
+    source.create_reader = lambda context: AlwaysRead()  # type: ignore[method-assign]
     reading, gate = Reading(source), StatusWatermarkValve(1)
 
     def say(said: Watermark | WatermarkStatus) -> None:
