@@ -698,8 +698,7 @@ def test_unusable_columns_are_named(spec: Any, batches: list[dict[str, Any]], me
             operator.process_batch(pa.record_batch(columns), 1 if "key" in columns else 0)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize(
+OF_EACH_KIND = pytest.mark.parametrize(
     "spec",
     [
         WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH),
@@ -708,6 +707,10 @@ def test_unusable_columns_are_named(spec: Any, batches: list[dict[str, Any]], me
     ],
     ids=["window", "interval", "temporal"],
 )
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@OF_EACH_KIND
 def test_what_is_no_time_is_refused(spec: Any, index: int) -> None:
     """A join without windows took it for a row that comes too late, or kept it where no partner could find it."""
     rows = pa.RecordBatch.from_pylist([{(LEFT, RIGHT)[index].names[0]: "a"}], schema=(LEFT, RIGHT)[index])
@@ -743,15 +746,7 @@ def test_a_static_table_equals_the_reference(keys: list[Any], batches: list[list
     assert found == [{"k": key, "n": values.get(key)} for key in rows if how == "left" or key in values]
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        WindowJoinSpec(*SIDES, TumblingEventTimeWindows(10), BOTH),
-        IntervalJoinSpec(*SIDES, BOTH, -5, 5),
-        TemporalJoinSpec(*SIDES, BOTH),
-    ],
-    ids=["window", "interval", "temporal"],
-)
+@OF_EACH_KIND
 def test_rows_that_come_too_late_for_a_join_are_counted(spec: Any) -> None:
     """A version of a temporal join is never late, and a row that is dropped counts also when nobody reads it."""
     harness = Harness(create(spec)).start()
