@@ -163,7 +163,8 @@ class ParquetFormat(FileFormat):
     def read(
         self, stream: Any, position: Mapping[str, int], *, batch_rows: int, columns: Sequence[str] | None = None
     ) -> Iterator[FileRows]:
-        return parquet_rows(stream, position, batch_rows, columns, int96_unit_of(pq.read_metadata(stream)))
+        footer = pq.read_metadata(stream)
+        return parquet_rows(stream, position, batch_rows, columns, int96_unit_of(footer), footer)
 
     def schema_of(self, stream: Any) -> pa.Schema:
         return pq.ParquetFile(stream).schema_arrow.remove_metadata()

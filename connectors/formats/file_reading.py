@@ -92,11 +92,12 @@ def parquet_rows(
     batch_rows: int,
     columns: Sequence[str] | None,
     int96_unit: str | None = None,
+    footer: pq.FileMetaData | None = None,
 ) -> Iterator[FileRows]:
     """Read a Parquet file; row groups that were read are passed over. `int96_unit`: of the times that Spark writes by
-    default, which are nanoseconds otherwise, and other times where these have no year."""
+    default, which are nanoseconds otherwise, and other times where these have no year. `footer`: where it was read."""
     done = int(position.get("rows", 0))
-    with pq.ParquetFile(stream, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit) as file:
+    with pq.ParquetFile(stream, metadata=footer, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         passed, first = 0, 0
         while first < len(counts) and passed + counts[first] <= done:
@@ -112,9 +113,12 @@ def parquet_rows(
 
 
 def int96_unit_of(footer: pq.FileMetaData) -> str | None:
-    """The unit of times that say none, None for Arrow's: those of Spark are microseconds. Arrow takes them for
-    nanoseconds, which have no year before 1677 or after 2262, and makes other times of such ones."""
-    return "us" if SPARK_VERSION in (footer.metadata or {}) else None
+    """The unit of times that say none, None for Arrow's, or where there are none: those of Spark are microseconds.
+    Arrow takes them for nanoseconds, which have no year before 1677 or after 2262, and makes other times of such
+    ones."""
+    columns = map(footer.schema.column, range(len(footer.schema)))
+    of_spark = SPARK_VERSION in (footer.metadata or {})
+    return "us" if of_spark and any(column.physical_type == "INT96" for column in columns) else None
 
 
 def orc_rows(
