@@ -28,7 +28,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.python_values import check_levels, table_of
+from snapline.dataflow.columnar.python_values import check_levels, misspelled, table_of
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -94,8 +94,8 @@ class CollectionSource(Source):
                     check_levels(value for row in rows for value in row.values())
                     schema = pa.Table.from_pylist(rows).schema
                     _check_inferred(schema, rows)
-                else:
-                    _refuse_misspelled(rows, schema.names)
+                elif found := misspelled(rows, schema.names):
+                    raise ConnectorError(f"CollectionSource: row {found[0]} {found[1]}, as schema= says")
                 table = table_of(rows, schema)
         except (OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
@@ -138,20 +138,6 @@ def _check_inferred(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> Non
             raise ConnectorError(
                 f"CollectionSource: some times in {field.name!r} have a zone and some have none; give all of them a "
                 "zone, or none, or say schema=, which takes those without one for UTC"
-            )
-
-
-def _refuse_misspelled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """ConnectorError for a row with a column that there is not and without one that there is. What a row leaves out is
-    null, and it may have more."""
-    known = frozenset(names)
-    for row in rows:
-        missing = known.difference(row)
-        unknown = [name for name in row if name not in known] if missing else []
-        if unknown:
-            raise ConnectorError(
-                f"CollectionSource: a row has {unknown[0]!r}, which is no column of schema=, and no {min(missing)!r}: the "
-                f"columns are {', '.join(map(repr, names))}"
             )
 
 

@@ -111,6 +111,23 @@ def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
     return pa.array(values, data_type, from_pandas=False)
 
 
+def misspelled(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> tuple[int, str] | None:
+    """The first row with a column that there is not and without one that there is, and what is wrong with it; None
+    where there is none. What a row leaves out is null, and it may have more.
+
+    >>> misspelled([{"n": 1}, {"m": 1}], ["n"])
+    (1, "has 'm', which is no column, and no 'n': the columns are 'n'")
+    """
+    known = frozenset(names)
+    for index, row in enumerate(rows):
+        if not row.keys() <= known and not known <= row.keys():
+            unknown = next(name for name in row if name not in known)
+            missing = next(name for name in names if name not in row)
+            columns = ", ".join(map(repr, names))
+            return index, f"has {unknown!r}, which is no column, and no {missing!r}: the columns are {columns}"
+    return None
+
+
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Rows as a table; what a row leaves out is null. Raises ValueError, which names the column, where a value does not
     fit or would be cut.

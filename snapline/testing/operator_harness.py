@@ -23,7 +23,7 @@ import pyarrow as pa
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
 from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.columnar.key_partition import split_batch
-from snapline.dataflow.columnar.python_values import table_of
+from snapline.dataflow.columnar.python_values import misspelled, table_of
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
 from snapline.dataflow.errors import SnaplineError
@@ -354,11 +354,12 @@ class OperatorHarness:
         schema = self._schemas[self._input(number)]
         try:
             if not isinstance(rows, (pa.RecordBatch, pa.Table)):
-                rows = list(rows)
-                _refuse_misspelled(rows, schema.names, number)
+                rows = [dict(row) for row in rows]
+                if found := misspelled(rows, schema.names):
+                    raise HarnessError(f"row {found[0]} for input {number} {found[1]}")
             if isinstance(rows, pa.RecordBatch):
                 return workable(rows.select(schema.names).cast(schema))
-            table = rows if isinstance(rows, pa.Table) else table_of([dict(row) for row in rows], schema)
+            table = rows if isinstance(rows, pa.Table) else table_of(rows, schema)
             whole = table.select(schema.names).cast(schema).combine_chunks()
             return workable(next(iter(whole.to_batches()), pa.RecordBatch.from_pylist([], schema)))
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -506,20 +507,6 @@ def _shares(old: Sequence[_WrittenSubtask], parallelism: int) -> list[RestoredSt
                 lists[entry.name] = (*lists.get(entry.name, ()), *elements)
         shares.append(RestoredState(CheckpointID(1), keyed, lists, kept_modes(handles, index)))
     return shares
-
-
-def _refuse_misspelled(rows: Sequence[Mapping[str, Any]], names: Sequence[str], number: int) -> None:
-    """HarnessError for a row with a column that there is not and without one that there is. What a row leaves out is
-    null, and it may have more."""
-    known = frozenset(names)
-    for row in rows:
-        missing = known.difference(row) if isinstance(row, Mapping) else ()
-        unknown = [name for name in row if name not in known] if missing else ()
-        if unknown:
-            raise HarnessError(
-                f"a row for input {number} has {unknown[0]!r}, which is no column, and no {min(missing)!r}: the columns are "
-                f"{', '.join(map(repr, names))}"
-            )
 
 
 def _whole(what: str, value: object, least: int, most: int) -> None:

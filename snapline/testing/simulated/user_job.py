@@ -19,7 +19,7 @@ from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.columnar.python_values import table_of
+from snapline.dataflow.columnar.python_values import misspelled, table_of
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -283,26 +283,17 @@ def _table(uid: str, part: Any, schema: pa.Schema | None) -> pa.Table:
             table = pa.Table.from_batches(part) if part else pa.table({})
         else:
             rows = [dict(row) for row in part]
-            _refuse_misspelled(uid, rows, () if schema is None else schema.names)
-            return pa.Table.from_pylist(rows) if schema is None else table_of(rows, schema)
+            if schema is None:
+                return pa.Table.from_pylist(rows)
+            if found := misspelled(rows, schema.names):
+                raise SimulationError(f"inputs[{uid!r}]: row {found[0]} {found[1]}")
+            return table_of(rows, schema)
         return table if schema is None or not table.num_columns else table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError, KeyError) as error:
         columns = f" (its columns: {', '.join(schema.names)})" if schema is not None else ""
         raise SimulationError(
             f"inputs[{uid!r}] does not fit the source{columns}: {str(error).splitlines()[0]}"
         ) from error
-
-
-def _refuse_misspelled(uid: str, rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """SimulationError for a row with a column that there is not and without one that there is. What a row leaves out is
-    null, and it may have more."""
-    for row in rows:
-        unknown, missing = [name for name in row if name not in names], [name for name in names if name not in row]
-        if unknown and missing:
-            raise SimulationError(
-                f"inputs[{uid!r}] has a row with {unknown[0]!r}, which is no column, and without {missing[0]!r}: the columns are "
-                f"{', '.join(names)}"
-            )
 
 
 def _recorded(uid: str, spec: SourceSpec) -> Source:

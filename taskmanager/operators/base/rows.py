@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.columnar.python_values import array_of, check_levels, column_values, row_maker
+from snapline.dataflow.columnar.python_values import array_of, check_levels, column_values, misspelled, row_maker
 from snapline.runtime.cores.machine import check
 
 _OF_WHOLE_COLUMNS = frozenset({"pyarrow", "pandas", "polars", "numpy"})
@@ -104,17 +104,10 @@ class RowBatcher:
 
     def _refuse_misspelled(self, rows: Sequence[Row], names: Sequence[str]) -> None:
         """A row may leave a column out, or have more than there are; one that does both has a wrong name in it."""
-        known = frozenset(names)
-        for index, row in enumerate(rows):
-            if not isinstance(row, dict):
-                raise self._not_rows(rows)
-            if not row.keys() <= known and not known <= row.keys():
-                unknown = next(key for key in row if key not in known)
-                missing = next(name for name in names if name not in row)
-                raise TypeError(
-                    f"output row {index} has {unknown!r}, which is no column ({self._origin}), and no {missing!r}: "
-                    f"the columns are {', '.join(map(repr, names))}"
-                )
+        if not all(isinstance(row, dict) for row in rows):
+            raise self._not_rows(rows)
+        if found := misspelled(rows, names):
+            raise TypeError(f"output row {found[0]} {found[1]} ({self._origin})")
 
     @property
     def _origin(self) -> str:

@@ -198,7 +198,7 @@ def test_times_with_a_zone_and_without_one_do_not_mix() -> None:
         (
             [{"n": 1}, {"m": 1}],
             pa.int64(),
-            "a row has 'm', which is no column of schema=, and no 'n': the columns are 'n'",
+            "row 1 has 'm', which is no column, and no 'n': the columns are 'n', as schema= says",
         ),
     ],
 )

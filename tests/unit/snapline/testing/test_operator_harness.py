@@ -435,7 +435,7 @@ def test_rows_that_do_not_fit():
 
 def test_a_column_that_is_misspelled_is_no_null():
     """A row may leave columns out, and have more; one that does both has a wrong name in it."""
-    said = "a row for input 0 has 'N', which is no column, and no 'n': the columns are 'k', 'n', 'at'"
+    said = "row 1 for input 0 has 'N', which is no column, and no 'n': the columns are 'k', 'n', 'at'"
     with harness() as one:
         with pytest.raises(HarnessError, match=said):
             one.push([*rows(("a", 1, 0)), {"k": "a", "N": 1, "at": 0}])

@@ -246,7 +246,7 @@ def test_what_cannot_be_simulated_is_said_in_one_line(name):
         ({"inputs": 5}, "simulate: inputs is a dictionary, got 5"),
         ({"inputs": {5: [{"n": 1}]}}, r"inputs\[5\]: the job has no source with this uid"),
         ({"inputs": {"rows": [{"n": 2**70}]}}, r"inputs\['rows'\] does not fit the source"),
-        ({"inputs": {"rows": [{"shop": "a", "m": 1}]}}, r"inputs\['rows'\] has a row with 'm', which is no column"),
+        ({"inputs": {"rows": [{"shop": "a", "m": 1}]}}, r"inputs\['rows'\]: row 0 has 'm', which is no column"),
         ({"outputs": 5}, "simulate: outputs is a dictionary, got 5"),
         ({"outputs": {"x": 5}}, r"simulate: outputs\['x'\] is a function that returns rows, got 5"),
         ({"outputs": {"x": lambda: None}}, r"simulate: outputs\['x'\] must return rows, and returned None"),
