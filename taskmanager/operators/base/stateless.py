@@ -27,7 +27,7 @@ from snapline.dataflow.graph.operator_specs import (
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, listed, try_rows
-from snapline.taskmanager.operators.base.rows import RowBatcher, rows_made, rows_of
+from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, rows_made, rows_of
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
@@ -176,7 +176,7 @@ class FlatMapRowsOperator(RowWiseOperator):
             for row in iterator:
                 produced = call(row)
                 if produced is not None:
-                    results.extend(produced if type(produced) is list else rows_made(produced))
+                    results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         _emit_rows(self, self._batcher, results)

@@ -33,7 +33,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
-from snapline.taskmanager.operators.base.rows import copy_of, rows_made, rows_of
+from snapline.taskmanager.operators.base.rows import SEQUENCES, copy_of, rows_made, rows_of
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
@@ -256,7 +256,7 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
             for row in iterator:
                 produced = function.process_broadcast_element(row, context)
                 if produced is not None:
-                    results.extend(produced if type(produced) is list else rows_made(produced))
+                    results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         self._emit(results, context.side_rows)

@@ -39,7 +39,7 @@ from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionRuntimeContext
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
-from snapline.taskmanager.operators.base.rows import RowBatcher, copy_of, rows_made, rows_of
+from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
 from snapline.taskmanager.operators.process.states_to_come import ContextBeforeKeys, StateToCome
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
@@ -272,14 +272,14 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     scope.index = number
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(produced if type(produced) is list else rows_made(produced))
+                        results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
             else:
                 for row, number, time in zip(iterator, numbers, times, strict=True):
                     scope.index = number
                     context.timestamp_ms = time
                     produced = process(row, context)
                     if produced is not None:
-                        results.extend(produced if type(produced) is list else rows_made(produced))
+                        results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         backend.end_batch()
@@ -345,7 +345,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                 context.timestamp_ms = timestamp
                 produced: Iterable[Row] | None = on_timer(timestamp, context)
                 if produced is not None:
-                    results.extend(produced if type(produced) is list else rows_made(produced))
+                    results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         finally:
             service.firing = ""
         backend.end_batch()

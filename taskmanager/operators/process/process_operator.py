@@ -18,7 +18,7 @@ from snapline.dataflow.graph.operator_specs import ProcessSpec
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, fitting, listed, try_rows
-from snapline.taskmanager.operators.base.rows import RowBatcher, copy_of, rows_made, rows_of
+from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
 
 
 class TimesWithoutKeys:
@@ -92,7 +92,7 @@ class ProcessOperator(RowWiseOperator):
                 call.timestamp_ms = time
                 produced = process(row, call)
                 if produced is not None:
-                    results.extend(produced if type(produced) is list else rows_made(produced))
+                    results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
         emitted = self._batcher.batch_of(results)

@@ -23,7 +23,7 @@ from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import WindowProcessSpec
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
-from snapline.taskmanager.operators.base.rows import RowBatcher, copy_of, rows_made, rows_of
+from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
 from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
@@ -150,7 +150,7 @@ class RowWindowCall:
             context.window = TimeWindow(start, end)
             produced = self._function.process(key, context, rows[bounds[position] : bounds[position + 1]])
             if produced is not None:
-                results.extend(produced if type(produced) is list else rows_made(produced))
+                results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         batch = self._batcher.batch_of(results)
         if batch is not None:
             output.emit_batch(batch)
