@@ -409,6 +409,7 @@ class BytesKeyIndex:
         return int(self._found[0])
 
     def _lookup(self, offsets: Int64Array, data: BytesArray, slots: Slots) -> None:
+        self._move_on(_MOVED_PER_ROW * len(slots))
         _lookup(
             offsets, data, self._table, self._shift, self._old, self._progress, self._spans, self._arena, self._scratch, slots
         )  # fmt: skip

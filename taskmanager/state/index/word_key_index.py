@@ -387,8 +387,10 @@ class WordKeyIndex:
         return slots
 
     def lookup(self, words: Int64Array, valid: BoolArray | None) -> Slots:
-        """The slot of each row's key, -1 where it is not known."""
+        """The slot of each row's key, -1 where it is not known. Entries move on meanwhile, so that who only looks up
+        does not look into two tables for ever."""
         slots = np.empty(len(words) // self._width, np.int32)
+        self._move_on(_MOVED_PER_ROW * len(slots))
         if self._old is None:
             _lookup(words, self._width, self._table, self._shift, self._keys, slots)
         else:

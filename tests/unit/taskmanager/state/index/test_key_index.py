@@ -284,6 +284,21 @@ def test_growing_is_spread_over_batches(name: str) -> None:
     assert table._old is None or not len(table._old)
 
 
+@pytest.mark.parametrize("name", GROWING)
+def test_who_only_looks_up_has_one_table_soon(name: str) -> None:
+    """Entries of the smaller table move while keys are looked up, too: a table of enrich() gets no more rows."""
+    types, columns = GROWING[name]
+    index = index_of(types)
+    table: Any = index._table.index
+    keys = list(range((1 << 15) + 1))
+    slots = index.lookup_or_insert(columns(keys)).tolist()
+    while table._old is not None and len(table._old):
+        moved = int(table._progress[0])
+        assert index.lookup(columns(keys[:1_000])).tolist() == slots[:1_000]
+        assert table._old is None or int(table._progress[0]) > moved
+    assert index.lookup(columns(keys)).tolist() == slots
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 @settings(max_examples=40)
 @given(
