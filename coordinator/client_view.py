@@ -132,6 +132,13 @@ class ClientView:
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
+    async def is_none(self, job_id: JobID) -> bool:
+        def read(dispatcher: Dispatcher) -> bool:
+            return dispatcher.is_leader and dispatcher.find(job_id) is None
+
+        await self._registry.archive_read()
+        return job_id not in self._registry and await read_actor(self._dispatcher, read)
+
     async def has_started(self, job_id: JobID) -> bool:
         return job_id in self._registry
 

@@ -95,7 +95,7 @@ async def read_actor(actor: pykka.ActorRef[Any], read: Callable[[Any], ResultT])
 
 
 ARCHIVE_SECONDS = 10.0
-"""How long a submission waits for the archive of a new leader, which tells whether its job has ended already."""
+"""How long a client waits for the archive of a new leader, which tells whether a job has ended already."""
 
 
 class JobRegistry:
@@ -148,10 +148,14 @@ class JobRegistry:
     async def submission_digest(self, job_id: JobID) -> str | None:
         """Return the digest of the submission that brought a job which has ended, also under former leaders; None:
         there was no such job. Waits for the archive, as far as that can be read in a while."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._archive_is_read.wait(), ARCHIVE_SECONDS)
+        await self.archive_read()
         view = self._ended.get(job_id)
         return None if view is None else view.details.submission_digest
+
+    async def archive_read(self) -> None:
+        """Wait until it is known which jobs have ended under former leaders, as far as that can be read in a while."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._archive_is_read.wait(), ARCHIVE_SECONDS)
 
     def touch(self, job_id: JobID | None) -> None:
         """Something changed that watchers want to see at once; None: the resources."""

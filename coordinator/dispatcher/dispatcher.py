@@ -119,7 +119,8 @@ class Dispatcher:
         """Jobs that are over, oldest first."""
         self._set_aside: tuple[JobOverview, ...] = ()
         """Jobs that this leader cannot start."""
-        self._is_leader = False
+        self.is_leader = False
+        """Whether the jobs that are here are all that there are: not before the start, nor after the end."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class Dispatcher:
         """Take one event at `now_ms`, and return what is to be done."""
         match event:
             case DispatcherStarted(recovered, held, set_aside):
-                self._is_leader = True
+                self.is_leader = True
                 self._set_aside = tuple(_overview_of_set_aside(each, now_ms) for each in set_aside)
                 graphs = [graph.without_secrets() for graph in recovered]  # an older version stored them
                 started = [graph for graph in graphs if not self._pickled(graph)]
@@ -175,7 +176,7 @@ class Dispatcher:
                 return self._removed(job_id)
 
     def _submit(self, request_id: RequestID, graph: JobGraph, now_ms: int) -> list[DispatcherEffect]:
-        if self._is_leader and graph.submission_digest and graph.submission_digest == self._digest_of(graph.job_id):
+        if self.is_leader and graph.submission_digest and graph.submission_digest == self._digest_of(graph.job_id):
             known = self._jobs.get(graph.job_id)
             if known is None or known.phase is JobPhase.RUNNING:
                 return [Reply(request_id, JobSubmitted(graph.job_id))]
@@ -196,7 +197,7 @@ class Dispatcher:
 
     def _why_not(self, graph: JobGraph) -> Callable[[RequestID], Reply] | None:
         """Why the job cannot be taken, as an answer; None: it can."""
-        if not self._is_leader:
+        if not self.is_leader:
             return _refuse("this coordinator is not the leader; ask again", Blame.EXTERNAL, retryable=True)
         set_aside = [job.job_id for job in self._set_aside]
         if graph.job_id in self._jobs or graph.job_id in self._history or graph.job_id in set_aside:
@@ -250,7 +251,7 @@ class Dispatcher:
 
     def _stored(self, job_id: JobID) -> list[DispatcherEffect]:
         job = self._jobs.get(job_id)
-        if job is None or job.phase is not JobPhase.STORING or not self._is_leader:
+        if job is None or job.phase is not JobPhase.STORING or not self.is_leader:
             return []
         job.phase = JobPhase.RUNNING
         effects: list[DispatcherEffect] = [StartJobMaster(job.graph, recovered=False)]
@@ -328,7 +329,7 @@ class Dispatcher:
             return []
         status, failure = event.status, event.failure
         if not status.is_globally_terminal:
-            if status is JobStatus.SUSPENDED or not self._is_leader:
+            if status is JobStatus.SUSPENDED or not self.is_leader:
                 del self._jobs[event.job_id]
                 return []
             job.broken += 1
@@ -344,7 +345,7 @@ class Dispatcher:
         return [RemoveJobGraph(event.job_id)]
 
     def _suspend(self, reason: str) -> list[DispatcherEffect]:
-        self._is_leader = False
+        self.is_leader = False
         effects: list[DispatcherEffect] = []
         for job_id, job in list(self._jobs.items()):
             if job.phase is JobPhase.RUNNING:

@@ -86,6 +86,11 @@ class Cluster(Protocol):
         """Whether there is, or was, such a job."""
         ...
 
+    async def is_none(self, job_id: JobID) -> bool:
+        """Whether there neither is nor was such a job; False while nobody here can know that: before a new leader has
+        its jobs and what former ones have left, and when it ends."""
+        ...
+
     async def has_started(self, job_id: JobID) -> bool:
         """Whether there is, or was, such a job that was stored and started; one that is being stored may yet fail."""
         ...
@@ -318,7 +323,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         context: Any,
     ) -> pb.SavepointResponse:
         if not await self._cluster.knows(JobID(request.job_id)):
-            await _no_such_job(context, request.job_id)
+            await self._no_such_job(context, request.job_id)
         if "\0" in request.target_directory:
             text = f"{request.target_directory[:80]!r} is no directory: it has a character NUL in it, which no file system takes"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -338,12 +343,12 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     ) -> pb.ListCheckpointsResponse:
         found = await self._cluster.list_checkpoints(JobID(request.job_id))
         if found is None:
-            await _no_such_job(context, request.job_id)
+            await self._no_such_job(context, request.job_id)
         return found
 
     async def GetCheckpoint(self, request: pb.GetCheckpointRequest, context: Any) -> pb.CheckpointDetails:  # noqa: N802
         if not await self._cluster.knows(JobID(request.job_id)):
-            await _no_such_job(context, request.job_id)
+            await self._no_such_job(context, request.job_id)
         found = await self._cluster.checkpoint_details(JobID(request.job_id), request.checkpoint_id)
         if found is None:
             text = f"checkpoint {request.checkpoint_id} of job {request.job_id} is not known, or not any more"
@@ -525,13 +530,18 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
     async def _details(self, job_id: str, context: Any) -> pb.JobDetails:
         details = await self._cluster.job_details(JobID(job_id))
         if details is None:
-            await _no_such_job(context, job_id)
+            await self._no_such_job(context, job_id)
         return details
+
+    async def _no_such_job(self, context: Any, job_id: str) -> NoReturn:
+        if not await self._cluster.is_none(JobID(job_id)):
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, LEADS_NO_MORE)
+        await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no job {job_id!r} here; `snapline list` shows all")
 
     async def _operate(self, job_id: str, operation: JobOperation, context: Any, *, snapshot: bool = False) -> Answer:
         """A snapshot that failed is an answer; anything else that was refused is a status."""
         if not await self._cluster.knows(JobID(job_id)):
-            await _no_such_job(context, job_id)
+            await self._no_such_job(context, job_id)
         answer = await self._run(job_id, operation, client_of(context))
         if isinstance(answer, OperationFailed) and not snapshot:
             await _refuse(context, answer)
@@ -549,10 +559,6 @@ async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
     shown = text if len(text) <= MAX_REFUSAL else f"{text[:MAX_REFUSAL]}..."
     await context.abort(code, shown)
     raise RuntimeError("abort returned")
-
-
-async def _no_such_job(context: Any, job_id: str) -> NoReturn:
-    await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no job {job_id!r} here; `snapline list` shows all")
 
 
 async def _refuse(context: Any, answer: OperationFailed) -> NoReturn:

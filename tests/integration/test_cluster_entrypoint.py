@@ -262,6 +262,34 @@ def test_a_coordinator_that_is_stopped_while_it_takes_its_jobs_over_breaks_nothi
     third.stop()
 
 
+def test_who_watches_a_job_goes_on_watching_when_the_leader_stops_and_the_next_one_begins(tmp_path):
+    """A program that waits for its job ended with "there is no job" in a rolling upgrade, while the job went on."""
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+    first = entrypoint(io.StringIO(), settings)
+    address = first.start()
+    seen = []
+    with ClusterClient(address, Security()) as client:
+        job_id = client.submit(waiting_job())
+
+        def watch():
+            try:
+                seen.extend(details.overview.status for details in client.watch_job(job_id))
+            except (RequestRefused, CoordinatorUnreachable) as error:
+                seen.append(error)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        wait_until(lambda: seen, "the watcher sees the job")
+        first.stop()
+        second = entrypoint(io.StringIO(), settings, address)
+        second.start()
+        with ClusterClient(address, Security()) as other:
+            other.cancel(job_id)
+        watcher.join()
+    second.stop()
+    assert seen[-1] == job_pb2.JOB_STATUS_CANCELED
+
+
 def test_the_resource_manager_of_another_coordinator_is_not_our_own(tmp_path):
     """A coordinator that is told to use its own ResourceManager as another one's would wait for itself."""
     before = InProcess(tmp_path)

@@ -68,6 +68,24 @@ def test_a_leader_cancels_jobs() -> None:
     assert ([], [CancelJob()]) == (answers, cluster.operations)
 
 
+@pytest.mark.parametrize(("is_none", "code"), [(False, grpc.StatusCode.UNAVAILABLE), (True, grpc.StatusCode.NOT_FOUND)])
+def test_only_a_leader_that_has_its_jobs_says_that_there_is_no_such_job(is_none: bool, code: grpc.StatusCode) -> None:
+    """Whoever waits for a job asks again then, and does not take a leader that begins or ends for the job's end."""
+
+    class Nowhere(Cluster):
+        async def job_details(self, job_id: str) -> None:
+            """Find no job."""
+
+        async def is_none(self, job_id: str) -> bool:
+            """Know, or not, that there is none."""
+            return is_none
+
+    cluster: Any = Nowhere()
+    with pytest.raises(RuntimeError) as raised:
+        asyncio.run(ClientService(cluster, structlog.get_logger()).GetJob(pb.GetJobRequest(job_id="a"), Call()))
+    assert raised.value.args[0] is code
+
+
 def test_a_directory_that_no_file_system_takes_costs_no_checkpoint() -> None:
     """The checkpoint was taken, and could not be stored: "embedded null byte"."""
     cluster: Any = Cluster()
