@@ -144,12 +144,16 @@ class ClientView:
 
     async def is_accepted(self, job: str) -> bool:
         """Whether a job with this id or name is here that has not ended; its JobMaster may not have begun. True as well
-        while the Dispatcher does not answer, which alone knows."""
+        while the Dispatcher does not answer, which alone knows, or does not lead, and so has no jobs."""
+
+        def read(dispatcher: Dispatcher) -> bool:
+            jobs = [each for each in dispatcher.jobs() if not each.status.is_globally_terminal]
+            return not dispatcher.is_leader or any(job in (each.job_id, each.name) for each in jobs)
+
         try:
-            jobs = await self._ask_dispatcher()
+            return await read_actor(self._dispatcher, read)
         except (pykka.ActorDeadError, pykka.Timeout):
             return True
-        return any(job in (each.job_id, each.name) and not each.status.is_globally_terminal for each in jobs)
 
     async def job_details(self, job_id: JobID) -> pb.JobDetails | None:
         details = await self._registry.details(job_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from snapline.coordinator.client_view import ClientView
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
+from snapline.coordinator.dispatcher.events import DispatcherStarted, DispatcherSuspended
 from snapline.dataflow.ids import LeaderSessionID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
@@ -29,3 +32,16 @@ def test_a_job_that_a_new_leader_has_not_adopted_yet_runs(monkeypatch: pytest.Mo
     overview = asyncio.run(view.overview())
     ended = sum(status.is_globally_terminal or status is JobStatus.SUSPENDED for status in JobStatus)
     assert (overview.jobs_running, overview.jobs_ended) == (len(JobStatus) - ended, ended)
+
+
+def test_only_a_leader_says_that_no_job_of_a_name_goes_on() -> None:
+    """A program outside whose leader stopped, or whose next one began, was told that its job is over, where an earlier
+    one of its name was: it ended for good, and the job waited for it."""
+    core = Dispatcher()
+    actor = SimpleNamespace(ask=lambda query, timeout: query.read(core))
+    view = ClientView(*cast(Any, (actor, *(None,) * 7, "", LeaderSessionID("s"), 0)))
+    begins = asyncio.run(view.is_accepted("rows"))
+    core.handle(DispatcherStarted(), 0)
+    leads = asyncio.run(view.is_accepted("rows"))
+    core.handle(DispatcherSuspended("the coordinator stops"), 1)
+    assert (begins, leads, asyncio.run(view.is_accepted("rows"))) == (True, False, True)
