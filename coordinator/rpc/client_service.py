@@ -43,7 +43,7 @@ from snapline.dataflow.graph.declared_payload import ALL_ALLOWED, LoadingRules, 
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID
 from snapline.dataflow.wire.codec import WireError, decode_job_graph, decode_job_status, encode_into, encode_job_graph
-from snapline.dataflow.wire.messages import ThreadDump
+from snapline.dataflow.wire.messages import JobStatus, ThreadDump
 from snapline.dataflow.wire.submission_digest import with_submission_digest
 from snapline.protos import checkpoint_pb2, client_pb2_grpc
 from snapline.protos import client_pb2 as pb
@@ -434,7 +434,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         moved: list[str] = []
         for job in (await self._cluster.list_jobs()).jobs:
             details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
-            if details is None or resource_id not in task_managers_of(details):
+            if details is None or not (resource_id in task_managers_of(details) or _may_be_anywhere(details)):
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):
@@ -559,6 +559,12 @@ async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
     shown = text if len(text) <= MAX_REFUSAL else f"{text[:MAX_REFUSAL]}..."
     await context.abort(code, shown)
     raise RuntimeError("abort returned")
+
+
+def _may_be_anywhere(details: pb.JobDetails) -> bool:
+    """Whether its JobMaster has not begun, or does not know yet which tasks of the job a former leader has left."""
+    status = decode_job_status(details.overview.status)
+    return status is JobStatus.RECONCILING or (status is JobStatus.CREATED and not details.vertices)
 
 
 async def _refuse(context: Any, answer: OperationFailed) -> NoReturn:

@@ -14,6 +14,7 @@ from snapline.coordinator.rpc.client_service import ClientService
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.wire.statuses import ExecutionState, encode_state
 from snapline.protos import client_pb2 as pb
+from snapline.protos import job_pb2
 
 FAILED = OperationFailed(SerializedFailure("another rescale was asked for"))
 
@@ -94,3 +95,31 @@ def test_only_the_last_one_that_fails_brings_tasks_back(second: Answer) -> None:
         assert draining == [True, True] and list(told[1].job_ids) == ["job"]  # type: ignore[attr-defined]
     else:
         assert draining == [True, True, False] and "which gets tasks again" in str(told[1])
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        pb.JobDetails(overview=pb.JobOverview(status=job_pb2.JOB_STATUS_CREATED)),
+        pb.JobDetails(overview=pb.JobOverview(status=job_pb2.JOB_STATUS_RECONCILING), vertices=[pb.VertexDetails()]),
+    ],
+    ids=["its JobMaster begins", "its JobMaster asks"],
+)
+def test_a_job_that_a_new_leader_does_not_know_yet_may_be_anywhere(unknown: pb.JobDetails) -> None:
+    """The TaskManager was said to have nothing on it right after a change of the leader, and was stopped under the job,
+    which the new leader had not found again."""
+
+    class TakenOver(Cluster):
+        async def job_details(self, job_id: str) -> pb.JobDetails:
+            """Nobody knows where its tasks are."""
+            return unknown
+
+        async def operate(self, job_id: str, operation: object) -> Answer:
+            """Refuse, as its JobMaster would."""
+            return OperationFailed(SerializedFailure("only a running job can be rescaled"))
+
+    cluster = TakenOver()
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: only a running job can be rescaled"):
+        asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert cluster.draining == [True, False]
