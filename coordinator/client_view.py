@@ -132,6 +132,15 @@ class ClientView:
     async def knows(self, job_id: JobID) -> bool:
         return job_id in self._registry or any(job.job_id == job_id for job in await self._ask_dispatcher())
 
+    async def leads(self) -> bool:
+        def read(dispatcher: Dispatcher) -> bool:
+            return dispatcher.is_leader
+
+        try:
+            return await read_actor(self._dispatcher, read)
+        except pykka.ActorDeadError:
+            return False
+
     async def is_none(self, job_id: JobID) -> bool:
         def read(dispatcher: Dispatcher) -> bool:
             return dispatcher.is_leader and dispatcher.find(job_id) is None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -62,6 +62,8 @@ MAX_REFUSAL = 4000
 """Characters of the line that says why a request is refused, because it repeats what a client has sent."""
 LEADS_NO_MORE = f"{STANDS_BY}, because another one may lead: ask again"
 
+ResponseT = TypeVar("ResponseT")
+
 
 class Cluster(Protocol):
     """What the service needs of the coordinator around it. Called on the server's loop."""
@@ -86,9 +88,12 @@ class Cluster(Protocol):
         """Whether there is, or was, such a job."""
         ...
 
+    async def leads(self) -> bool:
+        """Whether it has all jobs: not before a new leader has those of former ones, nor when it ends."""
+        ...
+
     async def is_none(self, job_id: JobID) -> bool:
-        """Whether there neither is nor was such a job; False while nobody here can know that: before a new leader has
-        its jobs and what former ones have left, and when it ends."""
+        """Whether there neither is nor was such a job; False while nobody here can know that."""
         ...
 
     async def has_started(self, job_id: JobID) -> bool:
@@ -223,12 +228,13 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         answer = await self._cluster.submit(job_graph)
         self._audit.write("submit", client_of(context), _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
         if isinstance(answer, OperationFailed):
+            await self._check_leads(context)
             await _refuse(context, answer)
         return pb.SubmitJobResponse(job_id=job_graph.job_id)
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:  # noqa: N802
         try:
-            return await self._cluster.list_jobs(request.page_size, request.page_token)
+            return await self._leading(lambda: self._cluster.list_jobs(request.page_size, request.page_token), context)
         except BadPageToken as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -420,7 +426,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         await self._cluster.set_draining(resource_id, draining=not request.undo)
         self._drains[resource_id] += 1
         try:
-            moved = [] if request.undo else await self._move_jobs(resource_id, context)
+            moved: list[str] = []
+            if not request.undo:
+                moved = await self._leading(lambda: self._move_jobs(resource_id, context), context)
         finally:
             self._drains[resource_id] -= 1
             if not self._drains[resource_id]:
@@ -523,7 +531,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return await self._cluster.configuration()
 
     async def GetClusterOverview(self, request: pb.GetClusterOverviewRequest, context: Any) -> pb.ClusterOverview:  # noqa: N802
-        return await self._cluster.overview()
+        return await self._leading(self._cluster.overview, context)
 
     # --- inner --------------------------------------------------------------------------------------------------------
 
@@ -532,6 +540,17 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if details is None:
             await self._no_such_job(context, job_id)
         return details
+
+    async def _leading(self, ask: Callable[[], Awaitable[ResponseT]], context: Any) -> ResponseT:
+        """Ask for what only a leader that has all its jobs can say, while it is one."""
+        led = await self._cluster.leads()
+        found = await ask()
+        await self._check_leads(context, led=led)
+        return found
+
+    async def _check_leads(self, context: Any, *, led: bool = True) -> None:
+        if not (led and await self._cluster.leads()):
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, LEADS_NO_MORE)
 
     async def _no_such_job(self, context: Any, job_id: str) -> NoReturn:
         if not await self._cluster.is_none(JobID(job_id)):

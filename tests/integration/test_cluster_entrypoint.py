@@ -21,6 +21,7 @@ from snapline.coordinator.cluster_entrypoint import ClusterEntrypoint
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.coordinator.dispatcher.effects import StoreJobGraph
+from snapline.coordinator.dispatcher.events import DispatcherSuspended
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability
 from snapline.coordinator.ha.job_archive import JobArchive
 from snapline.coordinator.io import TookTooLong
@@ -260,6 +261,16 @@ def test_a_coordinator_that_is_stopped_while_it_takes_its_jobs_over_breaks_nothi
     with ClusterClient(third.start(), Security()) as client:
         assert [job.job_id for job in client.list_jobs()] == [job_id]
     third.stop()
+
+
+def test_a_coordinator_that_stops_is_not_believed_to_have_no_jobs(cluster):
+    """An update whose old version had just stopped was refused its new one for good, and ended with neither running;
+    and a TaskManager seemed to be drained, because no job was listed."""
+    cluster.client.submit(waiting_job())
+    cluster.entrypoint._dispatcher.tell(DispatcherSuspended("it stops"))
+    for ask in (cluster.client.list_jobs, cluster.client.overview, lambda: cluster.client.submit(waiting_job("new"))):
+        with pytest.raises(CoordinatorUnreachable, match="this coordinator stands by"):
+            ask()
 
 
 def test_who_watches_a_job_goes_on_watching_when_the_leader_stops_and_the_next_one_begins(tmp_path):

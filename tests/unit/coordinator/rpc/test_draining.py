@@ -46,6 +46,10 @@ class Cluster:
         self.draining: list[bool] = []
         self.asked: asyncio.Queue[asyncio.Future[Answer]] = asyncio.Queue()
 
+    async def leads(self) -> bool:
+        """Lead."""
+        return True
+
     async def list_task_managers(self) -> pb.ListTaskManagersResponse:
         """The one."""
         return pb.ListTaskManagersResponse(task_managers=[pb.TaskManagerDetails(resource_id="tm-1")])

@@ -102,6 +102,10 @@ class CannotStore:
         """Whether the job has been stored and started."""
         return False
 
+    async def leads(self) -> bool:
+        """Lead."""
+        return True
+
     async def submit(self, job_graph: JobGraph) -> Answer:
         """Answer as the first request is answered."""
         return OperationFailed(SerializedFailure("the job could not be stored", Blame.EXTERNAL, retryable=True))
