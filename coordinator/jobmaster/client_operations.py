@@ -175,7 +175,7 @@ class ClientOperations:
     def snapshot_failed(self, failed: CheckpointRequestFailed) -> list[ClientOperationsEffect]:
         """One that was asked for."""
         if is_own(failed.request_id):
-            self._rescale(self._rescaling.end())
+            self._rescale(self._rescaling.own_checkpoint_failed())
         else:
             self._out += self._pending.failed(failed.request_id, f"{failed.reason.message} {failed.detail}".strip())
             if not self._pending.rescale_in_progress:

@@ -26,6 +26,7 @@ from snapline.dataflow.ids import JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, check
 
+MAX_DOUBLINGS = 8
 OWN_PREFIX = "reactive-"
 """What the ids of checkpoints that nobody asked for begin with."""
 
@@ -77,6 +78,8 @@ class Rescaling:
         self._own_requests = 0
         self._watched_slots = -1
         """In reactive mode: the number of slots that is being watched, until it has been the same for long enough."""
+        self._own_failures = 0
+        """In reactive mode: how many checkpoints for the present slots have failed; each doubles the wait."""
         self._out: CollectedEffects[RescalingEffect] = CollectedEffects()
 
     def request(
@@ -166,11 +169,12 @@ class Rescaling:
         elif self._phase is RescalePhase.NONE and self._scheduler.reactive is not None:
             slots = len(self._scheduler.pool)
             if self._wanted() is None:
-                self._watched_slots = -1
+                self._watched_slots, self._own_failures = -1, 0
                 self._stop_timer()
             elif self._watched_slots != slots:
                 self._watched_slots = slots
-                self._start_timer(now_ms + self._settings.resource_stabilization_ms)
+                wait_ms = self._settings.resource_stabilization_ms << min(self._own_failures, MAX_DOUBLINGS)
+                self._start_timer(now_ms + wait_ms)
         return self._out.take()
 
     def timer_fired(self, now_ms: int) -> list[RescalingEffect]:
@@ -190,6 +194,11 @@ class Rescaling:
     def checkpoint_failed(self) -> list[RescalingEffect]:
         """A client's checkpoint failed: that of a rescale, if one waits for it."""
         return self.end() if self._phase is RescalePhase.CHECKPOINTING and self._request_id is not None else []
+
+    def own_checkpoint_failed(self) -> list[RescalingEffect]:
+        """In reactive mode: the job goes on as it is, and tries again, less and less often."""
+        self._own_failures += 1
+        return self.end()
 
     def end(self) -> list[RescalingEffect]:
         """The restart begins, or the rescale is given up."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
+    CheckpointRequestFailed,
     StateRestored,
 )
 from snapline.coordinator.checkpoint.events import (
@@ -36,7 +37,7 @@ from snapline.coordinator.jobmaster.operations import (
 )
 from snapline.coordinator.jobmaster.rescaling import RescaleTimer
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
-from snapline.dataflow.failures import Blame, SerializedFailure
+from snapline.dataflow.failures import Blame, CheckpointFailureReason, SerializedFailure
 from snapline.dataflow.ids import (
     CheckpointID,
     JobVertexID,
@@ -306,6 +307,26 @@ def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
     assert {task.parallelism for task in submitted.tasks} == {1}
     refusal = answer(story.operate(RescaleJob({JobVertexID("source"): 2}))).failure.summary
     assert "only a running job" in refusal
+
+
+def test_a_reactive_job_whose_checkpoints_fail_tries_to_rescale_less_and_less_often() -> None:
+    """It took one after each pause for slots, so that a minute without storage used up many tolerated failures."""
+    story = Story(**REACTIVE).start()
+    story.task_manager(A, 0)
+    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
+    story.enters("a", submitted.tasks[0].attempt_id, ExecutionState.RUNNING)
+    (begun,) = [effect for effect in story.task_manager(B, 0) if isinstance(effect, StartTimer)]
+    at_ms, waits = begun.at_ms, []
+    for number in range(1, 4):
+        failed = CheckpointRequestFailed(
+            CheckpointRequestID(f"reactive-{number}"), CheckpointFailureReason.IO_EXCEPTION
+        )
+        story.checkpoints.answers[CheckpointRequested] = [failed]
+        effects = story.take(TimerFired(RescaleTimer()), at_ms)
+        (again,) = [each for each in effects if isinstance(each, StartTimer) and each.key == RescaleTimer()]
+        waits.append(again.at_ms - at_ms)
+        at_ms = again.at_ms
+    assert waits == [200, 400, 800]
 
 
 def test_a_reactive_job_leaves_a_task_manager_for_the_slots_that_it_has_elsewhere() -> None:
