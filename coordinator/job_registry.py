@@ -236,8 +236,9 @@ class JobRegistry:
 
     def start_times(self) -> dict[JobID, int]:
         """When each job that this coordinator knows was submitted; no actor is asked."""
-        ended = {job_id: job.details.overview.start_time_ms for job_id, job in self._ended.items()}
-        return {**ended, **{job_id: job.start_time_ms for job_id, job in self._live.items()}}
+        # copied at once, because jobs begin and end on other threads
+        ended = {job_id: job.details.overview.start_time_ms for job_id, job in list(self._ended.items())}
+        return {**ended, **{job_id: job.start_time_ms for job_id, job in list(self._live.items())}}
 
     async def overviews(self, job_ids: Collection[JobID]) -> dict[JobID, pb.JobOverview]:
         """Those of the jobs that are known, in a line each."""
@@ -274,7 +275,7 @@ class JobRegistry:
     ) -> dict[JobID, ResultT]:
         """What is read of each job that is known. All actors are asked before the first answer is awaited: one after
         the other, each would wait for its turn on a busy loop."""
-        jobs = {job_id: self._live[job_id] for job_id in job_ids if job_id in self._live}
+        jobs = {job_id: job for job_id in job_ids if (job := self._live.get(job_id)) is not None}
 
         def asked_of(job: LiveJob) -> Any:
             return job.actor.ask(Query(lambda _: live(job)), block=False)
@@ -289,6 +290,6 @@ class JobRegistry:
 
         found = await asyncio.to_thread(ask) if jobs else {}
         for job_id in job_ids:
-            if job_id not in found and job_id in self._ended:
-                found[job_id] = ended(self._ended[job_id])
+            if job_id not in found and (view := self._ended.get(job_id)) is not None:
+                found[job_id] = ended(view)
         return found

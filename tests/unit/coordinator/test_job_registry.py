@@ -14,7 +14,7 @@ from snapline.coordinator import job_registry
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker, RestoredCheckpointStats
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.dispatcher.dispatcher import JobOverview
-from snapline.coordinator.job_registry import JobRegistry, LiveJob
+from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
 from snapline.coordinator.jobmaster.operations import JobSubmitted
 from snapline.coordinator.rpc import views
 from snapline.dataflow.elements import SnapshotType
@@ -91,6 +91,29 @@ def test_a_job_that_runs_again_is_not_among_those_that_have_ended() -> None:
 
     assert asyncio.run(ended_jobs(archive_is_read_first=True)) == []
     assert asyncio.run(ended_jobs(archive_is_read_first=False)) == []
+
+
+def test_a_job_that_ends_while_all_are_listed_breaks_no_list() -> None:
+    """Jobs end on other threads: who listed them in that moment got an error of Python's in place of the list."""
+    first, second, third = (
+        EndedJob(pb.JobDetails(overview=pb.JobOverview(job_id=each * 32, start_time_ms=5))) for each in "abc"
+    )
+
+    class Interrupted:
+        """A job at which another thread has its turn, in which a third job ends, while it is looked at."""
+
+        @property
+        def details(self) -> pb.JobDetails:
+            registry.ended(JobID("c" * 32), third)
+            return first.details
+
+    loop = asyncio.new_event_loop()
+    registry = JobRegistry(loop, ManualClock(), 10)
+    registry._ended[JobID("a" * 32)] = cast(Any, Interrupted())
+    registry.ended(JobID("b" * 32), second)
+
+    assert registry.start_times() == {JobID("a" * 32): 5, JobID("b" * 32): 5}
+    loop.close()
 
 
 def test_a_job_whose_job_master_has_not_begun_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
