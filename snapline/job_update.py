@@ -72,6 +72,7 @@ def update_job(
         try:
             with held.let_through():
                 old = decode_job_graph(client.get_job_graph(job_id).job_graph)
+                client.list_page(page_size=1)  # who may not see other jobs may not start one
                 savepoint = client.trigger_savepoint(job_id, directory)
                 tell(f"savepoint {savepoint} is compared with the new version")
                 plan = plan_job(

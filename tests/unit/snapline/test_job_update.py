@@ -79,6 +79,9 @@ class Cluster:
         self.running[graph.job_id] = self.known[graph.job_id] = graph.version
         self.started_from = graph.start
 
+    def answer_list_page(self, page_size: int) -> None:
+        pass
+
     def answer_list_jobs(self) -> list[Any]:
         return [SimpleNamespace(job_id=job_id) for job_id in self.known]
 
@@ -138,6 +141,17 @@ def test_a_job_that_has_ended_is_not_said_to_run_on(cluster: Cluster) -> None:
 
     with pytest.raises(UpdateFailed, match=r"^job old is CANCELED, and cannot be updated; snapline run -s SAVEPOINT"):
         update(cluster)
+
+
+def test_who_may_see_one_job_only_stops_none(cluster: Cluster) -> None:
+    """The new version is another job, and so is the old one when it is brought back: with a credential for one job,
+    the old one was stopped and neither started."""
+    refusal = RequestRefused("this credential is for job old only, and the call is about all jobs")
+    cluster.before |= {call: [refusal] * 9 for call in ("list_page", "list_jobs", "submit")}
+
+    with pytest.raises(UpdateFailed, match=r"^job old runs on as it was: this credential is for job old only"):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
 
 
 def test_a_new_version_that_is_refused_gives_way_to_the_old_one(cluster: Cluster) -> None:
