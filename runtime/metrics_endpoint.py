@@ -56,6 +56,14 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
         self.set_app(self._guarded(application))
 
+    def server_bind(self) -> None:
+        """Listen, and ask no server of names what the address is called: one that does not answer would hold up a
+        coordinator that is to lead."""
+        socketserver.TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+        self.setup_environ()
+
     def get_request(self) -> tuple[Any, Any]:
         """Accept a connection, whose handshake is the business of its own thread."""
         accepted, address = super().get_request()

@@ -191,6 +191,19 @@ def test_the_address_of_a_coordinator_may_be_of_ipv6() -> None:
     server.stop()
 
 
+def test_nobody_is_asked_what_the_address_is_called(monkeypatch):
+    """A server of names that does not answer held up a coordinator that was to lead, until it was given up."""
+
+    def ask(*_):
+        pytest.fail("it was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", ask)
+    monkeypatch.setattr(socket, "gethostbyaddr", ask)
+    server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
+    assert "snapline_jobmanager_one 1.0" in scrape(server.start("127.0.0.1", 0))
+    server.stop()
+
+
 def test_one_host_leaves_others_their_share(monkeypatch):
     """Half of the connections are for somebody else, however many it opens."""
     server = MetricsServer(lambda: [Sample("jobmanager", "one", 1)], silent_logger())
