@@ -22,6 +22,7 @@ from snapline.runtime.cores.credentials import CredentialRefused, Role
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.exposure import is_loopback, names_this_machine
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.tcp_connections import family_of
 
 MAX_CONNECTIONS = 16
 """Served at a time, each on a thread of its own; Prometheus needs one."""
@@ -51,8 +52,7 @@ class MetricsEndpoint(socketserver.ThreadingMixIn, WSGIServer):
         """Connections by the thread that serves them, and until when: first for the request, then for the answer."""
         self._security = security
         self._logger = logger
-        if ":" in host:
-            self.address_family = socket.AF_INET6
+        self.address_family = family_of(host)
         super().__init__((host, port), _Handler)
         self.set_app(self._guarded(application))
 

@@ -22,6 +22,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.rpc.sender_limits import ConnectionLimits, RefusalLog
+from snapline.runtime.rpc.tcp_connections import family_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -86,8 +87,7 @@ class PageServer:
 
     def start(self, host: str, port: int) -> str:
         """Listen, and return the address of the page. Raises SnaplineError when the port is taken."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = socket.socket(family_of(host), socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))

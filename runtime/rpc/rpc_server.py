@@ -25,6 +25,7 @@ from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, RoleInterceptor, add_port
 from snapline.runtime.rpc.security import Security
 from snapline.runtime.rpc.sender_limits import ConnectionLimits, RefusalLog
+from snapline.runtime.rpc.tcp_connections import family_of
 
 STOP_GRACE_SECONDS = 0.5
 """How long streams may take to end by themselves when the server stops."""
@@ -140,7 +141,7 @@ class RpcServer:
         serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", LIVE, *names):
             await self._health.set(name, not_serving if name in ours and not leads else serving)
-        return f"{host}:{port}"
+        return f"{before_a_port(host)}:{port}"
 
     async def _stop(self, server: grpc.aio.Server) -> None:
         await self._health.enter_graceful_shutdown()
@@ -202,8 +203,7 @@ def before_a_port(host: str) -> str:
 
 def try_to_listen(host: str, port: int, listener: Listener = COORDINATOR) -> None:
     """Raises CannotListen with one clear line when nobody could listen there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), port))

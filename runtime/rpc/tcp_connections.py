@@ -108,6 +108,20 @@ def notice_lost_hosts(local_port: int, peer_port: int) -> None:
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def family_of(host: str) -> socket.AddressFamily:
+    """That in which to listen at this host: IPv6 for an address of it, and for a name that has no other one.
+
+    >>> family_of("127.0.0.1"), family_of("[::1]")
+    (<AddressFamily.AF_INET: 2>, <AddressFamily.AF_INET6: 10>)
+    """
+    if ":" in host:
+        return socket.AF_INET6
+    with contextlib.suppress(OSError, UnicodeError):  # whoever listens there says what is wrong with the name
+        if {each[0] for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)} == {socket.AF_INET6}:
+            return socket.AF_INET6
+    return socket.AF_INET
+
+
 def is_free(host: str, port: int) -> bool:
     """Whether nobody listens on this port. gRPC would share it with another process of the same user, silently."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

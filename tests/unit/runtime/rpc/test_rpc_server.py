@@ -308,3 +308,18 @@ def test_every_address_is_listened_on_however_that_is_written(bind_host: str) ->
             pass
     finally:
         server.stop()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6_is_told_to_others_in_brackets() -> None:
+    """A pod has its address without them, and nobody could connect to what it told others then."""
+    server = RpcServer(Security(), silent_logger())
+    try:
+        told = server.start("::1:0", lambda _: [])
+        assert told == f"[::1]:{parse_address(told)[1]}"
+        with open_channel(told, Security()) as channel:
+            request = health_pb2.HealthCheckRequest()
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        server.stop()

@@ -12,6 +12,7 @@ import pytest
 
 from snapline.runtime.rpc.tcp_connections import (
     connect_error,
+    family_of,
     is_free,
     notice_lost_hosts,
     reset_connections,
@@ -110,3 +111,19 @@ def test_a_host_that_does_not_answer_is_given_up(listener: socket.socket) -> Non
     for connection in waiting:
         connection.close()
     assert (late, unwanted) == ("no answer", "given up")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([socket.AF_INET6], socket.AF_INET6),
+        ([socket.AF_INET6, socket.AF_INET], socket.AF_INET),
+        ([], socket.AF_INET),
+    ],
+)
+def test_a_name_that_has_no_other_address_is_listened_on_by_ipv6(
+    monkeypatch: pytest.MonkeyPatch, found: list[socket.AddressFamily], expected: socket.AddressFamily
+) -> None:
+    """In a cluster that has IPv6 alone, a coordinator did not start under the name of its pod."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(family, 1, 6, "", ()) for family in found])
+    assert family_of("here.example") == expected
