@@ -67,13 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(config: CoordinatorConfig, logger: Logger) -> int:
     stopping = _Stop()
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
         logger.info("stopping", signal=signal.Signals(number).name)
-        # this runs on the thread that waits for the event, maybe while it holds the event's lock
-        threading.Thread(target=stopping.set, name="snapline-stop").start()
+        stopping.set()
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        # this runs on the thread that waits for the event and logs, maybe while it holds the lock of one of both
+        threading.Thread(target=stop, args=(number,), name="snapline-stop").start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, hear)
     raise_file_limit()
     gc.freeze()  # what was imported stays; it need not be looked at again
     gc.set_threshold(*GC_THRESHOLDS)

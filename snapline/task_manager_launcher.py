@@ -28,7 +28,8 @@ def bring_task_managers(
     logger = make_logger("snapline.taskmanagers", configuration.get_option(LOG_LEVEL))
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+        # the handler runs on the thread that waits for the event, maybe while it holds the event's lock
+        signal.signal(number, lambda *_: threading.Thread(target=stopping.set, name="stop").start())
     spark = open_spark("snapline-taskmanagers")
     address = configuration.get_option(COORDINATOR_ADDRESS)
     pool = TaskManagerPool(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +101,35 @@ def test_it_ends_where_the_settings_are_wrong(
     """A store that has never been good is one of them: that is seen at once."""
     assert run(monkeypatch, Candidacy(is_patient=is_patient, tries=3), error) == (process.EXIT_REFUSED, 1)
     assert capsys.readouterr().err == f"coordinator: {error}\n"
+
+
+def test_a_signal_that_comes_while_a_line_is_written_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler wrote a line, too, for which it waited for itself: nothing but signal 9 ended that coordinator."""
+    writing, wrote = threading.Lock(), []
+
+    def write(message: str, **_: str) -> None:
+        assert writing.acquire(blocking=threading.current_thread() is not threading.main_thread())
+        wrote.append(message)
+        writing.release()
+
+    def lead(_config: Any, _logger: Any, stopping: threading.Event, _leadership: Any) -> int:
+        with writing:
+            signal.raise_signal(signal.SIGTERM)
+        stopping.wait()
+        return 0
+
+    monkeypatch.setattr(process, "_lead", lead)
+    monkeypatch.setattr(process, "gc", SimpleNamespace(freeze=lambda: None, set_threshold=lambda *_: None))
+    monkeypatch.setattr(process, "raise_file_limit", lambda: None)
+    logger: Any = SimpleNamespace(info=write)
+    config: Any = SimpleNamespace(configuration=Configuration({}), sidecar=False)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert process._run(config, logger) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert wrote == ["stopping"]
 
 
 def test_it_stands_by_with_everything_or_not_at_all() -> None:

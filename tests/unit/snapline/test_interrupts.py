@@ -6,9 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from snapline import task_manager_launcher
+from snapline.dataflow.config import Configuration
 from snapline.interrupts import interrupt_only_raises, interrupt_waits
 
 pytestmark = pytest.mark.skipif(
@@ -90,3 +94,35 @@ def test_a_job_in_the_background_does_not_hear_the_interrupt_of_another_program(
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_end_of_the_application_with_task_managers_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the end looks twice a second, and holds a lock then for which the handler waited."""
+
+    class Looking(threading.Event):
+        """The event, in the moment in which its lock is held by who waits for it."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            with self._cond:
+                signal.raise_signal(signal.SIGTERM)
+            return super().wait()
+
+        def set(self) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            super().set()
+
+    stopped: list[str] = []
+    spark: Any = SimpleNamespace(host=None, ours=True)
+    pool: Any = SimpleNamespace(start=lambda: None, stop=lambda: stopped.append("pool"), fatal_error="")
+    reports: Any = SimpleNamespace(start=lambda: None, stop=lambda: stopped.append("reports"))
+    monkeypatch.setattr(task_manager_launcher, "open_spark", lambda _: spark)
+    monkeypatch.setattr(task_manager_launcher, "stop_spark", lambda _: stopped.append("Spark"))
+    monkeypatch.setattr(task_manager_launcher, "TaskManagerPool", lambda *_: pool)
+    monkeypatch.setattr(task_manager_launcher, "WorkerReports", lambda *_: reports)
+    monkeypatch.setattr(task_manager_launcher, "threading", SimpleNamespace(Event=Looking, Thread=threading.Thread))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        task_manager_launcher.bring_task_managers(Configuration(), instances=1, slots=1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == ["pool", "reports", "Spark"]
