@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import re
 import secrets
@@ -130,7 +131,8 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
         }
         if role is Role.ADMINISTRATOR:
             settings["security.storage.secrets"] = storage
-        _write(place / "snapline.toml", "".join(f'"{key}" = "{settings[key]}"\n' for key in sorted(settings)))
+        lines = (f'"{key}" = {json.dumps(settings[key], ensure_ascii=False)}\n' for key in sorted(settings))
+        _write(place / "snapline.toml", "".join(lines))
         written.append(place / "snapline.toml")
     return written
 
@@ -193,6 +195,8 @@ def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+    with os.fdopen(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w", encoding="utf-8"
+    ) as file:
         file.write(text)
     temporary.replace(path)

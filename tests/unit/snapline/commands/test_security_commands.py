@@ -59,6 +59,16 @@ def test_a_credential_that_protects_nothing_or_opens_nothing_is_refused(argument
 
 
 @needs_openssl
+def test_settings_are_read_wherever_they_lie(tmp_path: Path) -> None:
+    """Below a directory with a quotation mark in its name they were no TOML, and no process started with them."""
+    directory = tmp_path / 'jürgen "pki" \\n'
+    run("certificates", str(directory), "--host", "127.0.0.1")
+
+    settings = resolve(from_toml(directory / "client" / "snapline.toml"))
+    assert settings["security.auth.file"] == str(directory / "client" / "token")
+
+
+@needs_openssl
 def test_five_minutes(tmp_path: Path) -> None:
     """`snapline certificates` makes everything that a coordinator and a client need to meet over TLS, each with its own
     role; said again it renews certificates and keeps authority and secrets."""
