@@ -59,7 +59,10 @@ def task_managers(target: Target) -> None:
 @with_coordinator
 def taskmanagers(target: Target, *, instances: int, slots: int, release_idle: bool) -> None:
     """Bring TaskManagers to a coordinator from a Spark application: keeps them alive until interrupted."""
-    if click.get_current_context().invoked_subcommand is not None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:  # which has these options, too
+        given = {name: context.params[name] for name in ("coordinator", "token")}
+        context.default_map = {context.invoked_subcommand: given}
         return
     from snapline.task_manager_launcher import bring_task_managers
 

@@ -12,6 +12,7 @@ import pytest
 from snapline import cli
 from snapline.client import RequestRefused
 from snapline.commands.target import Target
+from snapline.dataflow.config import COORDINATOR_ADDRESS
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
@@ -157,6 +158,20 @@ def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys
     assert first == "tm-1 gets no new tasks; its jobs leave it once there are slots elsewhere"
     assert "the same command again moves them, and `snapline taskmanagers drain --undo tm-1`" in last
     assert (run("taskmanagers", "drain", "--undo", "tm-1"), capsys.readouterr().err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "expected"),
+    [(["-m", "a:1"], [], "a:1"), ([], ["-m", "b:1"], "b:1"), (["-m", "a:1"], ["-m", "b:1"], "b:1")],
+)
+def test_a_drain_goes_to_the_coordinator_that_is_named(client: Recording, monkeypatch, before, behind, expected):
+    """Said before the word `drain` it was left out of account, and another cluster was asked."""
+    asked = []
+    monkeypatch.setattr(
+        Target, "client", lambda self: asked.append(self.configuration[COORDINATOR_ADDRESS.key]) or client
+    )
+    run("taskmanagers", *before, "drain", "tm-1", "--undo", *behind)
+    assert asked == [expected]
 
 
 def test_the_table_of_task_managers_shows_what_an_upgrade_goes_by(client: Recording, capsys, monkeypatch):
