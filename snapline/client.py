@@ -148,8 +148,7 @@ class ClusterClient:
 
         for key, value in error.trailing_metadata() or ():
             if key == LEADER_METADATA_KEY and value != self.address:
-                self._channel.close()
-                self._open(value)
+                self._move(value)
                 return True
         return False
 
@@ -162,8 +161,13 @@ class ClusterClient:
         except SnaplineError:
             return
         if address != self.address or "," in address:  # another one of several may listen by now
-            self._channel.close()
-            self._open(address)
+            self._move(address)
+
+    def _move(self, address: str) -> None:
+        """Go there. The connection before is closed when there is another one: whoever watches on it sees that."""
+        before = self._channel
+        self._open(address)
+        before.close()
 
     def __enter__(self) -> ClusterClient:
         """Return the client itself, which the end of the block closes."""
@@ -478,15 +482,20 @@ class ClusterClient:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while until is None or time.monotonic() < until:
             remaining = None if until is None else max(until - time.monotonic(), 0.0)
+            stub = self._stub
             try:
-                for details in self._stub.WatchJob(
+                for details in stub.WatchJob(
                     pb.WatchJobRequest(job_id=job_id), metadata=self._metadata, timeout=remaining
                 ):
                     away_since = None
                     yield details
                     if decode_job_status(details.overview.status).is_globally_terminal:
                         return
-            except grpc.RpcError as error:
+            except (grpc.RpcError, ValueError) as error:
+                if self._stub is not stub:  # a call of another thread has gone to another coordinator
+                    continue
+                if isinstance(error, ValueError):
+                    raise
                 if until is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
@@ -555,6 +564,8 @@ class ClusterClient:
             )
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RequestRefused(f"{self.address}: {OLDER_COORDINATOR}")
+        if code is grpc.StatusCode.CANCELLED:
+            return CoordinatorUnreachable(f"the connection to the coordinator at {self.address} was closed")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return CoordinatorUnreachable(f"the coordinator at {self.address} did not answer in time")
         if code is grpc.StatusCode.UNAUTHENTICATED:

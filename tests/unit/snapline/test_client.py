@@ -1,0 +1,62 @@
+"""A client whose coordinator changes, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from snapline.client import ClusterClient, CoordinatorUnreachable, job_status
+from snapline.protos import client_pb2 as pb
+from snapline.protos import client_pb2_grpc
+from snapline.runtime.logs import silent_logger
+from snapline.runtime.rpc.rpc_server import RpcServer
+from snapline.runtime.rpc.security import Security
+
+
+class Coordinator(client_pb2_grpc.ClientServiceServicer):
+    """Says one status of every job to whoever watches, and nothing more; answers no other call."""
+
+    def __init__(self, status: str) -> None:
+        self.status = status
+        self.server = RpcServer(Security(), silent_logger())
+        self.address = self.server.start("127.0.0.1:0", self._add)
+
+    def _add(self, server: grpc.aio.Server) -> list[str]:
+        client_pb2_grpc.add_ClientServiceServicer_to_server(self, server)
+        return []
+
+    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncIterator[pb.JobDetails]:
+        yield pb.JobDetails(overview={"status": f"JOB_STATUS_{self.status}"})
+        await asyncio.Event().wait()
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobDetails:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "just ending")
+        raise AssertionError
+
+
+@pytest.fixture
+def coordinators() -> Iterator[tuple[Coordinator, Coordinator]]:
+    """The one that leads, and the next one."""
+    both = Coordinator("RUNNING"), Coordinator("FINISHED")
+    yield both
+    for each in both:
+        each.server.stop()
+
+
+def test_who_watches_a_job_goes_where_another_call_has_found_the_leader(
+    coordinators: tuple[Coordinator, Coordinator],
+) -> None:
+    """The call closed the connection of both when the leader changed, and a handle of a job that ran on was broken."""
+    before, now = coordinators
+    with ClusterClient(before.address, Security(), lambda: now.address) as client:
+        watched = client.watch_job("job")
+        assert job_status(next(watched)) == "RUNNING"
+        with pytest.raises(CoordinatorUnreachable):
+            client.get_job("job")
+
+        assert [job_status(details) for details in watched] == ["FINISHED"]
