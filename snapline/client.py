@@ -139,6 +139,7 @@ class ClusterClient:
         from snapline.runtime.rpc.grpc_channels import open_channel
 
         self.address = address
+        self._dialed_with = self._security.current()
         self._channel: grpc.Channel = open_channel(address, self._security)
         self._stub = ClientServiceStub(self._channel)
 
@@ -153,14 +154,12 @@ class ClusterClient:
         return False
 
     def _follow_leader(self) -> None:
-        """Nobody answers: the next call goes to whoever leads by then."""
-        if self._find_leader is None:
-            return
-        try:
-            address = self._find_leader()
-        except SnaplineError:
-            return
-        if address != self.address or "," in address:  # another one of several may listen by now
+        """Nobody answers: the next call goes to whoever leads by then, with the certificates of then."""
+        address = self.address
+        with contextlib.suppress(SnaplineError):
+            address = self._find_leader() if self._find_leader is not None else address
+        # another one of several may listen by now
+        if address != self.address or "," in address or self._security.current() != self._dialed_with:
             self._move(address)
 
     def _move(self, address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,19 +12,24 @@ import grpc.aio
 import pytest
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, job_status
+from snapline.dataflow.config import COORDINATOR_ADDRESS, Configuration
 from snapline.protos import client_pb2 as pb
 from snapline.protos import client_pb2_grpc
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.rpc_server import RpcServer
 from snapline.runtime.rpc.security import Security
+from snapline.runtime.rpc.tcp_connections import reset_connections
+from tests.services.certificates import LiveFiles, why_not
+
+NOTHING = Security()
 
 
 class Coordinator(client_pb2_grpc.ClientServiceServicer):
-    """Says one status of every job to whoever watches, and nothing more; answers no other call."""
+    """Says one status of every job to whoever watches, and nothing more; has no jobs."""
 
-    def __init__(self, status: str) -> None:
+    def __init__(self, status: str, security: Security = NOTHING) -> None:
         self.status = status
-        self.server = RpcServer(Security(), silent_logger())
+        self.server = RpcServer(security, silent_logger())
         self.address = self.server.start("127.0.0.1:0", self._add)
 
     def _add(self, server: grpc.aio.Server) -> list[str]:
@@ -33,6 +39,9 @@ class Coordinator(client_pb2_grpc.ClientServiceServicer):
     async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncIterator[pb.JobDetails]:
         yield pb.JobDetails(overview={"status": f"JOB_STATUS_{self.status}"})
         await asyncio.Event().wait()
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
+        return pb.ListJobsResponse()
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobDetails:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "just ending")
@@ -60,3 +69,23 @@ def test_who_watches_a_job_goes_where_another_call_has_found_the_leader(
             client.get_job("job")
 
         assert [job_status(details) for details in watched] == ["FINISHED"]
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_client_that_lives_longer_than_its_certificates_dials_with_new_ones(tmp_path: Path) -> None:
+    """It was cut off for ever when its connection broke after they had been changed, as by a restart of the
+    coordinator."""
+    files = LiveFiles(tmp_path)
+    coordinator = Coordinator("FINISHED", Security.from_configuration(files.configuration))
+    settings = {**files.settings, COORDINATOR_ADDRESS.key: coordinator.address}
+    try:
+        with ClusterClient.from_configuration(Configuration(settings)) as client:
+            assert client.list_jobs() == []
+            for step in range(3):
+                files.change(step)
+            reset_connections(int(coordinator.address.rpartition(":")[2]))
+            with pytest.raises(CoordinatorUnreachable):
+                client.list_jobs()
+            assert client.list_jobs() == []
+    finally:
+        coordinator.server.stop()
