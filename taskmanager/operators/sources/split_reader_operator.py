@@ -146,6 +146,7 @@ class SplitReaderOperator(SourceOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         """No split that waits has rows at or before this; the last one ends the source."""
         if watermark.timestamp_ms == MAX_WATERMARK_MS:
+            self._is_drained = True  # rows would be late that are read before the end of data has come, too
             self._take_part()  # nobody listens to a watermark of who is idle
             self._emit_last_watermark()
             if self._aligner is not None:

@@ -461,6 +461,16 @@ def test_a_drained_reader_reads_nothing_of_what_it_is_restored_with() -> None:
     assert [] == second.harness.emitted
 
 
+def test_a_reader_reads_nothing_behind_the_last_watermark() -> None:
+    """The end of data of a job that is drained may come a moment later: rows that were read meanwhile were late for all
+    windows, and read as far as the savepoint knew."""
+    reading = Reading(Numbered([]))
+    reading.give("a", 10)
+    reading.operator.process_watermark(Watermark(MAX_WATERMARK_MS))
+    reading.operator.emit_next()
+    assert [Watermark(MAX_WATERMARK_MS)] == reading.harness.emitted
+
+
 @pytest.mark.parametrize("at_once", [1, 3, None])
 def test_a_local_job_reads_each_discovered_split_once(at_once: int | None) -> None:
     """Three readers, discovery beside them, checkpoints meanwhile."""
