@@ -16,6 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.columnar.batch_bytes import BatchBytes
 from snapline.dataflow.columnar.column_types import joined
 from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, StreamElement, Watermark, WatermarkStatus
@@ -189,10 +190,12 @@ class RecordWriter:
 
     def _check_key_columns(self, schema: pa.Schema) -> None:
         for name in self.descriptor.key_columns:
-            if schema.get_field_index(name) < 0:
+            position = schema.get_field_index(name)
+            if position < 0:
                 raise KeyError(
                     f"no key column {name!r} in the batch: its columns are {', '.join(map(repr, schema.names))}"
                 )
+            plain_type(schema.field(position).type)
 
     def _split_all(self, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:

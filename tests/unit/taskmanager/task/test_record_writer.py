@@ -173,6 +173,13 @@ def test_a_missing_key_column_is_named() -> None:
         edge.writer.emit(pa.record_batch({"x": [1]}))
 
 
+def test_what_cannot_be_a_key_is_refused_when_it_is_emitted() -> None:
+    """Rows that wait for more are split by the task, which named no operator, and blamed Snapline."""
+    edge = Edge(Partitioning.HASH, 2)
+    with pytest.raises(TypeError, match="cannot be \\(part of\\) a key"):
+        edge.writer.emit(pa.record_batch({"k": [[1, 2]]}))
+
+
 @pytest.mark.parametrize("subpartitions", [1, 2])
 def test_columns_that_nobody_reads_are_not_sent(subpartitions: int) -> None:
     """The others keep their order. A batch without one of them is sent whole: its reader says what is missing."""
