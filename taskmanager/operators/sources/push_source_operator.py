@@ -146,7 +146,7 @@ class PushSourceContext(SourceContext):
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Emit a watermark at this event time."""
-        self._push(Watermark(timestamp_ms), 0)
+        self._push(Watermark(int(timestamp_ms)), 0)
 
     def mark_as_temporarily_idle(self) -> None:
         """Leave the watermark to others."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -177,6 +178,25 @@ def test_watermarks_and_idleness_keep_their_place() -> None:
 
     idle, active = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
     assert found == [[1, 2], Watermark(2), [3], idle, active, [4], idle, active, Watermark(4)]
+
+
+class Measured(Watermarks):
+    """Says a watermark that it has computed."""
+
+    def run(self, context: SourceContext) -> None:
+        context.emit_watermark(np.array([1, 7]).max())  # type: ignore[arg-type]
+        context.emit_watermark(8.5)  # type: ignore[arg-type]
+
+
+def test_a_computed_watermark_is_a_whole_number_of_python() -> None:
+    """One of NumPy cannot be written into the snapshots of keyed operators, whose checkpoints failed for ever, and one
+    with a fraction cannot be sent to another process."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Measured(0)), TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+
+    assert harness.emitted == [Watermark(7), Watermark(8)]
+    assert [int, int] == [type(watermark.timestamp_ms) for watermark in harness.emitted]
 
 
 def test_a_strategy_makes_watermarks_of_rows() -> None:
