@@ -140,7 +140,11 @@ class PushSourceContext(SourceContext):
             self._runner.pushed()
 
     def collect_batch(self, batch: pa.RecordBatch) -> None:
-        """Emit one batch from the function's thread."""
+        """Emit one batch from the function's thread. Raises TypeError for a table, which is no element of a stream."""
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(
+                f"collect_batch takes a pyarrow.RecordBatch, not a {type(batch).__name__}; table.to_batches() makes some of a table"
+            )
         if batch.num_rows:
             self._push(conform(batch, self._schema), batch.num_rows)
 

@@ -221,6 +221,23 @@ def test_a_strategy_is_not_overtaken_by_watermarks_of_the_function() -> None:
     assert max(times) < 0
 
 
+class Tables(Counter):
+    """Collects a table, as Polars makes one of a frame."""
+
+    def run(self, context: SourceContext) -> None:
+        context.collect_batch(pa.table({"k": [1, 2]}))
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("k", pa.int64())])])
+def test_a_table_that_a_function_collects_is_refused(schema: pa.Schema | None) -> None:
+    """It was taken for the news that the source is idle, and its rows were lost."""
+    spec = SourceFunctionSpec(Tables(0), None, schema)
+    harness = Harness(PushSourceOperator(spec, TurnTakingPushSource("source"))).start()
+    with pytest.raises(TypeError, match=r"collect_batch takes a pyarrow.RecordBatch, not a Table"):
+        drain(harness)
+    harness.operator.close()
+
+
 class WholeAndFractions(Counter):
     """Collects whole numbers before others, and a batch in the end that has another column."""
 
