@@ -76,9 +76,16 @@ class Polled:
     """Rows that could not be read, for `DataStream.bad_rows()`. The position lies behind them, too."""
 
     def __post_init__(self) -> None:
-        """Raises ConnectorError for a status that is none: a source would never end with it."""
+        """Raises ConnectorError for a status that is none: a source would never end with it, nor with one text for
+        splits that have ended, such as ("a"), whose letters are no splits."""
         if not isinstance(self.status, InputStatus):
             raise ConnectorError(f"Polled: status must be one such as InputStatus.END_OF_INPUT, got {self.status!r}")
+        if self.batch is not None and not isinstance(self.batch, pa.RecordBatch):
+            raise ConnectorError(f"Polled: batch must be a pyarrow.RecordBatch, not a {type(self.batch).__name__}")
+        if isinstance(self.finished_splits, str):
+            raise ConnectorError(
+                f"Polled: finished_splits must be ids of splits, got one text: {self.finished_splits!r}"
+            )
         wake_at_ms: object = self.wake_at_ms
         if wake_at_ms is not None and not isinstance(wake_at_ms, Real):
             raise ConnectorError(f"Polled: wake_at_ms must be milliseconds, got {wake_at_ms!r}")

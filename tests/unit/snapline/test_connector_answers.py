@@ -94,11 +94,14 @@ def run(source: sl.Source, sink: sl.Sink) -> None:
         ({"poll_next": None}, "Reader.poll_next must return a Polled, not None"),
         ({"status": "end_of_input"}, "status must be one such as InputStatus.END_OF_INPUT, got 'end_of_input'"),
         ({"status": sl.InputStatus.NOTHING_AVAILABLE, "wake_at_ms": "soon"}, "wake_at_ms must be milliseconds, got 'soon'"),
+        ({"status": sl.InputStatus.END_OF_INPUT, "batch": pa.table({"n": [1]})}, "batch must be a pyarrow.RecordBatch, not a Table"),
+        ({"status": sl.InputStatus.END_OF_INPUT, "finished_splits": "all"}, "finished_splits must be ids of splits, got one text: 'all'"),
         ({"snapshot_splits": None}, "Reader.snapshot_splits must return a list of SourceSplit, not None"),
     ],
 )  # fmt: skip
 def test_a_source_is_told_what_it_must_return(answers: dict[str, Any], message: str) -> None:
-    """A status that was none let the job run for ever, and a time that was none ended the whole process."""
+    """A status that was none let the job run for ever, as did one text for the splits that have ended, and a time that
+    was none ended the whole process."""
     with pytest.raises(sl.SnaplineError, match=message):
         run(OneRow(**answers), DiscardingSink())
 
