@@ -78,9 +78,16 @@ class MapBatchesOperator(FunctionOperator):
                     raise _no_batch(part)
                 self._emit(part)
         elif isinstance(result, SideOutput):
-            self.output.emit_side(result.tag, workable(result.batch))
+            emit_side_output(result, self.output)
         elif result is not None:
             raise _no_batch(result)
+
+
+def emit_side_output(side: SideOutput, output: Any) -> None:
+    """Emit the rows of a side output: of a batch, or of a table, as of the main one."""
+    parts = side.batch.to_batches() if isinstance(side.batch, pa.Table) else [side.batch]
+    for part in parts:
+        output.emit_side(side.tag, workable(part))
 
 
 def _is_frame(result: Any) -> bool:

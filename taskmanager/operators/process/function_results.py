@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.functions import SideOutput
-from snapline.dataflow.columnar.column_types import workable
-from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.operators.base.stateless import conform, emit_side_output
 
 
 def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
@@ -23,7 +22,7 @@ def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
     if isinstance(result, pa.RecordBatch):
         output.emit_batch(conform(result, schema))
     elif isinstance(result, SideOutput):
-        output.emit_side(result.tag, workable(result.batch))
+        emit_side_output(result, output)
     elif isinstance(result, pa.Table):
         for part in result.to_batches():
             output.emit_batch(conform(part, schema))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from snapline.dataflow.api.functions import Function
+from snapline.dataflow.api.functions import Function, SideOutput
 from snapline.dataflow.api.state import ValueStateDescriptor, register_serializer
 from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import (
@@ -25,8 +25,9 @@ from snapline.dataflow.graph.operator_specs import (
 )
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.base.stateless import MapBatchesOperator
+from snapline.taskmanager.operators.base.stateless import MapBatchesOperator, emit_side_output
 from snapline.taskmanager.operators.factory import create_operator, load_spec
+from snapline.taskmanager.operators.process.function_results import emit_result
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROWS = pa.record_batch({"k": [1, 2, 3]})
@@ -54,6 +55,16 @@ def run(spec: Any) -> Harness:
 def test_a_batch_function_returns_batches_or_nothing(function: Any, expected: list[int]) -> None:
     """One, several, a table, none; empty ones are dropped."""
     assert [row["k"] for row in run(MapBatchesSpec(function)).process(ROWS).rows()] == expected
+
+
+@pytest.mark.parametrize("emit", [lambda side, harness: emit_result(side, None, harness), emit_side_output])
+def test_a_table_for_a_side_output_goes_out_as_batches(emit: Any) -> None:
+    """It may be the main result as well; whole, it came out of the edge behind it as no element of a stream."""
+    harness = Harness(create_operator(MapBatchesSpec(lambda b: b), no_source))
+    emit(SideOutput("aside", pa.Table.from_batches([ROWS, ROWS])), harness)
+
+    assert [ROWS, ROWS] == harness.side["aside"]
+    assert all(isinstance(batch, pa.RecordBatch) for batch in harness.side["aside"])
 
 
 @pytest.mark.parametrize("result", [7, {"k": 1}, ["x"], "text"])
