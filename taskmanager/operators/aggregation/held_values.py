@@ -21,6 +21,7 @@ from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.taskmanager.operators.aggregation.held_columns import HeldColumn
 from snapline.taskmanager.operators.base.row_store import RowStore, rows_type
 from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.state.adopted_state import elements_of
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots, grown
@@ -255,7 +256,7 @@ class DistinctValues(HeldValues):
 
     def restore(self, entries: Slots, values: pa.Array) -> None:
         counts = np.diff(values.offsets.to_numpy())
-        structs = values.flatten()
+        structs = elements_of(values)[1]
         if len(structs):
             batch = pa.RecordBatch.from_arrays(structs.flatten(), schema=self._schema)
             self._add(np.repeat(entries, counts).astype(np.int32), batch)

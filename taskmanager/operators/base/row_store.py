@@ -17,6 +17,7 @@ from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array, bitm
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.state.adopted_state import elements_of
 from snapline.taskmanager.state.columns import FrozenColumn, NumpyColumn, make_column
 from snapline.taskmanager.state.index.chains import Chains, FrozenChains
 from snapline.taskmanager.state.index.slots import SlotAllocator, Slots, grow_in_place
@@ -144,7 +145,7 @@ class RowStore:
     def restore(self, owners: Slots, values: pa.Array) -> Slots:
         """Take over a column of `type`; returns the numbers of the rows."""
         offsets = values.offsets.to_numpy()
-        structs = values.flatten()
+        structs = elements_of(values)[1]
         batch = pa.RecordBatch.from_arrays(structs.flatten(), schema=self.schema)
         return self.add(np.repeat(owners, np.diff(offsets)).astype(np.int32), batch)
 
