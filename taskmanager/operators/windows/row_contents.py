@@ -21,6 +21,7 @@ from snapline.dataflow.columnar.column_types import joined, kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import WindowProcessSpec
+from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
@@ -35,6 +36,7 @@ from snapline.taskmanager.operators.windows.window_contents import (
 )
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.slots import Slots
+from snapline.taskmanager.state.kept_values import keeping_of
 
 ROWS = "rows"
 REDUCED = "reduced"
@@ -219,6 +221,8 @@ class ReducedContents(WindowContents):
         self._store = RowStore(schema)
         self._function = function
         self._keys = frozenset(keys)
+        self._names = frozenset(self._store.schema.names)
+        self._as_kept = check(keeping_of(pa.struct(list(self._store.schema)), copies=False), "rows are structs")
         self._batcher = RowBatcher(self._store.schema)
 
     @property
@@ -227,11 +231,25 @@ class ReducedContents(WindowContents):
 
     def fold(self, entries: Slots, batch: pa.RecordBatch, input_index: int = 0) -> None:
         reduced = self._load(np.unique(entries))
-        function = self._function
-        for entry, row in zip(entries.tolist(), rows_of(batch), strict=True):
+        combined = self._combined
+        for entry, row in zip(entries.tolist(), rows_of(conform(batch, self._store.schema)), strict=True):
             known = reduced.get(entry)
-            reduced[entry] = row if known is None else function(known, row)
+            reduced[entry] = row if known is None else combined(known, row)
         self._store_reduced(reduced)
+
+    def _combined(self, one: Row, other: Row) -> Row:
+        """What the function makes of two rows, as the state keeps it: else it would depend on where batches end what
+        the function is given next."""
+        row: object = self._function(one, other)
+        if not isinstance(row, dict) or not self._names.issuperset(row):
+            raise TypeError(
+                f"reduce: {getattr(self._function, '__name__', self._function)!s} gives a row with the columns "
+                f"{', '.join(sorted(self._names))}, not {row!r}"
+            )
+        if lacking := sorted(self._keys.difference(row)):
+            raise TypeError(f"reduce: a row without its key {', '.join(lacking)} is none of the key's: {row!r}")
+        kept: Row = self._as_kept(row)
+        return kept
 
     def _load(self, entries: Slots) -> dict[int, Row]:
         _, numbers = self._store.rows_of(entries)
@@ -241,9 +259,6 @@ class ReducedContents(WindowContents):
     def _store_reduced(self, reduced: dict[int, Row]) -> None:
         entries = np.fromiter(reduced, np.int32, len(reduced))
         batch = self._batcher.batch_of(list(reduced.values()))
-        for row in reduced.values():
-            if lacking := sorted(self._keys.difference(row)):
-                raise TypeError(f"reduce: a row without its key {', '.join(lacking)} is none of the key's: {row!r}")
         self._store.remove_owners(entries)
         if batch is not None:
             self._store.add(entries, batch)
@@ -253,7 +268,7 @@ class ReducedContents(WindowContents):
         merged: dict[int, Row] = {}
         for target, other in zip(into.tolist(), others.tolist(), strict=True):
             known = merged.get(target, reduced.get(target))
-            merged[target] = reduced[other] if known is None else self._function(known, reduced[other])
+            merged[target] = reduced[other] if known is None else self._combined(known, reduced[other])
         self._store_reduced(merged)
 
     def emit(self, fired: FiredWindows, output: Output) -> None:
@@ -264,7 +279,7 @@ class ReducedContents(WindowContents):
         for position in range(len(fired.starts)):
             row, *others = rows[bounds[position] : bounds[position + 1]]
             for other in others:
-                row = self._function(row, other)
+                row = self._combined(row, other)
             results.append(row)
         batch = self._batcher.batch_of(results)
         if batch is None:
