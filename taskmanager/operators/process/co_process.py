@@ -37,11 +37,13 @@ from snapline.taskmanager.operators.base.rows import SEQUENCES, copy_of, rows_ma
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
+from snapline.taskmanager.state.kept_values import Keeping, keeping_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import PythonValues
 
 BROADCAST_PREFIX = "broadcast-"
 ARROW = "arrow"
+_AsKept = tuple[Keeping | None, Keeping | None]
 
 
 def write_batch(batch: pa.RecordBatch) -> bytes:
@@ -78,16 +80,19 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
 
 class _Rules(dict[Any, Any]):
     """A dictionary of broadcast state, which refuses what its types do not hold when it is put in: a checkpoint, which
-    would find it, does not know the row that brought it."""
+    would find it, does not know the row that brought it. What is put in is at once what a restore would give back."""
 
-    def __init__(self, pairs: dict[Any, Any], keys: PythonValues, values: PythonValues) -> None:
+    def __init__(self, pairs: dict[Any, Any], keys: PythonValues, values: PythonValues, as_kept: _AsKept) -> None:
+        """`as_kept`: what makes of a key, and of a value, what a snapshot keeps of it; None: it is that."""
         super().__init__(pairs)
         self._keys, self._values = keys, values
+        self._kept_key, self._kept_value = as_kept
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._keys.to_arrow([key])
         self._values.to_arrow([value])
-        super().__setitem__(key, value)
+        key = key if self._kept_key is None else self._kept_key(key)
+        super().__setitem__(key, value if self._kept_value is None else self._kept_value(value))
 
     def update(self, *others: Any, **named: Any) -> None:
         for key, value in dict(*others, **named).items():
@@ -118,7 +123,8 @@ class BroadcastStates:
             for batch in batches:
                 stored_keys, stored = _as_declared(batch, descriptor, drop_columns=drop_columns)
                 pairs.update(zip(keys.to_python(stored_keys), values.to_python(stored), strict=True))
-            self._maps[name] = _Rules(pairs, keys, values)
+            kept_value = None if descriptor.serializer else keeping_of(descriptor.element_type, copies=True)
+            self._maps[name] = _Rules(pairs, keys, values, (keeping_of(descriptor.key_type, copies=True), kept_value))
 
     def _list(self, name: str) -> Any:
         return self._operator_state.list_state(BROADCAST_PREFIX + name, OperatorStateMode.BROADCAST, ARROW)
