@@ -17,6 +17,7 @@ from snapline.dataflow.api.functions import (
     KeyedCoProcessFunction,
 )
 from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
 from snapline.dataflow.graph.stream_graph import StreamEdge
@@ -61,7 +62,8 @@ def check_one_environment(first: DataStream, second: DataStream, name: str) -> N
 
 
 def check_same_keys(first: KeyedStream, second: KeyedStream, name: str) -> None:
-    """JobDefinitionError unless both keys have as many columns, of the same types where these are known."""
+    """JobDefinitionError unless both keys have as many columns, of the same types where these are known; categories are
+    of the type of their values."""
     if len(first.key_columns) != len(second.key_columns):
         raise JobDefinitionError(
             f"{name!r}: the keys ({', '.join(first.key_columns)}) and ({', '.join(second.key_columns)}) have different numbers "
@@ -71,7 +73,7 @@ def check_same_keys(first: KeyedStream, second: KeyedStream, name: str) -> None:
         return
     for left, right in zip(first.key_columns, second.key_columns, strict=True):
         left_type, right_type = first.stream.schema.field(left).type, second.stream.schema.field(right).type
-        if left_type != right_type:
+        if plain_type(left_type) != plain_type(right_type):
             raise JobDefinitionError(
                 f"{name!r}: key column {left!r} is {left_type} and {right!r} is {right_type}: equal keys would not meet; cast "
                 "one of them before key_by"

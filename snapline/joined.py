@@ -18,8 +18,8 @@ import pyarrow as pa
 from snapline.connected import add_two_input, check_same_keys
 from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
 from snapline.dataflow.arguments import check_milliseconds
-from snapline.dataflow.columnar.arrow_columns import narrow_type
-from snapline.dataflow.columnar.column_types import kept_schema, kept_type, workable_schema
+from snapline.dataflow.columnar.arrow_columns import narrow_type, plain_type
+from snapline.dataflow.columnar.column_types import kept_schema, workable_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
@@ -191,7 +191,7 @@ def _compared(on: object, name: str) -> dict[str, str]:
 
 def _in_keys(field: pa.Field) -> pa.DataType:
     """The type without what makes no difference to keys: texts of Polars are views."""
-    return narrow_type(kept_type(field.type))
+    return narrow_type(plain_type(field.type))
 
 
 def table_path(path: str | os.PathLike[str]) -> str:
@@ -222,7 +222,10 @@ def enriched(
                     f"{name!r}: the table has no column {other!r}: it has {', '.join(table.column_names)}"
                 )
             check_key_type(table.schema.field(other), f"{name!r}")
-            if stream.schema is not None and _in_keys(stream.schema.field(own)) != _in_keys(table.schema.field(other)):
+            if stream.schema is None:
+                continue
+            check_key_type(stream.schema.field(own), f"{name!r}")
+            if _in_keys(stream.schema.field(own)) != _in_keys(table.schema.field(other)):
                 raise JobDefinitionError(
                     f"{name!r}: column {own!r} is {stream.schema.field(own).type} and the table's {other!r} is "
                     f"{table.schema.field(other).type}: cast one of them"

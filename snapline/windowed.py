@@ -28,6 +28,7 @@ from snapline.dataflow.api.windows import (
     WindowAssigner,
 )
 from snapline.dataflow.arguments import check_milliseconds
+from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
@@ -139,7 +140,7 @@ class WindowedStream:
         )
         schema = None
         if stream.schema is not None:
-            keys = key_fields_of(self.keyed)
+            keys = [field.with_type(plain_type(field.type)) for field in key_fields_of(self.keyed)]  # as state has them
             results = [pa.field(one.name, result_type(one, stream.schema)) for one in chosen]
             schema = pa.schema([*keys, *self._window_fields(), *results])
         added = stream.add_operator(name, spec, uid, schema=schema, stateful=True, key_columns=self.keyed.key_columns)
