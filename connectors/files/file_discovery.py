@@ -1,11 +1,12 @@
 """Finds the files of a source while it runs: lists, leaves out what was found before, and hands out the rest in order.
 
-Decides which files are new, with a memory that does not grow. Files have keys that rise (the time of the last change
-and the path, or the path alone), and those found last are remembered by digests, in two generations of `remember` files
-each: when the newer one is full, the older one is forgotten, and every file at or below the greatest key that had been
-found when it was the newer one counts as found. So a file may appear behind `remember` files that come after it in the
-order; one that is further behind is never read. A listing is kept and handed out in parts, so that what waits at the
-enumerator stays small. It does not know what is in files. Mirrors Flink's ContinuousFileSplitEnumerator, which
+Decides which files are new, with a memory that does not grow with files that come in their order. They have keys that
+rise (the time of the last change and the path, or the path alone), and those found last are remembered by digests, in
+two generations of `remember` such files each: when the newer one is full, the older one is forgotten, and every file at
+or below the greatest key that had been found when it was the newer one counts as found. A file that comes behind others
+is remembered beside them, and fills no generation. So a file may appear behind `remember` files that come after it in
+the order; one that is further behind is never read. A listing is kept and handed out in parts, so that what waits at
+the enumerator stays small. It does not know what is in files. Mirrors Flink's ContinuousFileSplitEnumerator, which
 remembers every path.
 """
 
@@ -46,13 +47,15 @@ class SeenFiles:
     """Which files were found before, in a state of bounded size."""
 
     def __init__(self, state: dict[str, Any], remember: int) -> None:
-        """`state`: what `state()` returned, or an empty one. `remember`: so many files make a generation."""
+        """`state`: what `state()` returned, or an empty one. `remember`: so many files in order make a generation."""
         self._remember = remember
         self._floor = _key(state, "floor")
         self._middle = _key(state, "middle")
         self._greatest = _key(state, "greatest")
         self._older = frozenset(_digests(state.get("older", "")))
         self._newer = dict.fromkeys(_digests(state.get("newer", "")))
+        self._risen = int(state.get("risen", len(self._newer)))
+        """So many of the newer ones came in their order."""
 
     def is_new(self, key: Key) -> bool:
         """Return whether a file was not found before."""
@@ -65,11 +68,13 @@ class SeenFiles:
 
     def add(self, key: Key) -> None:
         """Remember a file that is new."""
-        if len(self._newer) >= self._remember:
-            self._floor, self._middle = self._middle, self._greatest
-            self._older, self._newer = frozenset(self._newer), {}
+        if key > self._greatest:  # those that came late say nothing of how far behind others may be
+            if self._risen >= self._remember:
+                self._floor, self._middle = self._middle, self._greatest
+                self._older, self._newer, self._risen = frozenset(self._newer), {}, 0
+            self._risen += 1
+            self._greatest = key
         self._newer[digest_of(key)] = None
-        self._greatest = max(self._greatest, key)
 
     def state(self) -> dict[str, Any]:
         """Return what a next one goes on with, JSON-like."""
@@ -79,6 +84,7 @@ class SeenFiles:
             "greatest": list(self._greatest),
             "older": "".join(sorted(self._older)),
             "newer": "".join(self._newer),
+            "risen": self._risen,
         }
 
 

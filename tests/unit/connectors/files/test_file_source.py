@@ -299,6 +299,30 @@ def test_memory_is_bounded_and_files_may_be_late_by_what_is_remembered() -> None
     assert not any(seen.is_new((n, "late")) for n in range(9_799))
 
 
+def test_many_old_files_at_once_are_all_read(tmp_path: Path) -> None:
+    """Of files that were copied in with old times, all but some of the first were left out without a word."""
+    source = lines_of(tmp_path, follow=True, remember=5)
+    for n in range(3):
+        touch(tmp_path, f"new{n}", 1000 + n)
+    _, state = found_by(source)
+    for n in range(40):
+        touch(tmp_path, f"old{n:02d}", n)
+    late, state = found_by(source, state)
+    again, _ = found_by(source, state)
+    assert ([f"old{n:02d}" for n in range(40)], []) == (names(late), names(again))
+
+
+def test_a_file_with_a_time_in_the_future_hides_none_that_come_after_it() -> None:
+    """A source that had met one read nothing any more after twice `remember` files."""
+    seen = SeenFiles({}, 5)
+    seen.add((10**6, "from a wrong clock"))
+    for n in range(100):
+        assert seen.is_new((n, "f"))
+        seen.add((n, "f"))
+        seen = SeenFiles(seen.state(), 5)
+    assert not any(seen.is_new((n, "f")) for n in range(100))
+
+
 def test_a_listing_is_handed_out_in_parts_and_a_restore_lists_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
