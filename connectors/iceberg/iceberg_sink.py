@@ -242,6 +242,16 @@ def require_directory(table: Any, note: Mapping[str, Any], what: str) -> None:
         )
 
 
+def require_known_keys(sink: IcebergSink, columns: pa.Schema) -> None:
+    """Raise ConnectorError for a key by which the library finds no rows."""
+    for name in sink.key:
+        if name in columns.names and columns.field(name).type == pa.uuid():
+            raise ConnectorError(
+                f"{sink.described}: key= names {name!r}, which is a UUID, and pyiceberg finds no rows by one; give the table a text or "
+                "fixed[16] in its place, or take another key"
+            )
+
+
 class IcebergRows:
     """How rows become data files of one table, as the table was when the writer began."""
 
@@ -250,6 +260,7 @@ class IcebergRows:
         self._directory = directory
         self.partitions = Partitions(table, sink.partition_by, sink.described)
         self._table = None if table is None else columns_of(table)
+        require_known_keys(sink, self._table or pa.schema([]))
         self._unfit = frozenset[str]() if table is None else with_required_parts(table)
         self._expected: pa.Schema | None = None if sink.schema is None else without(sink.schema, sink.delete)
         self._written: pa.Schema | None = None
@@ -264,6 +275,7 @@ class IcebergRows:
                 "in the table, or leave the column out"
             )
         self.partitions.require_columns(written, what)
+        require_known_keys(self._sink, written)
         return written
 
     def prepared(self, batch: pa.RecordBatch) -> pa.RecordBatch:

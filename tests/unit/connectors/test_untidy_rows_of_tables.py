@@ -219,7 +219,7 @@ def test_partitions_that_change_between_the_rows_and_their_commit(iceberg):
 
 
 @pytest.mark.parametrize("kind", [pa.uuid(), pa.binary(16)], ids=str)
-@pytest.mark.parametrize("options", [{}, {"key": "id"}, {"partition_by": "id"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"key": "n"}, {"partition_by": "id"}], ids=str)
 def test_columns_of_uuids_in_iceberg(iceberg, kind, options):
     """Their type became None: who read or wrote them got an error of Python's, or the process ended."""
     where, catalog = iceberg
@@ -234,6 +234,17 @@ def test_columns_of_uuids_in_iceberg(iceberg, kind, options):
     expected = [{"id": each, "n": number} for number, each in enumerate(ids)]
     assert expected == read(IcebergSource("shop.t", catalog=where))
     assert expected == catalog.load_table("shop.t").scan().to_arrow().sort_by("n").to_pylist()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_uuids_are_no_key_in_iceberg(iceberg, is_there):
+    """The first commit worked, and each that met a row in the table failed, for ever, and called the table damaged."""
+    where, catalog = iceberg
+    if is_there:
+        catalog.create_table("shop.t", pa.schema([("id", pa.uuid()), ("n", pa.int64())]))
+    sink = IcebergSink("shop.t", catalog=where, key=["n", "id"])
+    with pytest.raises(ConnectorError, match="key= names 'id', which is a UUID, and pyiceberg finds no rows by one"):
+        write(sink, {"id": pa.array([uuid.UUID(int=7).bytes], pa.uuid()), "n": [0]})
 
 
 @pytest.mark.parametrize(
