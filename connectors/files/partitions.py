@@ -97,8 +97,16 @@ def split_by_keys(
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
-    taken = rest if len(starts) == 1 else rest.take(pa.array(order))
     firsts = pa.array(order[starts])
     named = zip(*(column.take(firsts).to_pylist() for column in encoded), strict=True)
-    for values, start, end in zip(named, starts, [*starts[1:], len(order)], strict=True):
-        yield values, taken.slice(start, end - start)
+    if len(starts) == 1:
+        yield next(named), rest
+        return
+    # Rows that wait keep the memory of all that were taken with them, so few are not taken with many.
+    counts = np.diff(starts, append=len(order))
+    sizes = np.frexp(counts)[1] // 2
+    taken = {size: rest.take(pa.array(order[np.repeat(sizes == size, counts)])) for size in np.unique(sizes)}
+    given = dict.fromkeys(taken, 0)
+    for values, size, count in zip(named, sizes, counts.tolist(), strict=True):
+        yield values, taken[size].slice(given[size], count)
+        given[size] += count

@@ -46,6 +46,16 @@ def test_a_null_beside_all_values_that_narrow_indices_have():
     assert [("v127",), (None,)] == [partition for partition, _ in found]
 
 
+def test_a_rare_partition_does_not_keep_the_rows_of_others():
+    """A row of one in each batch kept all batches in memory until the barrier, and a TaskManager had none left."""
+    key = pa.array(["rare" if number == 7 else f"p{number % 3}" for number in range(10_000)])
+
+    found = dict(split_by_keys(pa.record_batch([pa.array(range(10_000))], ["n"]), [key]))
+
+    assert [7] == found["rare",].column("n").to_pylist()
+    assert found["rare",].get_total_buffer_size() < 1_000
+
+
 @pytest.mark.parametrize(
     "column",
     [
