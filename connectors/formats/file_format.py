@@ -37,6 +37,8 @@ from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.errors import ConnectorError
 
 ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+"""Where files are put together, rows are written when there are so many bytes of them."""
 LINE_ROWS = 16_384
 """So many rows of a format of lines are encoded together."""
 COPIED_BYTES = 1 << 20
@@ -150,12 +152,14 @@ class ParquetFormat(FileFormat):
         files = [pq.ParquetFile(source) for source in sources]
         encoder = self.open(stream, files[0].schema_arrow)
         gathered: list[pa.RecordBatch] = []
+        rows = size = 0
         for file in files:
             for batch in file.iter_batches(self.batch_rows):
                 gathered.append(batch)
-                if sum(each.num_rows for each in gathered) >= self.batch_rows:
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows >= self.batch_rows or size >= ROW_GROUP_BYTES:
                     encoder.write(pa.Table.from_batches(gathered))
-                    gathered = []
+                    gathered, rows, size = [], 0, 0
         if gathered:
             encoder.write(pa.Table.from_batches(gathered))
         encoder.close()

@@ -38,6 +38,7 @@ from snapline.connectors.files.file_discovery import find_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import LocalOutputFiles, open_output
 from snapline.connectors.files.staging import SinkPlace
+from snapline.connectors.formats import file_format
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
 from tests.unit.connectors.parquet.places import Place
@@ -569,6 +570,20 @@ def test_files_of_a_checkpoint_are_put_together_before_those_of_the_next(tmp_pat
     committer.close()
 
     assert published == ["part-job-uid-all-000005.parquet", "part-job-uid-all-000006.parquet"]
+
+
+def test_large_rows_are_put_together_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a group were in memory at once, because fewer than a row group has by number can be gigabytes."""
+    monkeypatch.setattr(file_format, "ROW_GROUP_BYTES", 1_000)
+    sink = FileSink(tmp_path, compact_below=1 << 20)
+    waiting = [each for n in range(10) for each in written(sink, rows(n, word=["x" * 400]), place=Place(n, 10))]
+    committer = sink.create_global_committer(Place())
+    committer.commit(together(waiting))
+    committer.close()
+
+    (name,) = files(tmp_path)
+    footer = pq.read_metadata(tmp_path / name)
+    assert [3, 3, 3, 1] == [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
 
 
 def test_rows_of_a_subtask_keep_their_order_in_files_that_are_put_together(tmp_path):
