@@ -20,6 +20,7 @@ Flink's FileSink.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,8 @@ from snapline.runtime.cores.machine import check
 
 COMPACTION_THREADS = 4
 MERGING = ".merging"
+MERGED_BYTES_MAX = 4 << 30
+"""To publish a file in S3 is to copy it there, and more than 5 GB are not copied at once."""
 
 
 class FileSink(Sink):
@@ -241,9 +244,9 @@ class CompactingCommitter(GlobalCommitter):
     def _merged(
         self, together: GlobalCommittable, directory: str, checkpoint_id: int, group: Sequence[Committable]
     ) -> list[Committable]:
-        """The group with one file in place of its small ones, as far as they have the same columns as most; what was
-        merged is deleted only when it is visible. Which ones are small, the writers have said, because the limit may be
-        another one when the group is committed again.
+        """The group with one file in place of its small ones, as far as they have the same columns as most and make no
+        file that is too large; what was merged is deleted only when it is visible. Which ones are small, the writers
+        have said, because the limit may be another one when the group is committed again.
         """
         limit = self._sink.compact_below or 0
         small = sorted(
@@ -252,6 +255,8 @@ class CompactingCommitter(GlobalCommitter):
         )
         columns = Counter(str(each.data.get("columns", "")) for each in small).most_common(1)
         small = [each for each in small if str(each.data.get("columns", "")) == columns[0][0]]
+        sizes = itertools.accumulate(each.data["bytes"] for each in small)
+        small = [each for each, size in zip(small, sizes, strict=True) if size <= MERGED_BYTES_MAX]
         if len(small) < 2:
             return list(group)
         job, uid = file_name(together.job_id), file_name(together.sink_uid)

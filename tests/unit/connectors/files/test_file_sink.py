@@ -33,7 +33,7 @@ from snapline.connectors import (
     ParquetFormat,
     RollingPolicy,
 )
-from snapline.connectors.files import file_writer, output_files
+from snapline.connectors.files import file_sink, file_writer, output_files
 from snapline.connectors.files.file_discovery import find_files
 from snapline.connectors.files.file_writer import OPEN_PARTITIONS_MAX, FileSinkWriter
 from snapline.connectors.files.output_files import LocalOutputFiles, open_output
@@ -584,6 +584,21 @@ def test_large_rows_are_put_together_a_few_at_a_time(tmp_path: Path, monkeypatch
     (name,) = files(tmp_path)
     footer = pq.read_metadata(tmp_path / name)
     assert [3, 3, 3, 1] == [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+
+def test_no_file_is_put_together_that_is_too_large_to_be_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In S3 the commit of one with more than 5 GB failed for ever; what does not fit stays as it is."""
+    sink = FileSink(tmp_path, compact_below=1 << 20)
+    waiting = [each for number in range(5) for each in written(sink, rows(number), place=Place(number, 5))]
+    monkeypatch.setattr(file_sink, "MERGED_BYTES_MAX", sum(each.data.get("bytes", 0) for each in waiting[:6]))
+    committer = sink.create_global_committer(Place())
+    for again in (False, True):
+        committer.commit(together(waiting, again=again))
+    committer.close()
+
+    assert sorted(pq.read_table(tmp_path / name)["n"].to_pylist() for name in files(tmp_path)) == [[0, 1, 2], [3], [4]]
 
 
 def test_rows_of_a_subtask_keep_their_order_in_files_that_are_put_together(tmp_path):
