@@ -100,7 +100,8 @@ def is_comparison(one: Filter) -> bool:
 
 def _expression(conditions: Sequence[Condition], columns: pa.Schema) -> ds.Expression | None:
     """Those of the conditions that are about these columns. Times are compared in the unit and zone of their column,
-    and by Spark alone where that does not hold them: of others Arrow compares some with an error."""
+    and by Spark alone where that does not hold them: of others Arrow compares some with an error, as it does some
+    numbers."""
     whole: ds.Expression | None = None
     for kind, column, value in conditions:
         if column not in columns.names:
@@ -115,6 +116,10 @@ def _expression(conditions: Sequence[Condition], columns: pa.Schema) -> ds.Expre
         one = (
             ds.field(column).isin(values) if kind is In else _COMPARISONS[kind](ds.field(column), ds.scalar(values[0]))
         )
+        try:
+            pa.table({column: pa.nulls(1, data_type)}).filter(one)
+        except pa.ArrowException:
+            continue
         whole = one if whole is None else whole & one
     return whole
 

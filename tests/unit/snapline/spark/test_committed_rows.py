@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,3 +67,21 @@ def test_times_of_an_orc_file_are_compared_with_days_beyond_its_nanoseconds(tmp_
     [batch] = rows.read(part, spark_schema_of(table.schema, "a test"), [(LessThan, "at", EVER.replace(tzinfo=None))])
 
     assert batch.to_pydict() == {"at": [SECOND.replace(tzinfo=None)]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [(pa.uint64(), (1, -1)), (pa.decimal32(5, 1), (1, 3)), (pa.uint8(), (1, 300))], ids=str
+)
+def test_numbers_that_arrow_does_not_look_up_are_compared_by_spark_alone(
+    tmp_path: Path, kind: pa.DataType, values: tuple[int, ...]
+) -> None:
+    """A query for some numbers, of which one was none of the column's, ended in an error of Arrow's."""
+    table = pa.table({"n": pa.array([1, 2], kind)})
+    pq.write_table(table, tmp_path / NAME)
+    rows = CommittedDirectory(str(tmp_path))
+    [part] = rows.parts()
+    schema = spark_schema_of(table.schema, "a test")
+
+    found = list(rows.read(part, schema, [(In, "n", tuple(map(decimal.Decimal, values)))]))
+
+    assert decimal.Decimal(1) in found[0].column("n").to_pylist()
