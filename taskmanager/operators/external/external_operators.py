@@ -267,6 +267,7 @@ class ExternalOperator(StreamOperator):
         return check(self._bridge, "there is no program's place, although initialize_state was called")
 
     def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
         self._bridge = ProgramBridge(self._spec, self.context, self.output, restored)
 
     @property

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from snapline.dataflow.elements import SnapshotType
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import ExternalSpec
 from snapline.dataflow.ids import CheckpointID
+from snapline.taskmanager.operators.base.operator_contract import RestoredState
 from snapline.taskmanager.operators.external import external_operators
 from snapline.taskmanager.operators.external.external_operators import (
     ExternalOperator,
@@ -24,7 +26,7 @@ from snapline.taskmanager.programs.program_place import (
     SnapshotCame,
     WatermarkCame,
 )
-from tests.unit.taskmanager.operators.harness import Harness
+from tests.unit.taskmanager.operators.harness import Harness, KeyedFile
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ROWS = RowsCame(external_operators._arrow_of(SCHEMA, pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA)))
@@ -98,3 +100,12 @@ def test_what_an_operator_puts_out_after_the_savepoint_that_stops_the_job_goes_n
     operator.snapshot_state(CheckpointID(7), 0)
     operator.notify_checkpoint_complete(CheckpointID(7))
     assert [batch.to_pylist() for batch in operator.output.emitted] == [[{"n": 1}]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [ExternalOperator, ExternalSourceOperator])
+def test_a_program_does_not_take_the_place_of_an_operator_with_keys(kind: type[ExternalOperator]) -> None:
+    """Under the uid of a function that had keyed state it began without any, and the next snapshot had none."""
+    harness = Harness(kind(ExternalSpec("t", "operator", SCHEMA, SCHEMA)))
+    keyed = KeyedFile(b"", harness.context.key_group_range)
+    with pytest.raises(StateError, match="'op': the snapshot holds keyed state for it, and it keeps none"):
+        harness.start(RestoredState(CheckpointID(1), (keyed,)))
