@@ -13,9 +13,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ChannelStateHandle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPREAD_BY_METADATA = b"snapline.spread-by"
+"""The metadata key of the schema of input data in flight that says by which key columns it was spread; empty: by none.
+Where it is not there, one subtask had all rows, or an older release has written it."""
 
 
 class ChannelStateNotRescalable(ValueError):
@@ -153,6 +162,30 @@ def redistribute_output_channel_state(
             for old in row:
                 plan[new].extend(_moved(handle, edge, edge.new_consumers) for handle in mine.get(old, ()))
     return [tuple(handles) for handles in plan]
+
+
+def with_spread(batches: Sequence[pa.RecordBatch], key_columns: Sequence[str]) -> tuple[pa.RecordBatch, ...]:
+    """Input data in flight that says how it was spread over subtasks. `key_columns`: empty for any edge but a hash
+    edge."""
+    said = {SPREAD_BY_METADATA: "\0".join(key_columns).encode()}
+    return tuple(batch.replace_schema_metadata({**(batch.schema.metadata or {}), **said}) for batch in batches)
+
+
+def without_spread(batches: Sequence[pa.RecordBatch], key_columns: Sequence[str]) -> list[pa.RecordBatch]:
+    """Restored input data in flight as it came. `key_columns`: those by which each of several subtasks is going to keep
+    its own rows, empty if none does. Raises StateError for data that was spread otherwise: rows would be nobody's."""
+    found = []
+    for batch in batches:
+        metadata = dict(batch.schema.metadata or {})
+        said = metadata.pop(SPREAD_BY_METADATA, None)
+        if key_columns and said is not None and said != "\0".join(key_columns).encode():
+            before = ", ".join(said.decode().split("\0")) or "no key"
+            raise StateError(
+                f"the snapshot holds data in flight that was spread by {before}, and is spread by {', '.join(key_columns)} now, so that "
+                "rows would be lost: take a savepoint, which holds none, before changing the key"
+            )
+        found.append(batch if said is None else batch.replace_schema_metadata(metadata or None))
+    return found
 
 
 def _moved(handle: ChannelStateHandle, edge: EdgeRescaling, channels: int) -> ChannelStateHandle:

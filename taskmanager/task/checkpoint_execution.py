@@ -14,7 +14,8 @@ import pyarrow as pa
 from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier, EndOfChannelState
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
-from snapline.dataflow.snapshot.channel_state import supports_unaligned
+from snapline.dataflow.partitioning import Partitioning
+from snapline.dataflow.snapshot.channel_state import supports_unaligned, with_spread
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
@@ -124,9 +125,21 @@ class CheckpointExecution:
             checkpoint_id,
             target_location,
             frozen,
-            channel_state,
+            self._with_spread(channel_state),
             lambda result: self._put_mail(AsyncSnapshotMail(checkpoint_id, result)),
         )
+
+    def _with_spread(self, channel_state: ChannelState) -> ChannelState:
+        """Whose rows the inputs are follows from the key, unless one subtask has all of them."""
+        descriptor = self._descriptor
+        if descriptor.parallelism == 1 or not channel_state.inputs:
+            return channel_state
+        gates = descriptor.input_gates
+        keys = [gate.key_columns if gate.partitioning is Partitioning.HASH else () for gate in gates]
+        inputs = {
+            channel: with_spread(batches, keys[channel.gate_index]) for channel, batches in channel_state.inputs.items()
+        }
+        return ChannelState(inputs, channel_state.outputs)
 
     def cancel_async_snapshot(self, checkpoint_id: CheckpointID) -> None:
         """No answer is waited for any more."""

@@ -27,7 +27,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
 from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.partitioning import Partitioning
-from snapline.dataflow.snapshot.channel_state import supports_unaligned
+from snapline.dataflow.snapshot.channel_state import supports_unaligned, without_spread
 from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
@@ -255,7 +255,8 @@ def own_batches(
 ) -> Sequence[pa.RecordBatch]:
     """On a hash edge several subtasks may read the same data in flight after a rescale: each keeps its own rows."""
     if gate.partitioning is not Partitioning.HASH or not gate.key_columns or descriptor.parallelism == 1:
-        return batches
+        return without_spread(batches, ())
+    batches = without_spread(batches, gate.key_columns)
     key_groups = compute_key_group_range_for_operator_index(
         descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -264,36 +264,71 @@ def test_data_in_flight_is_rescaled(parallelism: int) -> None:
     assert final_sums() == expected(splits)
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2), (2, 1)])
-def test_data_in_flight_is_rescaled_where_the_edge_becomes_another_one(before: int, after: int) -> None:
-    """Two vertices of one parallelism are connected one to one, which others are not. A job that was restored at one
-    never started again, because its data in flight belonged to channels that there were not any more."""
-    splits = [data(0, 12), data(1, 12)]
+NOT_CHAINED = {**UNALIGNED, "pipeline.operator-chaining.enabled": "false"}
+
+
+def source_and_sink(splits: Sequence[Sequence[pa.RecordBatch]], parallelism: int, to_sink: Any) -> list[Operator]:
+    """Two vertices; the sink has another parallelism, perhaps."""
     source = ListSource(splits, {})
+    return [
+        Operator("src", SourceSpec(source, source.spec_splits()), parallelism=2),
+        Operator("sink", SinkSpec(StagingSink("out")), [to_sink], parallelism),
+    ]
 
-    def operators(parallelism: int) -> list[Operator]:
-        return [
-            Operator("src", SourceSpec(source, source.spec_splits()), parallelism=2),
-            Operator("sink", SinkSpec(StagingSink("out")), [edge(0)], parallelism),
-        ]
 
-    settings = {**UNALIGNED, "pipeline.operator-chaining.enabled": "false"}
-    job = LocalJob(operators(before), settings, max_queued_batches=4)
-    sinks = [job.find("sink", index) for index in range(before)]
+def before_the_sink(operators: list[Operator], parallelism: int) -> Any:
+    """A checkpoint with data in flight that the sink has not taken yet."""
+    job = LocalJob(operators, NOT_CHAINED, max_queued_batches=4)
+    sinks = [job.find("sink", index) for index in range(parallelism)]
     for sink in sinks:
         sink.paused = True
     job.run()
+    job.find("src", 1).paused = True
     checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED)
     job.run()
     for sink in sinks:
         sink.paused = False
     job.run()
-    restored = job.complete(checkpoint_id, notify=False)
-    Outside.reset()
-    LocalJob(operators(after), settings, restored=restored, attempt=1).run_to_end(checkpoints=True)
+    job.find("src", 1).paused = False
+    job.run()
+    return job.complete(checkpoint_id, notify=False)
 
-    rows = sorted(row["v"] for row in Outside.rows("out"))
-    assert rows == sorted(value for split in splits for part in split for value in part.column("v").to_pylist())
+
+def values_of(splits: Sequence[Sequence[pa.RecordBatch]]) -> list[int]:
+    return sorted(value for split in splits for part in split for value in part.column("v").to_pylist())
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2), (2, 1)])
+def test_data_in_flight_is_rescaled_where_the_edge_becomes_another_one(before: int, after: int) -> None:
+    """Two vertices of one parallelism are connected one to one, which others are not. A job that was restored at one
+    never started again, because its data in flight belonged to channels that there were not any more."""
+    splits = [data(0, 12), data(1, 12)]
+    restored = before_the_sink(source_and_sink(splits, before, edge(0)), before)
+    operators = source_and_sink(splits, after, edge(0))
+    LocalJob(operators, NOT_CHAINED, restored=restored, attempt=1).run_to_end(checkpoints=True)
+
+    assert sorted(row["v"] for row in Outside.rows("out")) == values_of(splits)
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "after"), [(1, (), 2), (3, (), 1), (2, (), 2), (3, (), 3), (3, (), 2), (2, ("v",), 2)]
+)
+def test_no_data_in_flight_is_lost_where_rows_are_spread_by_another_key(
+    before: int, key: tuple[str, ...], after: int
+) -> None:
+    """As before a FileSink that has got partition_by: rows that another subtask was to have were kept by none. Where
+    one subtask had all rows, or will have them, none can be lost."""
+    splits = [data(0, 12), data(1, 12)]
+    was = edge(0, Partitioning.HASH, key) if key else edge(0, Partitioning.REBALANCE)
+    restored = before_the_sink(source_and_sink(splits, before, was), before)
+    operators = source_and_sink(splits, after, edge(0, Partitioning.HASH, ["k"]))
+    job = LocalJob(operators, NOT_CHAINED, restored=restored, attempt=1)
+    if 1 in (before, after):
+        job.run_to_end(checkpoints=True)
+        assert sorted(row["v"] for row in Outside.rows("out")) == values_of(splits)
+        return
+    with pytest.raises(Exception, match=f"was spread by {key[0] if key else 'no key'}, and is spread by k now"):
+        job.run_to_end(checkpoints=True)
 
 
 def test_an_aligned_barrier_turns_unaligned_in_the_output_after_its_timeout() -> None:
