@@ -19,6 +19,7 @@ from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Committable, Committer, SinkWriter
 from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
 from snapline.dataflow.elements import Watermark, WatermarkStatus
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import SinkSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -48,6 +49,14 @@ def waits_for_final_checkpoint(configuration: Mapping[str, str]) -> bool:
     )
 
 
+def nobody_commits(operator_uid: str) -> StateError:
+    """Say that a snapshot holds what a sink has pre-committed, and that nothing in the job would make it visible."""
+    return StateError(
+        f"sink {operator_uid!r}: the snapshot holds rows that it has pre-committed, and it commits nothing any more, so that they may be "
+        "lost: go on with the guarantee that it had, or end them with `snapline transactions commit` and give the sink another uid"
+    )
+
+
 class SinkOperator(StreamOperator):
     """Writer and committer of one subtask."""
 
@@ -71,6 +80,8 @@ class SinkOperator(StreamOperator):
     def open(self) -> None:
         context = self.context
         self._committer = refuse_async_methods(self._sink.create_committer(context))
+        if self._committer is None and self._pending:
+            raise nobody_commits(context.operator_uid)
         if self._committer is not None:
             # All of them lie in a snapshot that is complete, or nobody could have restored it.
             recovered = self._take_pending(None)

@@ -11,6 +11,7 @@ import pytest
 from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter
 from snapline.dataflow.api.functions import Function
 from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.sinks.sink_function_operator import SinkFunctionOperator
@@ -224,3 +225,22 @@ def test_a_plain_function_gets_its_rows() -> None:
     assert raised.value.row_index == 1
     assert function.got == [{"k": 1}, {"k": 2}, {"k": 5}]
     assert isinstance(function, Function)
+
+
+def test_a_sink_that_commits_no_more_does_not_lose_what_the_snapshot_holds() -> None:
+    """As a KafkaSink that goes on with at_least_once: the rows of the last checkpoint were forgotten without a word."""
+
+    class AtLeastOnce(StagingSink):
+        two_phase = False
+
+        def create_committer(self, context: Any) -> Any:
+            return None
+
+    written = sink().process(rows(1)).snapshot(1)
+    harness = Harness(SinkOperator(SinkSpec(AtLeastOnce("out"))), configuration=CHECKPOINTS)
+    with pytest.raises(StateError, match=r"sink 'op': .* pre-committed, .*snapline transactions commit"):
+        harness.start(restored_state([written]))
+    nothing_written = sink().snapshot(1)
+    Harness(SinkOperator(SinkSpec(AtLeastOnce("out"))), configuration=CHECKPOINTS).start(
+        restored_state([nothing_written])
+    )
