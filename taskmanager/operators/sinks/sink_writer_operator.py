@@ -21,7 +21,7 @@ from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sinks.sink_operator import WRITER_STATE
+from snapline.taskmanager.operators.sinks.sink_operator import COMMITTABLES_STATE, WRITER_STATE, nobody_commits
 
 
 class SinkWriterOperator(StreamOperator):
@@ -36,11 +36,29 @@ class SinkWriterOperator(StreamOperator):
     def initialize_state(self, restored: RestoredState) -> None:
         self._last_checkpoint_id = restored.checkpoint_id
         self._state = OperatorStateBackend(restored.operator_lists)
+        self._of_subtasks = OperatorStateBackend(restored.operator_lists)
 
     def open(self) -> None:
+        self._commit_of_subtasks()
         states = self._state.list_state(WRITER_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         writer = answer(self._sink.create_writer(self.context, states), SinkWriter, self._sink, "create_writer")
         self._writer = refuse_async_methods(writer)
+
+    def _commit_of_subtasks(self) -> None:
+        """When the snapshot was made, each subtask of the sink may have committed by itself. The committer behind this
+        operator does not know what is left of that; it lies in a snapshot that is complete."""
+        left = self._of_subtasks.list_state(COMMITTABLES_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
+        if not left:
+            return
+        committer = refuse_async_methods(self._sink.create_committer(self.context))
+        if committer is None:
+            raise nobody_commits(self.context.operator_uid)
+        try:
+            committer.commit(
+                [Committable(each["data"]) for each in sorted(left, key=lambda each: each["checkpoint_id"])]
+            )
+        finally:
+            committer.close()
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         check(self._writer, "there is no writer, although open was called").write(batch)

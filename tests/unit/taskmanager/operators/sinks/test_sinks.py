@@ -12,10 +12,11 @@ from snapline.dataflow.api.connector_api import Committable, Sink, SinkWriter
 from snapline.dataflow.api.functions import Function
 from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitSinkFunction
 from snapline.dataflow.errors import StateError
-from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec
+from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec, SinkWriterSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.sinks.sink_function_operator import SinkFunctionOperator
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
+from snapline.taskmanager.operators.sinks.sink_writer_operator import SinkWriterOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 from tests.unit.taskmanager.task.local_job import Outside, StagingSink
 
@@ -244,3 +245,15 @@ def test_a_sink_that_commits_no_more_does_not_lose_what_the_snapshot_holds() -> 
     Harness(SinkOperator(SinkSpec(AtLeastOnce("out"))), configuration=CHECKPOINTS).start(
         restored_state([nothing_written])
     )
+
+
+def test_a_sink_that_commits_together_from_now_on_commits_what_its_subtasks_have_left() -> None:
+    """As a FileSink with compact_below, which it had not before: the files of the last checkpoint never appeared."""
+    first = sink().process(rows(1))
+    first.snapshot(1)
+    written = first.process(rows(2)).snapshot(2)
+    harness = Harness(SinkWriterOperator(SinkWriterSpec(StagingSink("out"))), configuration=CHECKPOINTS)
+    harness.start(restored_state([written]))
+
+    assert visible() == [1, 2]
+    assert [state.name for state in harness.snapshot(3).lists] == ["sink-writer-state"]
