@@ -10,7 +10,7 @@ edge is spread by key again by its new producer, instead of being sent to all an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -22,9 +22,11 @@ from snapline.dataflow.snapshot.handles import ChannelStateHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
+EDGE_METADATA = b"snapline.edge"
+"""The metadata key of the schema of data in flight that says on which edge it was: the operators at its ends. Data of
+older releases does not say it."""
 SPREAD_BY_METADATA = b"snapline.spread-by"
-"""The metadata key of the schema of input data in flight that says by which key columns it was spread; empty: by none.
-Where it is not there, one subtask had all rows, or an older release has written it."""
+"""That of input data which says by which key columns it was spread over several subtasks; empty: by none."""
 
 
 class ChannelStateNotRescalable(ValueError):
@@ -164,28 +166,46 @@ def redistribute_output_channel_state(
     return [tuple(handles) for handles in plan]
 
 
-def with_spread(batches: Sequence[pa.RecordBatch], key_columns: Sequence[str]) -> tuple[pa.RecordBatch, ...]:
-    """Input data in flight that says how it was spread over subtasks. `key_columns`: empty for any edge but a hash
-    edge."""
-    said = {SPREAD_BY_METADATA: "\0".join(key_columns).encode()}
+def with_origin(
+    batches: Sequence[pa.RecordBatch], edge_id: str, spread_by: Sequence[str] | None = None
+) -> tuple[pa.RecordBatch, ...]:
+    """Data in flight that says where it was. `spread_by`: see there; None: it does not matter."""
+    said = {EDGE_METADATA: _ends_of(edge_id)}
+    if spread_by is not None:
+        said[SPREAD_BY_METADATA] = "\0".join(spread_by).encode()
     return tuple(batch.replace_schema_metadata({**(batch.schema.metadata or {}), **said}) for batch in batches)
 
 
-def without_spread(batches: Sequence[pa.RecordBatch], key_columns: Sequence[str]) -> list[pa.RecordBatch]:
-    """Restored input data in flight as it came. `key_columns`: those by which each of several subtasks is going to keep
-    its own rows, empty if none does. Raises StateError for data that was spread otherwise: rows would be nobody's."""
+def without_origin(
+    batches: Sequence[pa.RecordBatch], edge_id: str, edge_ids: Iterable[str], spread_by: Sequence[str] = ()
+) -> list[pa.RecordBatch]:
+    """Restored data in flight as it was before `with_origin`. `edge_id`: where it is going to be, one of the
+    `edge_ids` on this side of its task. `spread_by`: the key columns by which each of several subtasks is going to keep
+    its own rows. Raises StateError for data of another one of these edges, and for data that was spread otherwise, of
+    which rows would be nobody's."""
+    others = set(map(_ends_of, edge_ids)) - {_ends_of(edge_id)}
     found = []
     for batch in batches:
         metadata = dict(batch.schema.metadata or {})
+        if metadata.pop(EDGE_METADATA, None) in others:
+            raise StateError(
+                "the snapshot holds data in flight for an input or output that has another place among those of its operator now: take "
+                "a savepoint, which holds none, before changing the shape of the job"
+            )
         said = metadata.pop(SPREAD_BY_METADATA, None)
-        if key_columns and said is not None and said != "\0".join(key_columns).encode():
+        if spread_by and said is not None and said != "\0".join(spread_by).encode():
             before = ", ".join(said.decode().split("\0")) or "no key"
             raise StateError(
-                f"the snapshot holds data in flight that was spread by {before}, and is spread by {', '.join(key_columns)} now, so that "
+                f"the snapshot holds data in flight that was spread by {before}, and is spread by {', '.join(spread_by)} now, so that "
                 "rows would be lost: take a savepoint, which holds none, before changing the key"
             )
-        found.append(batch if said is None else batch.replace_schema_metadata(metadata or None))
+        found.append(batch.replace_schema_metadata(metadata or None))
     return found
+
+
+def _ends_of(edge_id: str) -> bytes:
+    """The operators at both ends: the same edge may have another place among the inputs of its target."""
+    return edge_id.rpartition("-")[0].encode()
 
 
 def _moved(handle: ChannelStateHandle, edge: EdgeRescaling, channels: int) -> ChannelStateHandle:

@@ -15,7 +15,7 @@ from snapline.dataflow.elements import CancelCheckpointMarker, CheckpointBarrier
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
-from snapline.dataflow.snapshot.channel_state import supports_unaligned, with_spread
+from snapline.dataflow.snapshot.channel_state import supports_unaligned, with_origin
 from snapline.dataflow.snapshot.handles import TaskStateSnapshot
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
@@ -125,21 +125,26 @@ class CheckpointExecution:
             checkpoint_id,
             target_location,
             frozen,
-            self._with_spread(channel_state),
+            self._with_origin(channel_state),
             lambda result: self._put_mail(AsyncSnapshotMail(checkpoint_id, result)),
         )
 
-    def _with_spread(self, channel_state: ChannelState) -> ChannelState:
+    def _with_origin(self, channel_state: ChannelState) -> ChannelState:
         """Whose rows the inputs are follows from the key, unless one subtask has all of them."""
-        descriptor = self._descriptor
-        if descriptor.parallelism == 1 or not channel_state.inputs:
-            return channel_state
-        gates = descriptor.input_gates
-        keys = [gate.key_columns if gate.partitioning is Partitioning.HASH else () for gate in gates]
+        gates, partitions = self._descriptor.input_gates, self._descriptor.result_partitions
+        is_alone = self._descriptor.parallelism == 1
+        keys = [
+            None if is_alone else gate.key_columns if gate.partitioning is Partitioning.HASH else () for gate in gates
+        ]
         inputs = {
-            channel: with_spread(batches, keys[channel.gate_index]) for channel, batches in channel_state.inputs.items()
+            channel: with_origin(batches, gates[channel.gate_index].edge_id, keys[channel.gate_index])
+            for channel, batches in channel_state.inputs.items()
         }
-        return ChannelState(inputs, channel_state.outputs)
+        outputs = {
+            part: with_origin(batches, partitions[part.partition_index].edge_id)
+            for part, batches in channel_state.outputs.items()
+        }
+        return ChannelState(inputs, outputs)
 
     def cancel_async_snapshot(self, checkpoint_id: CheckpointID) -> None:
         """No answer is waited for any more."""

@@ -27,7 +27,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState
 from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.partitioning import Partitioning
-from snapline.dataflow.snapshot.channel_state import supports_unaligned, without_spread
+from snapline.dataflow.snapshot.channel_state import supports_unaligned, without_origin
 from snapline.dataflow.wire.messages import (
     InputGateDescriptor,
     OperatorDescriptor,
@@ -254,9 +254,10 @@ def own_batches(
     descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, batches: Sequence[pa.RecordBatch]
 ) -> Sequence[pa.RecordBatch]:
     """On a hash edge several subtasks may read the same data in flight after a rescale: each keeps its own rows."""
+    edge_ids = [each.edge_id for each in descriptor.input_gates]
     if gate.partitioning is not Partitioning.HASH or not gate.key_columns or descriptor.parallelism == 1:
-        return without_spread(batches, ())
-    batches = without_spread(batches, gate.key_columns)
+        return without_origin(batches, gate.edge_id, edge_ids)
+    batches = without_origin(batches, gate.edge_id, edge_ids, gate.key_columns)
     key_groups = compute_key_group_range_for_operator_index(
         descriptor.max_parallelism, descriptor.parallelism, descriptor.subtask_index
     )
@@ -294,8 +295,9 @@ def wire(
     """Build everything, and restore it. What has to be released later is noted in `created` and in the exchange."""
     restored_as_finished = descriptor.restore_state.is_task_finished
     writers = create_writers(descriptor, environment, configuration)
-    for (partition, subpartition), batches in restore.output_channels().items():
-        replay_output(writers[partition], subpartition, batches)
+    edge_ids = [partition.edge_id for partition in descriptor.result_partitions]
+    for (index, subpartition), batches in restore.output_channels().items():
+        replay_output(writers[index], subpartition, without_origin(batches, edge_ids[index], edge_ids))
     if descriptor.restore_checkpoint_id > 0:
         for writer in writers:
             writer.broadcast(EndOfChannelState(is_last=not descriptor.input_gates))

@@ -327,8 +327,33 @@ def test_no_data_in_flight_is_lost_where_rows_are_spread_by_another_key(
         job.run_to_end(checkpoints=True)
         assert sorted(row["v"] for row in Outside.rows("out")) == values_of(splits)
         return
-    with pytest.raises(Exception, match=f"was spread by {key[0] if key else 'no key'}, and is spread by k now"):
+    with pytest.raises(AssertionError, match=f"was spread by {key[0] if key else 'no key'}, and is spread by k now"):
         job.run_to_end(checkpoints=True)
+
+
+def test_data_in_flight_does_not_come_to_another_reader_of_the_same_rows() -> None:
+    """Two sinks of one stream that the program names in another order: rows in flight to one came to the other."""
+    source = ListSource([data(0, 12), data(1, 12)], {})
+
+    def operators(*sinks: str) -> list[Operator]:
+        ends = [Operator(name, SinkSpec(StagingSink(name)), [edge(0)], 2) for name in sinks]
+        return [Operator("src", SourceSpec(source, source.spec_splits()), parallelism=2), *ends]
+
+    job = LocalJob(operators("a", "b"), NOT_CHAINED, max_queued_batches=4)
+    slow = [job.find("a", index) for index in range(2)]
+    for sink in slow:
+        sink.paused = True
+    job.run()
+    checkpoint_id = job.trigger(alignment=AlignmentType.UNALIGNED)
+    job.run()
+    for sink in slow:
+        sink.paused = False
+    job.run()
+    restored = job.complete(checkpoint_id, notify=False)
+    LocalJob(operators("a", "b"), NOT_CHAINED, restored=restored, attempt=1).run_to_end(checkpoints=True)
+    assert sorted(row["v"] for row in Outside.rows("a")) == sorted(row["v"] for row in Outside.rows("b"))
+    with pytest.raises(AssertionError, match=r"data in flight for an input or output that has another place .* now"):
+        LocalJob(operators("b", "a"), NOT_CHAINED, restored=restored, attempt=1).run_to_end(checkpoints=True)
 
 
 def test_an_aligned_barrier_turns_unaligned_in_the_output_after_its_timeout() -> None:
