@@ -115,7 +115,8 @@ class ProgramBridge:
         self.has_ended = False
         """The program has put out its last row."""
         self.has_stopped = False
-        """The program has taken the snapshot that the job stops with, which knows nothing of what is put out now."""
+        """The program has taken the snapshot that the job stops with, which knows nothing of what is put out now, or
+        has begun from it only to end again."""
         lists = dict(restored.operator_lists or {})
         was_there = lists.pop(KNOWN_STATE, None) is not None
         groups = context.key_group_range
@@ -158,7 +159,7 @@ class ProgramBridge:
         """Have the program take a snapshot, and do all that it says before. Raises ExternalTaskFailed."""
         self.place.ask_for_snapshot(checkpoint_id, self._context.processing_time.now_ms(), stops=stops)
         self._take_until(lambda was_answer: was_answer, f"answered checkpoint {checkpoint_id}")
-        self.has_stopped = stops
+        self.has_stopped |= stops
 
     def await_notification(self, checkpoint_id: CheckpointID) -> None:
         """Tell the program that the checkpoint is complete, and wait until it has done what that lets happen: nobody
@@ -355,6 +356,7 @@ class ExternalSourceOperator(ExternalOperator, SourceOperatorContract):
         lists = dict(restored.operator_lists or {})
         self._is_drained = self.context.job_id.encode() in lists.pop(DRAINED_STATE, ())
         super().initialize_state(replace(restored, operator_lists=lists))
+        self._program.has_ended = self._program.has_stopped = self._is_drained
 
     def emit_next(self) -> InputStatus:
         program = self._program

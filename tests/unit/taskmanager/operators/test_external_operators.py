@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.connector_api import InputStatus
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import ExternalSpec
@@ -26,7 +27,7 @@ from snapline.taskmanager.programs.program_place import (
     SnapshotCame,
     WatermarkCame,
 )
-from tests.unit.taskmanager.operators.harness import Harness, KeyedFile
+from tests.unit.taskmanager.operators.harness import Harness, KeyedFile, Written, restored_state
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ROWS = RowsCame(external_operators._arrow_of(SCHEMA, pa.RecordBatch.from_pydict({"n": [1]}, SCHEMA)))
@@ -54,10 +55,10 @@ def source_of(place: Talking) -> ExternalSourceOperator:
     return started(ExternalSourceOperator(ExternalSpec("t", "source", None, SCHEMA)), place)
 
 
-def started(operator: Started, place: Talking) -> Started:
+def started(operator: Started, place: Talking, restored: RestoredState | None = None) -> Started:
     harness = Harness(operator)
     operator.setup(replace(harness.context, offer_place=lambda *told: place), harness)
-    harness.start(None)
+    harness.start(restored)
     return operator
 
 
@@ -109,3 +110,21 @@ def test_a_program_does_not_take_the_place_of_an_operator_with_keys(kind: type[E
     keyed = KeyedFile(b"", harness.context.key_group_range)
     with pytest.raises(StateError, match="'op': the snapshot holds keyed state for it, and it keeps none"):
         harness.start(RestoredState(CheckpointID(1), (keyed,)))
+
+
+def test_a_source_that_was_drained_puts_nothing_out_when_its_task_ends_again() -> None:
+    """A TaskManager is lost between the savepoint that drains the job and the job's end: windows have fired by then,
+    and what the program put out meanwhile came to operators behind the end of their input, with the next checkpoint."""
+    stop = CheckpointID(7)
+    drained = source_of(Talking(ROWS, SnapshotCame(7, ())))
+    drained.stop_emitting(stop, drain=True)
+    left = restored_state([Written(drained.snapshot_state(stop, 0))])
+    place = Talking(ROWS, SnapshotCame(8, ()), ROWS, SnapshotCame(9, ()), WatermarkCame(9, False), NotificationTaken(9))
+    again = started(ExternalSourceOperator(ExternalSpec("t", "source", None, SCHEMA)), place, left)
+    assert again.emit_next() is InputStatus.END_OF_INPUT
+    for last in (CheckpointID(8), CheckpointID(9)):
+        again.prepare_snapshot_pre_barrier(last)
+        again.announce_snapshot(SnapshotType.CHECKPOINT)
+        again.snapshot_state(last, 0)
+    again.notify_checkpoint_complete(CheckpointID(9))
+    assert again.output.emitted == place.said == []  # type: ignore[attr-defined]
