@@ -125,8 +125,10 @@ class KafkaSink(Sink):
         left = {"jobs": sorted(jobs), "places": [list(place) for place in sorted(places)]}
         return KafkaWriter(self, name_of(self, context), left, context.metrics)
 
-    def create_committer(self, context: SourceContextInfo) -> Committer | None:
-        return KafkaCommitter(self, context) if self.two_phase else None
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        """At least once, too: the snapshot may be of a job that wrote exactly once, and hold what nobody has
+        committed."""
+        return KafkaCommitter(self, context)
 
     def producer_settings(self) -> dict[str, Any]:
         """For every producer of the sink."""

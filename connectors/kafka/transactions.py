@@ -105,7 +105,7 @@ class Transactions:
 
     def __init__(self, bootstrap_servers: str, settings: Mapping[str, Any]) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._settings = converted(settings)
+        self._settings = settings
         self._reading = how_to_reach(settings)
         self._admin: Any = None
 
@@ -215,7 +215,8 @@ class Transactions:
             try:
                 self._admin = KafkaAdminClient(
                     bootstrap_servers=self._bootstrap_servers.split(","), client_id="snapline-sink", kafka_client=client,
-                    request_timeout_ms=10_000, bootstrap_timeout_ms=BOOTSTRAP_MS, reconnect_backoff_max_ms=200, **self._settings,
+                    request_timeout_ms=10_000, bootstrap_timeout_ms=BOOTSTRAP_MS, reconnect_backoff_max_ms=200,
+                    **converted(self._settings),
                 )  # fmt: skip
             except errors.KafkaError:
                 for one in made:  # it leaves its thread behind

@@ -15,6 +15,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -128,10 +129,9 @@ class PostgresSink(Sink):
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         return PostgresWriter(self, TransactionOf.attempt_of(context), context.metrics.counter(BYTES_WRITTEN))
 
-    def create_committer(self, context: SourceContextInfo) -> Committer | None:
-        return (
-            PostgresCommitter(self, TransactionOf.attempt_of(context), context.parallelism) if self.two_phase else None
-        )
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        """Idempotent, too: the snapshot may be of a job that wrote exactly once, and hold what nobody has committed."""
+        return PostgresCommitter(self, TransactionOf.attempt_of(context), context.parallelism)
 
 
 def require_prepared_transactions(connection: Any, what: str) -> None:
@@ -416,17 +416,24 @@ class PostgresCommitter(Committer):
         self._sink = sink
         self._own = own
         self._parallelism = parallelism
-        self._connection = connect(sink.dsn)
-        self._began = next(iter(self._connection.execute("SELECT extract(epoch FROM clock_timestamp())")))[0]
+        self._began: Any = 0
         """The time of the server at the start: a connection of a pool is older than the attempt."""
+        if sink.two_phase:
+            self._began = next(iter(self._connection.execute("SELECT extract(epoch FROM clock_timestamp())")))[0]
+
+    @cached_property
+    def _connection(self) -> Any:
+        """Made when it is needed, which that of an idempotent sink hardly ever is."""
+        return connect(self._sink.dsn)
 
     def restored_from(self, checkpoint_id: int) -> None:
         """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks. Rows of a key
         come from any subtask, so that all have been restarted; without one others may run on, and what they have
         prepared is committed with their next checkpoint."""
-        self._roll_back(
-            lambda name: name.checkpoint_id > checkpoint_id and (bool(self._sink.key) or self._is_of_subtask(name))
-        )
+        if self._sink.two_phase:
+            self._roll_back(
+                lambda name: name.checkpoint_id > checkpoint_id and (bool(self._sink.key) or self._is_of_subtask(name))
+            )
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)
@@ -454,7 +461,8 @@ class PostgresCommitter(Committer):
         return was_open
 
     def close(self) -> None:
-        self._connection.close()
+        if "_connection" in self.__dict__:
+            self._connection.close()
 
     def _require_own(self, committables: Sequence[Committable]) -> None:
         """Raise ConnectorError for a transaction that no job's sink of this name has prepared, before one is ended."""

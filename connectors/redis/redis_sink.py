@@ -104,8 +104,9 @@ class RedisSink(Sink):
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         return RedisWriter(self, context)
 
-    def create_committer(self, context: SourceContextInfo) -> Committer | None:
-        return RedisCommitter(self, context.operator_uid) if self.two_phase else None
+    def create_committer(self, context: SourceContextInfo) -> Committer:
+        """Idempotent, too: the snapshot may be of a job that wrote exactly once, and hold what nobody has committed."""
+        return RedisCommitter(self, context.operator_uid)
 
 
 class RedisWriter(SinkWriter):

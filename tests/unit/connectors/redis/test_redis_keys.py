@@ -19,8 +19,11 @@ from snapline.connectors import RedisLookup, RedisSink
 from snapline.connectors.redis import redis_sink
 from snapline.dataflow.api.connector_api import Committable
 from snapline.dataflow.errors import ConnectorError
+from snapline.dataflow.graph.operator_specs import SinkSpec
+from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
 from tests.services.redis_server import RedisServer
 from tests.unit.connectors.parquet.places import Place
+from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROWS = pa.schema([("shop", pa.int64()), ("n", pa.int64())])
 
@@ -108,6 +111,20 @@ def test_keys_of_a_checkpoint_are_set_once_when_it_is_complete(server):
     commit(sink, [*second, *first, *other])
     commit(sink, first)
     assert keys(server) == {"a": b"2", "b": b"1", "z": b"9"}
+
+
+def test_a_sink_that_becomes_idempotent_sets_what_its_snapshot_holds(server):
+    """A savepoint of a job that was cancelled before its next checkpoint: the rows were dropped without a word."""
+    once = RedisSink("shop", url=server.url, value="n", guarantee="exactly_once")
+    left = Harness(SinkOperator(SinkSpec(once))).start()
+    saved = left.process(pa.RecordBatch.from_pydict({"shop": ["a", "b"], "n": [1, 1]})).snapshot(7)
+    left.operator.close()
+    assert keys(server) == {}
+    again = Harness(SinkOperator(SinkSpec(RedisSink("shop", url=server.url, value="n")))).start(restored_state([saved]))
+    assert keys(server) == {"a": b"1", "b": b"1"}
+    again.process(pa.RecordBatch.from_pydict({"shop": ["b"], "n": [2]})).snapshot(8)
+    again.operator.close()
+    assert keys(server) == {"a": b"1", "b": b"2"}
 
 
 def test_what_two_checkpoints_left_is_committed_in_their_order_by_whoever_got_it(

@@ -229,7 +229,7 @@ def test_a_plain_function_gets_its_rows() -> None:
 
 
 def test_a_sink_that_commits_no_more_does_not_lose_what_the_snapshot_holds() -> None:
-    """As a KafkaSink that goes on with at_least_once: the rows of the last checkpoint were forgotten without a word."""
+    """The rows of the last checkpoint were forgotten without a word, where nobody is there to commit them."""
 
     class AtLeastOnce(StagingSink):
         two_phase = False
