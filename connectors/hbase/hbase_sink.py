@@ -2,8 +2,9 @@
 
 Decides what a row becomes (a put of its cells, or a delete), that mutations of a row keep their order (HBase hides a
 put behind a delete of the same millisecond, so a batch has one kind for a row, and a put waits when its row was deleted
-just now), and that an error of the server fails the task: what was sent since the last checkpoint comes
-again, and changes nothing in the end.
+just now), that a connection which the server has ended is made anew, since what is sent twice changes nothing, and that
+an error of the server fails the task: what was sent since the last checkpoint comes again, and changes nothing in the
+end.
 """
 
 from __future__ import annotations
@@ -115,6 +116,13 @@ def failures() -> tuple[type[Exception], ...]:
     return (TException, OSError, ProtocolError, SystemError)  # the last two when what answers does not speak Thrift
 
 
+def is_ended(error: Exception) -> bool:
+    """Whether the server has ended the connection, as it does when nothing was sent for a minute."""
+    from thriftpy2.transport import TTransportException
+
+    return isinstance(error, (TTransportException, ConnectionError))
+
+
 def refused(sink: HBaseSink, error: Exception) -> ConnectorError:
     """Say in one line what the server says, or that none answers."""
     message = getattr(error, "message", "") or str(error)
@@ -191,13 +199,15 @@ class HBaseWriter(SinkWriter):
             time.sleep(PAUSE_SECONDS)
             self._deleted = {}
         try:
-            batch = self._table.batch()
-            for key, cells in self._pending.items():
-                if cells is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, cells)
-            batch.send()
+            try:
+                self._send()
+            except failures() as error:
+                if not is_ended(error):
+                    raise
+                self._connection.close()
+                self._connection = connect(self._sink)
+                self._table = self._connection.table(self._sink.table)
+                self._send()
         except failures() as error:
             raise refused(self._sink, error) from error
         now = time.monotonic()
@@ -205,6 +215,15 @@ class HBaseWriter(SinkWriter):
         sent = [cells for cells in self._pending.values() if cells is not None]
         self._bytes_written.inc(sum(len(name) + len(value) for cells in sent for name, value in cells.items()))
         self._pending = {}
+
+    def _send(self) -> None:
+        batch = self._table.batch()
+        for key, cells in self._pending.items():
+            if cells is None:
+                batch.delete(key)
+            else:
+                batch.put(key, cells)
+        batch.send()
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[bytes | None]:
         """The values of a column as bytes; null stays null."""

@@ -26,6 +26,13 @@ class Memory:
         self.refuses = False
         self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
         self._deleted_ms: dict[bytes, int] = {}
+        self.connections: list[socket.socket] = []
+
+    def hang_up(self) -> None:
+        """End all connections, as HBase does with those that were idle for a minute."""
+        for connection in self.connections:
+            with suppress(OSError):  # it is closed already
+                connection.shutdown(socket.SHUT_RDWR)
 
     def getTableNames(self) -> list[bytes]:
         return [b"totals"]
@@ -53,7 +60,6 @@ def running_hbase() -> Iterator[tuple[Memory, int]]:
     listening = socket.create_server(("127.0.0.1", 0))
     processor = TProcessor(Hbase_thrift.Hbase, memory)
 
-    accepted: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
     def answer(connection: socket.socket) -> None:
@@ -73,7 +79,7 @@ def running_hbase() -> Iterator[tuple[Memory, int]]:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            accepted.append(connection)
+            memory.connections.append(connection)
             threads.append(threading.Thread(target=answer, args=(connection,)))
             threads[-1].start()
 
@@ -85,8 +91,6 @@ def running_hbase() -> Iterator[tuple[Memory, int]]:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
         thread.join(10)
-        for connection in accepted:
-            with suppress(OSError):  # it is closed already
-                connection.shutdown(socket.SHUT_RDWR)
+        memory.hang_up()
         for each in threads:
             each.join(10)

@@ -126,6 +126,19 @@ def test_what_the_server_refuses_fails_the_task_in_a_line(server):
     assert said == ["HBaseSink totals: HBase refuses what was sent: NoSuchColumnFamilyException: x"] * 2
 
 
+def test_a_connection_that_the_server_has_ended_is_made_anew(server):
+    """HBase ends those that were idle for a minute, so that a job whose rows come more rarely restarted with each."""
+    memory, port = server
+    writer = sink_at(port, delete="gone").create_writer(Place(), ())
+    for n, gone in ((1, False), (2, True), (3, False)):
+        writer.write(rows("a", n=[n], gone=[gone]))
+        writer.prepare_commit(n)
+        memory.hang_up()
+    writer.close()
+    assert memory.rows == {b"a": {b"d:n": b"3"}}
+    assert memory.batches == [1, 1, 1]
+
+
 def test_a_server_that_goes_away_fails_the_task_in_a_line():
     """Once the connection was made again and nobody answered; what waits is sent by the next attempt of the task."""
     with running_hbase() as (_, port):
