@@ -21,6 +21,7 @@ import pyarrow as pa
 from snapline.connectors.files.filesystems import first_line
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import bound_decimals, check_schema
+from snapline.connectors.formats.row_format import BadValue
 from snapline.dataflow.errors import ConnectorError
 
 MAGIC = 0
@@ -71,11 +72,18 @@ class ConfluentAvroFormat(AvroFormat):
         self._writers: dict[int, Any] = {}
         self._unusable: dict[int, str] = {}
         """What is wrong with a schema of the registry, so that it is asked for once."""
+        self._unknown: set[int] = set()
+        """Ids that the registry does not know, among the values that are decoded now: a schema may yet come."""
         self._own_id: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was asked for."""
-        return {**super().__getstate__(), "_writers": {}, "_unusable": {}, "_own_id": None}
+        return {**super().__getstate__(), "_writers": {}, "_unusable": {}, "_unknown": set(), "_own_id": None}
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[BadValue]]:
+        """Decode as any format does, and ask for an id that nobody knows once, however many values name it."""
+        self._unknown.clear()
+        return super().decode(values)
 
     def decode_all(self, values: Sequence[bytes]) -> pa.RecordBatch:
         """Decode each value with the schema that it was written with, and resolve it to the job's.
@@ -127,8 +135,9 @@ class ConfluentAvroFormat(AvroFormat):
         if schema_id in self._unusable:
             raise ValueError(self._unusable[schema_id])
         if schema_id not in self._writers:
-            answer = self._ask(f"/schemas/ids/{schema_id}")
+            answer = None if schema_id in self._unknown else self._ask(f"/schemas/ids/{schema_id}")
             if answer is None:
+                self._unknown.add(schema_id)
                 raise UnknownSchema(f"schema id {schema_id} is unknown to the registry at {self._registry}")
             try:
                 self._writers[schema_id] = _schema_of(answer)

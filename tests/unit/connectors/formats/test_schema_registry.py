@@ -122,6 +122,18 @@ def test_bad_values_are_found_and_say_why(registry):
     assert [1, None, None, None, None, 1] == decoded.column("n").to_pylist()
 
 
+def test_an_id_that_nobody_knows_is_asked_for_once_in_a_poll(registry):
+    """A job with the address of another registry asked it twice for each row, and stood still for minutes before it
+    failed. By the next poll the schema may be there."""
+    avro = form(registry, NEW)
+    values = [b"\0\0\0\0\2" + bytes([number]) for number in range(100)]
+    for poll in (1, 2):
+        _, bad = avro.decode(values)
+        assert [len(bad), len(registry.asked)] == [100, poll]
+    registry.schemas += [json.dumps(NEW)] * 2
+    assert avro.decode([b"\0\0\0\0\2\2\0"]) == (pa.RecordBatch.from_pylist([{"n": 1, "s": None}], avro.schema), [])
+
+
 def test_a_registry_that_refuses_or_is_away_fails_the_job(registry):
     """It is nobody's bad row; the password is not said."""
     value = written(registry, NEW, [{"n": 1, "s": None}])
