@@ -10,6 +10,7 @@ BoundedOutOfOrdernessWatermarks, WatermarkOutputMultiplexer; a generator of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.watermark_generators import WatermarkGenerator
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.arguments import MOST_MS
-from snapline.dataflow.elements import MIN_WATERMARK_MS
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 _PER_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 """Unit to (multiplier, divisor) that make milliseconds."""
@@ -277,6 +278,18 @@ class WatermarkTracker:
         return max(greatest_ms - self._strategy.max_out_of_orderness_ms - 1, MIN_WATERMARK_MS)
 
 
+def said_watermark_ms(said: Any) -> int:
+    """The watermark that a user's code has said, in whole milliseconds. Raises ValueError for what is no time of 64
+    bits: neither a channel nor a heartbeat could carry it."""
+    try:
+        given = int(said)
+    except (TypeError, ValueError, OverflowError):
+        given = MAX_WATERMARK_MS + 1
+    if not MIN_WATERMARK_MS <= given <= MAX_WATERMARK_MS:
+        raise ValueError(f"a watermark is whole milliseconds since the epoch, in 64 bits, got {said!r}")
+    return given
+
+
 class _GeneratedOutput:
     """What one generator has said last."""
 
@@ -285,7 +298,7 @@ class _GeneratedOutput:
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Keep the greatest of what was said."""
-        given = int(timestamp_ms)
+        given = said_watermark_ms(timestamp_ms)
         if self.watermark_ms is None or given > self.watermark_ms:
             self.watermark_ms = given
 

@@ -24,6 +24,7 @@ from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark, WatermarkSta
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.event_time import said_watermark_ms
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import (
     EMPTY_OPERATOR_SNAPSHOT,
@@ -149,8 +150,8 @@ class PushSourceContext(SourceContext):
             self._push(conform(batch, self._schema), batch.num_rows)
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Emit a watermark at this event time."""
-        self._push(Watermark(int(timestamp_ms)), 0)
+        """Emit a watermark at this event time. Raises ValueError for what is none."""
+        self._push(Watermark(said_watermark_ms(timestamp_ms)), 0)
 
     def mark_as_temporarily_idle(self) -> None:
         """Leave the watermark to others."""

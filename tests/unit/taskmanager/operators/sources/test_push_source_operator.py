@@ -467,3 +467,33 @@ def test_the_end_of_a_cancelled_function_is_not_that_of_its_rows(threads: bool, 
         pass
     harness.operator.close()
     assert status is InputStatus.NOTHING_AVAILABLE
+
+
+class SaysTimes(Counter):
+    """Says how far time has come, as it is told."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__(0)
+        self.said = said
+
+    def run(self, context: SourceContext) -> None:
+        context.emit_watermark(self.said)
+
+
+def test_a_watermark_of_the_clock_is_whole_milliseconds() -> None:
+    """That of `time.time() * 1000` could not be sent, nor could the heartbeats of the TaskManager that it came to."""
+    spec = SourceFunctionSpec(SaysTimes(1_700_000_000_000.75))
+    harness = Harness(PushSourceOperator(spec, TurnTakingPushSource("source"))).start()
+    drain(harness)
+    harness.operator.close()
+    (watermark,) = harness.emitted
+    assert repr(watermark) == "Watermark(timestamp_ms=1700000000000)"
+
+
+@pytest.mark.parametrize("said", [None, float("nan"), "soon", 2**70])
+def test_what_is_no_watermark_is_refused_where_it_is_said(said: Any) -> None:
+    """Whoever it came to failed, or the whole TaskManager."""
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(SaysTimes(said)), TurnTakingPushSource("source"))).start()
+    with pytest.raises(ValueError, match="a watermark is whole milliseconds since the epoch, in 64 bits, got "):
+        drain(harness)
+    harness.operator.close()
