@@ -376,7 +376,7 @@ class DataStream(StreamResults):
                 f"watermark strategy of {name!r}: only sources can wait for others, so give the strategy with watermark alignment to "
                 "from_source or add_source"
             )
-        stream = self.add_operator(name, WatermarkSpec(strategy), uid, schema=self.schema)
+        stream = self.add_operator(name, WatermarkSpec(strategy), uid, schema=self.schema, stateful=True)
         return replace(stream, event_time_column=strategy.column)
 
     def transform(

@@ -182,6 +182,15 @@ def test_stateful_operator_without_uid_is_refused_when_uids_are_not_generated():
         env.translate("job")
 
 
+def test_watermarks_in_the_middle_of_a_stream_are_state():
+    """Nobody was told that they need a uid, and a snapshot of a program that had grown before them was refused."""
+    env = environment(**{"pipeline.auto-generate-uids": "false"}).enable_checkpointing(1000)
+    source(env).assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps("t"))
+
+    with pytest.raises(JobDefinitionError, match=r"'watermarks' keeps state but has no uid"):
+        env.translate("job")
+
+
 def without_uids(name: str = "running_aggregate", *, grown: bool = False) -> Translation:
     env = environment().enable_checkpointing(1000)
     if grown:
