@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+import cloudpickle
 import pyarrow as pa
 
 from snapline.dataflow.api.state_ttl import TTL_METADATA, VALUE_FIELD, StateTtlConfig, timed_type
@@ -55,8 +56,8 @@ _SERIALIZERS: dict[str, NamedSerializer] = {}
 
 
 def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
-    """Make a serializer known under a name, in this process; register it in a module that the job's functions import.
-    The name stands in snapshots. Raises StateError for what is no name, one that Snapline's own serializers have, and
+    """Make a serializer known under a name, in this process and in the tasks of jobs that it submits from then on. The
+    name stands in snapshots. Raises StateError for what is no name, one that Snapline's own serializers have, and
     what cannot be called.
 
     >>> _ = sl.register_serializer("text", str.encode, bytes.decode)
@@ -89,6 +90,34 @@ def serializer_named(name: str) -> NamedSerializer:
             "snapline.register_serializer in a module that the job's functions import"
         )
     return found
+
+
+@dataclass(frozen=True)
+class WithSerializers:
+    """What a job brings to its tasks. Whoever loads its pickle gets the value alone, and knows the serializers, which
+    the program has registered in its own process."""
+
+    value: object
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """The value, and the serializers that are not Snapline's own."""
+        return _with_serializers, (self.value, *filter(_travels, list(_SERIALIZERS.values())))
+
+
+def _travels(serializer: NamedSerializer) -> bool:
+    """Whether it can be sent; one that cannot may be of no use to this job."""
+    if _is_own(serializer.dumps):
+        return False
+    try:
+        cloudpickle.dumps(serializer)
+    except Exception:
+        return False
+    return True
+
+
+def _with_serializers(value: object, *serializers: NamedSerializer) -> object:
+    _SERIALIZERS.update((one.name, one) for one in serializers)
+    return value
 
 
 def _json_dumps(value: Any) -> bytes:

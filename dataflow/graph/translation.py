@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import cloudpickle
 
 from snapline.dataflow.api.master_hooks import functions_with_hooks
+from snapline.dataflow.api.state import WithSerializers
 from snapline.dataflow.api.windows import RowsBy, SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.config import (
     AUTO_GENERATE_UIDS,
@@ -85,7 +86,7 @@ def translate(
     name: str,
     configuration: Configuration,
     savepoint_restore: SavepointRestoreSettings = NO_RESTORE,
-    pickle: Callable[[object], bytes] = cloudpickle.dumps,
+    pickle: Callable[[object], bytes] = lambda value: cloudpickle.dumps(WithSerializers(value)),
 ) -> Translation:
     """Build the JobGraph. Raises JobDefinitionError that names the operator."""
     _check_printable("a job's name", name)

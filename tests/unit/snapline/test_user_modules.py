@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from types import ModuleType
 
 import cloudpickle
+import pyarrow as pa
+import pytest
 
+import snapline as sl
+from snapline.connectors import DiscardingSink
+from snapline.dataflow.api import state
+from snapline.taskmanager.operators.factory import create_operator, load_spec
 from snapline.user_modules import modules_beside_script, pickled_by_value
+from tests.unit.taskmanager.operators.harness import Harness
 
 PROGRAM = """
 import sys
@@ -75,3 +84,39 @@ def test_what_was_registered_before_stays(monkeypatch):
         cloudpickle.unregister_pickle_by_value(theirs)
     monkeypatch.delitem(sys.modules, "a_module_of_mine")
     assert cloudpickle.loads(payload)() == 42
+
+
+class Amount:
+    """What Arrow has no type for."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+class Sum(sl.KeyedProcessFunction):
+    """Keeps an amount, by a serializer of its own."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self.amount = context.get_state(sl.ValueStateDescriptor("amount", serializer="an amount"))
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
+        known = self.amount.value()
+        self.amount.update(Amount(row["cents"] if known is None else known.cents + row["cents"]))
+        yield {"shop": row["shop"], "cents": self.amount.value().cents}
+
+
+def test_serializers_of_the_program_travel_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No task in another process knew them: neither the script nor modules beside it are imported there."""
+    monkeypatch.setattr(state, "_SERIALIZERS", dict(state._SERIALIZERS))
+    sl.register_serializer("an amount", lambda one: str(one.cents).encode(), lambda data: Amount(int(data)))
+    lock = threading.Lock()
+    sl.register_serializer("of this process", lambda one: str(lock and one).encode(), bytes.decode)
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection([{"shop": "a", "cents": 5}])
+    rows.key_by("shop").process(Sum(), uid="sum").sink_to(DiscardingSink(), uid="sink")
+    payload = env.translate("job").job_graph.vertices[1].operators[0].payload
+    del state._SERIALIZERS["an amount"]
+
+    task = Harness(create_operator(load_spec(payload, "sum"), lambda: pytest.fail("no push source here"))).start()
+    batch = pa.record_batch({"shop": ["a"], "cents": [5]})
+    assert task.process(batch).process(batch).rows() == [{"shop": "a", "cents": 5}, {"shop": "a", "cents": 10}]
