@@ -22,7 +22,7 @@ from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
 from snapline.dataflow.api.connector_api import Sink
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.functions import AsyncFunction, CheckpointListener
+from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
@@ -694,7 +694,7 @@ class DataStream(StreamResults):
             name or type(function).__name__,
             SinkFunctionSpec(function, row_wise),
             uid,
-            commits=isinstance(function, CheckpointListener),
+            commits=hasattr(function, "notify_checkpoint_complete"),
             schema=None,
         )
         return DataStreamSink(stream)

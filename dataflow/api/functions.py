@@ -81,7 +81,8 @@ class CheckpointedFunction(Protocol):
 class CheckpointListener(Protocol):
     """A function that is told of the fate of checkpoints (Flink: CheckpointListener).
 
-    Notifications can be lost, when a process dies, and are never repeated; the next one covers all earlier ones.
+    Notifications can be lost, when a process dies, and are never repeated; the next one covers all earlier ones. A
+    function may have one of the two methods alone.
 
     >>> class Published(sl.SinkFunction):
     ...     def notify_checkpoint_complete(self, checkpoint_id):

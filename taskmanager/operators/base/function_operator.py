@@ -17,7 +17,7 @@ from snapline.dataflow.api.function_contexts import (
     FunctionSnapshotContext,
     OperatorStateStore,
 )
-from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener
+from snapline.dataflow.api.functions import CheckpointedFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.ids import CheckpointID
@@ -101,6 +101,14 @@ class FunctionRuntimeContext:
     get_state = get_list_state = get_map_state = get_reducing_state = get_aggregating_state = _refuse
 
 
+def tell_listener(function: Any, method: str, checkpoint_id: CheckpointID) -> None:
+    """Tell a function of a checkpoint, if it has a method for that; it need not have both (in Flink the second one has
+    a default)."""
+    told = getattr(function, method, None)
+    if callable(told):
+        told(checkpoint_id)
+
+
 class FunctionOperator(StreamOperator):
     """Holds one user function, and the operator state that it may have."""
 
@@ -108,7 +116,6 @@ class FunctionOperator(StreamOperator):
         self.function = function
         self.operator_state: OperatorStateBackend | None = None
         self._is_checkpointed = isinstance(function, CheckpointedFunction)
-        self._is_listener = isinstance(function, CheckpointListener)
         self._opened = False
         self._initialized = False
 
@@ -138,12 +145,10 @@ class FunctionOperator(StreamOperator):
         return OperatorSnapshot(operator_lists=operator_state.snapshot())
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
-        if self._is_listener:
-            self.function.notify_checkpoint_complete(checkpoint_id)
+        tell_listener(self.function, "notify_checkpoint_complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
-        if self._is_listener:
-            self.function.notify_checkpoint_aborted(checkpoint_id)
+        tell_listener(self.function, "notify_checkpoint_aborted", checkpoint_id)
 
     def finish(self) -> None:
         finisher = getattr(self.function, "finish", None)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener
+from snapline.dataflow.api.functions import CheckpointedFunction
 from snapline.dataflow.config import DROP_STATE_COLUMNS, ConfigOption
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
@@ -28,6 +28,7 @@ from snapline.taskmanager.operators.base.function_operator import (
     FunctionRuntimeContext,
     InitializationContext,
     SnapshotContext,
+    tell_listener,
 )
 from snapline.taskmanager.operators.base.operator_contract import (
     KeyedSnapshotPart,
@@ -188,12 +189,10 @@ class KeyedOperator(StreamOperator):
         return self.backend.snapshot_parts() if self.backend is not None else ()
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
-        if isinstance(self.hooked_function, CheckpointListener):
-            self.hooked_function.notify_checkpoint_complete(checkpoint_id)
+        tell_listener(self.hooked_function, "notify_checkpoint_complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointID) -> None:
-        if isinstance(self.hooked_function, CheckpointListener):
-            self.hooked_function.notify_checkpoint_aborted(checkpoint_id)
+        tell_listener(self.hooked_function, "notify_checkpoint_aborted", checkpoint_id)
 
     def current_watermark(self) -> int:
         """Event time of the operator, in milliseconds since the epoch."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.api.functions import CheckpointedFunction, CheckpointListener, KeyedProcessFunction
+from snapline.dataflow.api.functions import KeyedProcessFunction
 from snapline.dataflow.api.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -46,6 +46,7 @@ from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME,
 from snapline.taskmanager.state.timer_queue import TimerQueue
 
 TIMERS_PER_SLICE = 1_000
+HOOKS_OF_CHECKPOINTS = ("snapshot_state", "notify_checkpoint_complete", "notify_checkpoint_aborted")
 
 
 class KeyedRuntimeContext(FunctionRuntimeContext):
@@ -196,7 +197,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             self._arm()
             if self.restored_at_work and self._timers is not None and self._timers.event.has_due(self.watermark_ms):
                 self._due = Watermark(self.watermark_ms)
-        elif isinstance(self.function, (CheckpointedFunction, CheckpointListener)):
+        elif any(hasattr(self.function, name) for name in HOOKS_OF_CHECKPOINTS):
             self.open_before_keys()  # checkpoints come without rows, too
 
     def _open_function(self, backend: KeyedStateBackend) -> None:

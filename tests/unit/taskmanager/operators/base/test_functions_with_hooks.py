@@ -102,6 +102,25 @@ def test_its_state_comes_back_and_it_hears_of_checkpoints(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("told", ["complete", "aborted"])
+def test_a_function_may_have_one_of_the_two_methods_that_hear_of_checkpoints(case: str, told: str) -> None:
+    """It was told of none without the other one, for which Flink has a default: nothing was ever published."""
+    _, spec_of = CASES[case]
+    heard: list[int] = []
+
+    class Publishes(sl.KeyedProcessFunction, sl.KeyedBatchProcessFunction, sl.ProcessWindowFunction):
+        process_element = process_batch = process = __call__ = lambda *_: None  # type: ignore[assignment]
+        process_broadcast_element = None
+
+    setattr(Publishes, f"notify_checkpoint_{told}", lambda _, checkpoint_id: heard.append(checkpoint_id))
+    operator = create_operator(spec_of(Publishes()), lambda: pytest.fail("not a source"))
+    Harness(operator).start().process(pa.record_batch({"k": ["a"], "t": [1]}))
+    operator.notify_checkpoint_complete(1)
+    operator.notify_checkpoint_aborted(2)
+    assert heard == [1 if told == "complete" else 2]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_state_is_given_back_also_where_the_function_cannot_be_closed(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,27 @@ def test_a_checkpointed_function_is_honoured_in_any_operator() -> None:
     assert again.seen == 6
 
 
+class Publishes(Function):
+    """Hears of complete checkpoints only."""
+
+    heard = 0
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.heard = checkpoint_id
+
+    def __call__(self, row: dict) -> dict:
+        return row
+
+
+def test_a_function_need_not_hear_of_checkpoints_that_fail() -> None:
+    """It heard of none at all then."""
+    function = Publishes()
+    operator = run(MapRowsSpec(function)).operator
+    operator.notify_checkpoint_complete(3)
+    operator.notify_checkpoint_aborted(4)
+    assert function.heard == 3
+
+
 class WantsKeyedState(Function):
     def open(self, context: Any) -> None:
         context.get_state(ValueStateDescriptor("n", pa.int64()))
