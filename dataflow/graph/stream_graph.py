@@ -77,9 +77,12 @@ class StreamGraph:
         commits: bool = False,
     ) -> StreamNode:
         """Append a node; the columns that it says are those of inside. Raises JobDefinitionError when an input does not
-        exist, and for methods that are async where nothing awaits them."""
-        for part in ("function", "source", "sink"):
+        exist, for methods that are async where nothing awaits them, and for a function with half of what state
+        takes."""
+        for part in ("function", "predicate", "source", "sink"):
             refuse_async_methods(getattr(spec, part, None), f"operator {name!r}: ", JobDefinitionError)
+        for part in ("function", "predicate"):
+            _refuse_half_of_state(getattr(spec, part, None), name)
         declared = getattr(spec, "output_schema", None)
         if declared is not None and (inside := workable_schema(declared)) is not declared:
             spec = replace(spec, output_schema=inside)
@@ -89,6 +92,15 @@ class StreamGraph:
         node = StreamNode(len(self.nodes), name, spec, inputs, parallelism, stateful, commits)
         self.nodes.append(node)
         return node
+
+
+def _refuse_half_of_state(function: object, name: str) -> None:
+    """Raise JobDefinitionError for a function of which nothing would be kept, because it lacks one of two methods."""
+    for has, lacks in (("snapshot_state", "initialize_state"), ("initialize_state", "snapshot_state")):
+        if hasattr(function, has) and not hasattr(function, lacks):
+            raise JobDefinitionError(
+                f"operator {name!r}: {type(function).__name__} has {has} and no {lacks}, so that neither is called: state takes both"
+            )
 
 
 def order_splits(splits: Sequence[SourceSplit], strategy: WatermarkStrategy | None) -> tuple[SourceSplit, ...]:

@@ -236,3 +236,22 @@ def test_columns_that_are_passed_through_are_there_once(stream: sl.DataStream) -
         assert counts.schema.names == ["k", "v", "n"]
     with pytest.raises(sl.JobDefinitionError, match="there is no column 'vt'"):
         stream.key_by("k").running_aggregate(passthrough="vt", n=sl.count())
+
+
+@pytest.mark.parametrize(
+    ("method", "lacks"), [("snapshot_state", "initialize_state"), ("initialize_state", "snapshot_state")]
+)
+def test_a_function_with_half_of_what_state_takes_is_refused(method: str, lacks: str) -> None:
+    """Its state was in no checkpoint, without a word: the other method had another name."""
+
+    class Counted:
+        def restore_state(self, context: object) -> None:
+            """Is never called."""
+
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            return batch
+
+    setattr(Counted, method, lambda self, context: None)
+    stream = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"n": 1}])
+    with pytest.raises(sl.JobDefinitionError, match=f"'counted': Counted has {method} and no {lacks}, so that neither"):
+        stream.map_batches(Counted(), name="counted")
