@@ -182,7 +182,7 @@ class AsyncOperator(FunctionOperator):
                 self._next_number += 1
                 self._requests[number] = request
                 self._queue.append(number)
-                calls.submit(number, request.row)
+                calls.submit(number, request.row.copy())  # which may be asked for again, or time out
             room -= end - begin
             if end == len(rows):
                 self._waiting.popleft()
@@ -324,7 +324,7 @@ class AsyncOperator(FunctionOperator):
             _, number = heapq.heappop(self._again)
             waiting = self._requests.get(number)
             if waiting is not None and not waiting.done:
-                calls.submit(number, waiting.row)
+                calls.submit(number, waiting.row.copy())
         self._release()
         self._submit()
 

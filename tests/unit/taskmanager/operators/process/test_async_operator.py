@@ -346,6 +346,21 @@ def test_a_request_that_fails_is_made_again_after_its_delay() -> None:
     assert emitted(harness) == [[10, 20]]
 
 
+def test_a_request_is_made_again_with_the_row_as_it_came() -> None:
+    """What the function had done to its row before the service failed was in the next attempt, and at the timeout."""
+    harness, calls = retrying(AsyncRetryStrategy.fixed_delay(9, 5))
+    harness.process(batch(1))
+    calls.open[0]["v"] = "asked for 1"
+    number, _ = calls.open.popitem()
+    calls.done.append((number, None, OSError("busy")))
+    harness.operator.continue_work()
+    harness.advance(5).operator.continue_work()
+    assert calls.open == {0: {"v": 1}}
+    calls.open[0].clear()
+    harness.advance(1_000).operator.continue_work()
+    assert emitted(harness) == [[-1]]
+
+
 def test_what_the_last_attempt_raises_fails_the_job() -> None:
     """And what the predicate does not let pass does at once."""
     harness, calls = retrying(AsyncRetryStrategy.fixed_delay(2, 5))
