@@ -139,7 +139,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     for field in schema:
         try:
             columns.append(array_of([row.get(field.name) for row in rows], field.type))
-        except (OverflowError, TypeError, ValueError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"column {field.name!r}: {error}") from error
     return pa.Table.from_arrays(columns, schema=schema)
 

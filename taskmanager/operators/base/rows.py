@@ -103,7 +103,7 @@ class RowBatcher:
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
             return array_of(values, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
             raise self._misfit(values, field) from None
 
     def _refuse_misspelled(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -137,7 +137,7 @@ class RowBatcher:
                 raise self._not_rows(rows) from None
             try:
                 fields.append(pa.field(name, _type_of(values)))
-            except (pa.ArrowNotImplementedError, OverflowError, ValueError, TypeError) as error:
+            except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 raise TypeError(
                     f"cannot find one type for column {name!r} of the rows that the function returned ({error}): declare "
                     "schema="
@@ -150,7 +150,7 @@ class RowBatcher:
         for index, value in enumerate(values):
             try:
                 array_of([value], field.type)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
+            except (pa.ArrowException, OverflowError, ValueError, TypeError):
                 return TypeError(
                     f"output row {index}: {_shown(value)} in column {field.name!r} is no {field.type} ({self._origin})"
                 )

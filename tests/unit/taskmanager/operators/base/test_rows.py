@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.dataflow.columnar.python_values import column_values
+from snapline.dataflow.columnar.python_values import column_values, table_of
 from snapline.taskmanager.operators.base.rows import RowBatcher, rows_of
 
 
@@ -81,7 +81,7 @@ class WithoutPandas:
 
 sys.meta_path.insert(0, WithoutPandas)
 import pyarrow as pa
-from snapline.dataflow.columnar.python_values import column_values
+from snapline.dataflow.columnar.python_values import column_values, table_of
 print(column_values(pa.array([1_000], pa.timestamp("ns"))))
 column_values(pa.array([1_001], pa.timestamp("ns")))
 """
@@ -121,6 +121,15 @@ def test_a_declared_schema_holds() -> None:
     ]
     with pytest.raises(TypeError, match="70000 in column 'a' is no int16 \\(declared in schema=\\)"):
         batcher.batch_of([{"a": 70000, "b": ""}])
+
+
+def test_a_time_of_numpy_in_another_unit_is_named() -> None:
+    """Arrow's error named neither row nor column, and failed also the jobs that leave bad rows out."""
+    batcher = RowBatcher(pa.schema([("at", pa.timestamp("ms"))]))
+    with pytest.raises(TypeError, match=r"output row 1: .*2020-01-01T00:00:00.000001.* in column 'at' is no timestamp"):
+        batcher.batch_of([{"at": None}, {"at": np.datetime64("2020-01-01T00:00:00.000001")}])
+    with pytest.raises(ValueError, match=r"column 'at': Expected np\.datetime64"):
+        table_of([{"at": np.datetime64("2020-01-01T00:00:00.000001")}], pa.schema([("at", pa.timestamp("ms"))]))
 
 
 @pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])])
