@@ -25,7 +25,7 @@ CALLED_BY_LIBRARIES = """
     align typingctx Carry streamReader prepareForTriggerAvailableNow initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
     timeout_graceful_shutdown should_exit submit_programs
-    daemon_threads request_queue_size address_family handle_error get_stderr log_message service_actions writable
+    daemon_threads request_queue_size server_name default_map address_family handle_error get_stderr log_message service_actions writable
 """
 """pykka, grpc, uvicorn, http.server, Arrow and Flight, numba, Spark's data sources, click and generated code
 call or read these by name."""

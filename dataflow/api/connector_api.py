@@ -82,10 +82,9 @@ class Polled:
             raise ConnectorError(f"Polled: status must be one such as InputStatus.END_OF_INPUT, got {self.status!r}")
         if self.batch is not None and not isinstance(self.batch, pa.RecordBatch):
             raise ConnectorError(f"Polled: batch must be a pyarrow.RecordBatch, not a {type(self.batch).__name__}")
-        if isinstance(self.finished_splits, str):
-            raise ConnectorError(
-                f"Polled: finished_splits must be ids of splits, got one text: {self.finished_splits!r}"
-            )
+        finished: object = self.finished_splits
+        if isinstance(finished, str):
+            raise ConnectorError(f"Polled: finished_splits must be ids of splits, got one text: {finished!r}")
         wake_at_ms: object = self.wake_at_ms
         if wake_at_ms is not None and not isinstance(wake_at_ms, Real):
             raise ConnectorError(f"Polled: wake_at_ms must be milliseconds, got {wake_at_ms!r}")

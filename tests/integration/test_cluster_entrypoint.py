@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -278,7 +279,7 @@ def test_who_watches_a_job_goes_on_watching_when_the_leader_stops_and_the_next_o
     settings = {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
     first = entrypoint(io.StringIO(), settings)
     address = first.start()
-    seen = []
+    seen: list[Any] = []
     with ClusterClient(address, Security()) as client:
         job_id = client.submit(waiting_job())
 
@@ -290,7 +291,7 @@ def test_who_watches_a_job_goes_on_watching_when_the_leader_stops_and_the_next_o
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        wait_until(lambda: seen, "the watcher sees the job")
+        wait_until(lambda: bool(seen), "the watcher sees the job")
         first.stop()
         second = entrypoint(io.StringIO(), settings, address)
         second.start()

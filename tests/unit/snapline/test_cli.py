@@ -166,10 +166,13 @@ def test_an_interrupted_drain_says_how_to_take_it_back(client: Recording, capsys
 )
 def test_a_drain_goes_to_the_coordinator_that_is_named(client: Recording, monkeypatch, before, behind, expected):
     """Said before the word `drain` it was left out of account, and another cluster was asked."""
-    asked = []
-    monkeypatch.setattr(
-        Target, "client", lambda self: asked.append(self.configuration[COORDINATOR_ADDRESS.key]) or client
-    )
+    asked: list[str] = []
+
+    def client_of(target: Target) -> Recording:
+        asked.append(target.configuration[COORDINATOR_ADDRESS.key])
+        return client
+
+    monkeypatch.setattr(Target, "client", client_of)
     run("taskmanagers", *before, "drain", "tm-1", "--undo", *behind)
     assert asked == [expected]
 

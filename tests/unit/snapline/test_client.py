@@ -51,7 +51,7 @@ class Coordinator(client_pb2_grpc.ClientServiceServicer):
 @pytest.fixture
 def coordinators() -> Iterator[tuple[Coordinator, Coordinator]]:
     """The one that leads, and the next one."""
-    both = Coordinator("RUNNING"), Coordinator("FINISHED")
+    both = Coordinator("RUNNING"), Coordinator("FINISHED")  # type: ignore[abstract]
     yield both
     for each in both:
         each.server.stop()
@@ -76,7 +76,7 @@ def test_a_client_that_lives_longer_than_its_certificates_dials_with_new_ones(tm
     """It was cut off for ever when its connection broke after they had been changed, as by a restart of the
     coordinator."""
     files = LiveFiles(tmp_path)
-    coordinator = Coordinator("FINISHED", Security.from_configuration(files.configuration))
+    coordinator = Coordinator("FINISHED", Security.from_configuration(files.configuration))  # type: ignore[abstract]
     settings = {**files.settings, COORDINATOR_ADDRESS.key: coordinator.address}
     try:
         with ClusterClient.from_configuration(Configuration(settings)) as client:

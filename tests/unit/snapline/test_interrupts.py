@@ -103,7 +103,7 @@ def test_an_end_of_the_application_with_task_managers_waits_for_nothing(monkeypa
         """The event, in the moment in which its lock is held by who waits for it."""
 
         def wait(self, timeout: float | None = None) -> bool:
-            with self._cond:
+            with self._cond:  # type: ignore[attr-defined]
                 signal.raise_signal(signal.SIGTERM)
             return super().wait()
 

@@ -1,5 +1,5 @@
-"""Keys of types that state keeps in another form: what an aggregate says of its columns is what comes, and what is joined
-by the key works on."""
+"""Keys of types that state keeps in another form: what an aggregate says of its columns is what comes, and what is
+joined by the key works on."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from snapline.dataflow.graph.operator_specs import (
     KeyedProcessSpec,
     WindowProcessSpec,
 )
+from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -109,14 +110,14 @@ def test_a_function_may_have_one_of_the_two_methods_that_hear_of_checkpoints(cas
     heard: list[int] = []
 
     class Publishes(sl.KeyedProcessFunction, sl.KeyedBatchProcessFunction, sl.ProcessWindowFunction):
-        process_element = process_batch = process = __call__ = lambda *_: None  # type: ignore[assignment]
+        process_element = process_batch = process = __call__ = lambda *_: None
         process_broadcast_element = None
 
     setattr(Publishes, f"notify_checkpoint_{told}", lambda _, checkpoint_id: heard.append(checkpoint_id))
     operator = create_operator(spec_of(Publishes()), lambda: pytest.fail("not a source"))
     Harness(operator).start().process(pa.record_batch({"k": ["a"], "t": [1]}))
-    operator.notify_checkpoint_complete(1)
-    operator.notify_checkpoint_aborted(2)
+    operator.notify_checkpoint_complete(CheckpointID(1))
+    operator.notify_checkpoint_aborted(CheckpointID(2))
     assert heard == [1 if told == "complete" else 2]
 
 

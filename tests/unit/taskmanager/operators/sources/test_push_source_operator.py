@@ -184,7 +184,7 @@ class Measured(Watermarks):
     """Says a watermark that it has computed."""
 
     def run(self, context: SourceContext) -> None:
-        context.emit_watermark(np.array([1, 7]).max())  # type: ignore[arg-type]
+        context.emit_watermark(np.array([1, 7]).max())
         context.emit_watermark(8.5)  # type: ignore[arg-type]
 
 
