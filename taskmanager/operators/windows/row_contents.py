@@ -246,8 +246,9 @@ class ReducedContents(WindowContents):
                 f"reduce: {getattr(self._function, '__name__', self._function)!s} gives a row with the columns "
                 f"{', '.join(sorted(self._names))}, not {row!r}"
             )
-        if lacking := sorted(self._keys.difference(row)):
-            raise TypeError(f"reduce: a row without its key {', '.join(lacking)} is none of the key's: {row!r}")
+        if not row.keys() >= self._keys:
+            lacking = ", ".join(sorted(self._keys.difference(row)))
+            raise TypeError(f"reduce: a row without its key {lacking} is none of the key's: {row!r}")
         kept: Row = self._as_kept(row)
         return kept
 
