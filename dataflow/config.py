@@ -459,7 +459,8 @@ HEARTBEAT_RPC_FAILURE_THRESHOLD = _int(
     "heartbeat.rpc-failure-threshold",
     "1",
     "Failed sends in a row after which a TaskManager counts as lost. A connection that breaks is the first, each heartbeat "
-    "request that finds no new one is the next. -1: only heartbeat.timeout counts (Flink: 2).",
+    "request that finds no new one is the next. The tasks of one that comes back start again in any case. -1: only "
+    "heartbeat.timeout counts (Flink: 2).",
     at_least=-1,
 )
 REGISTRATION_INITIAL_TIMEOUT = _duration("cluster.registration.initial-timeout", "100 ms", "First wait for an answer.")
