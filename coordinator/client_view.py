@@ -203,6 +203,13 @@ class ClientView:
 
         return await read_actor(self._resource_manager, read)
 
+    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID]:
+        def read(manager: ResourceManager) -> frozenset[JobID]:
+            slots = manager.slot_manager
+            return frozenset(slots.jobs_on(resource_id) if resource_id in slots else ())
+
+        return await read_actor(self._resource_manager, read)
+
     async def dump_threads(
         self,
         resource_ids: Collection[str],

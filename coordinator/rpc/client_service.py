@@ -129,6 +129,10 @@ class Cluster(Protocol):
         """Registered ones, and lost ones."""
         ...
 
+    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID]:
+        """Jobs that have slots of this TaskManager, or will; other coordinators may lead them."""
+        ...
+
     async def dump_threads(
         self,
         resource_ids: Collection[str],
@@ -440,22 +444,28 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         """All jobs leave the TaskManager; returns their ids. Where one cannot, it gets tasks again, unless somebody
         else drains it as well: then that decides."""
         moved: list[str] = []
-        for job in (await self._cluster.list_jobs()).jobs:
+        there = await self._cluster.jobs_with_slots_of(ResourceID(resource_id))
+        jobs = (await self._cluster.list_jobs()).jobs
+        for job_id in sorted(there - {job.job_id for job in jobs}):
+            why = "another coordinator leads it, and has its slots from this one: stop it there, or wait for its end"
+            await self._refuse_drain(resource_id, f"job {job_id}", why, context)
+        for job in jobs:
             details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
             if details is None or not (resource_id in task_managers_of(details) or _may_be_anywhere(details)):
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):
-                then = "is drained by somebody else, too"
-                if self._drains[resource_id] == 1:
-                    then = "gets tasks again"
-                    await self._cluster.set_draining(resource_id, draining=False)
-                line = (
-                    f"job {job.name} ({job.job_id}) cannot leave {resource_id}, which {then}: {answer.failure.summary}"
-                )
-                await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
+                await self._refuse_drain(resource_id, f"job {job.name} ({job.job_id})", answer.failure.summary, context)
             moved.append(job.job_id)
         return moved
+
+    async def _refuse_drain(self, resource_id: str, job: str, why: str, context: Any) -> NoReturn:
+        then = "is drained by somebody else, too"
+        if self._drains[resource_id] == 1:
+            then = "gets tasks again"
+            await self._cluster.set_draining(resource_id, draining=False)
+        line = f"{job} cannot leave {resource_id}, which {then}: {why}"
+        await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
 
     async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
         if not request.launcher_id:

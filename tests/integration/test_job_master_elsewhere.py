@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snapline.client import ClusterClient
+from snapline.client import ClusterClient, RequestRefused
 from snapline.coordinator.coordinator_process import CoordinatorProcess
 from snapline.dataflow.wire.codec import decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_job_beside_its_driver_runs_in_slots_of_the_service(tmp_path: Path) -> None:
-    """The service is killed and started again: nothing restarts. A TaskManager is killed: the job gets a slot of
-    another one. At the end the service has all slots back."""
+    """Its TaskManagers cannot be drained meanwhile. The service is killed and started again: nothing restarts. A
+    TaskManager is killed: the job gets a slot of another one. At the end the service has all slots back."""
     output, rows, gate = tmp_path / "out", 20_000, tmp_path / "gate"
     with LocalCluster(tmp_path / "service", slots=(1, 1)) as service:
         beside = {
@@ -37,6 +37,8 @@ def test_a_job_beside_its_driver_runs_in_slots_of_the_service(tmp_path: Path) ->
                 job_id = client.submit(environment.translate("beside its driver").job_graph)
                 wait_until(lambda: client.list_checkpoints(job_id).counts.completed >= 1, "a checkpoint")
                 assert free_slots(service) == 0
+                with pytest.raises(RequestRefused, match=f"job {job_id} cannot leave .* another coordinator leads it"):
+                    service.client.drain_task_manager(service.client.list_task_managers()[0].resource_id)
 
                 service.kill_coordinator()
                 service.start_coordinator()

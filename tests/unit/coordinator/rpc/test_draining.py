@@ -54,6 +54,10 @@ class Cluster:
         """The one."""
         return pb.ListTaskManagersResponse(task_managers=[pb.TaskManagerDetails(resource_id="tm-1")])
 
+    async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str]:
+        """The one."""
+        return frozenset({"job"})
+
     async def list_jobs(self) -> pb.ListJobsResponse:
         """The one."""
         return pb.ListJobsResponse(jobs=[pb.JobOverview(job_id="job", name="a job")])
@@ -127,3 +131,19 @@ def test_a_job_that_a_new_leader_does_not_know_yet_may_be_anywhere(unknown: pb.J
     with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: only a running job can be rescaled"):
         asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
     assert cluster.draining == [True, False]
+
+
+def test_a_task_manager_is_not_drained_while_it_works_for_a_job_beside_its_driver() -> None:
+    """Its slots were lent to another coordinator's job, of which nobody was told, and it was stopped under that."""
+
+    class Lending(Cluster):
+        async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str]:
+            """Its own, and another one."""
+            return frozenset({"job", "lent"})
+
+    cluster = Lending()
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    with pytest.raises(Aborted, match="job lent cannot leave tm-1, which gets tasks again: another coordinator leads"):
+        asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert cluster.draining == [True, False]
+    assert cluster.asked.empty()
