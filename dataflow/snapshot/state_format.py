@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ DELTA_METADATA = b"snapline.delta"
 KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN = b"key", b"state", b"timers"
 BLOCK_ROWS = 65_536
 """A block ends at the first key group's end after a quarter of this, and in the middle of a key group at this many
-rows."""
+rows. Where so many do not fit into one batch, it is fewer."""
 READ_BYTES = 8 << 20
 """Neighbouring blocks are read together up to this size."""
 
@@ -56,6 +56,10 @@ _ALIGNMENT = 64
 _MOST = 1 << 60
 """Rows or bytes of a file: more is nonsense."""
 _ROLES = (KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN)
+_FEWER = 16
+"""So many times fewer rows are in a block when those of one were too large."""
+TOO_LARGE = (pa.ArrowInvalid, pa.ArrowCapacityError, OverflowError)
+"""What is raised for more text, or more elements, than the 32 bits of an array's offsets can say."""
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, size) -> the bytes of the file."""
@@ -177,16 +181,17 @@ def with_role(field: pa.Field, role: bytes) -> pa.Field:
     return field.with_metadata({**(field.metadata or {}), COLUMN_METADATA: role})
 
 
-def block_bounds(row_offsets: Int64Array) -> list[tuple[int, int]]:
-    """(first row, row after the last) of each block, for rows whose key groups begin at `row_offsets`."""
+def block_bounds(row_offsets: Int64Array, block_rows: int = BLOCK_ROWS) -> list[tuple[int, int]]:
+    """(first row, row after the last) of each block, for rows whose key groups begin at `row_offsets`. `block_rows`: in
+    place of BLOCK_ROWS."""
     total = int(row_offsets[-1])
     bounds: list[tuple[int, int]] = []
     first = 0
     for end in row_offsets[1:].tolist():
-        while end - first > BLOCK_ROWS:
-            bounds.append((first, first + BLOCK_ROWS))
-            first += BLOCK_ROWS
-        if end - first >= BLOCK_ROWS // 4:
+        while end - first > block_rows:
+            bounds.append((first, first + block_rows))
+            first += block_rows
+        if end - first >= max(1, block_rows // 4):
             bounds.append((first, end))
             first = end
     if first < total:
@@ -202,10 +207,38 @@ def encode_keyed_state(
     read_rows: Callable[[int, int], pa.RecordBatch],
 ) -> memoryview:
     """The file. `row_offsets`: where each key group's rows begin and, last, how many there are; `read_rows(first, end)`
-    gives rows in that order. All fields of the schema carry a role (`with_role`)."""
+    gives rows in that order, and may be asked again for those it gave. All fields of the schema carry a role
+    (`with_role`)."""
     offsets = np.asarray(row_offsets, np.int64)
+    block_rows = BLOCK_ROWS
+    while True:
+        try:
+            return _encode(
+                schema, key_group_range, max_parallelism, offsets, block_bounds(offsets, block_rows), read_rows
+            )
+        except TOO_LARGE:
+            if block_rows == 1:
+                raise
+            block_rows //= _FEWER
+
+
+def read_ahead(gather: Callable[[int, int], pa.RecordBatch], first: int, end: int, further: int) -> pa.RecordBatch:
+    """The rows from `first` to `end`, and those up to `further` if all of them fit into one batch."""
+    if further > end:
+        with suppress(*TOO_LARGE):
+            return gather(first, further)
+    return gather(first, end)
+
+
+def _encode(
+    schema: pa.Schema,
+    key_group_range: KeyGroupRange,
+    max_parallelism: int,
+    offsets: Int64Array,
+    bounds: Sequence[tuple[int, int]],
+    read_rows: Callable[[int, int], pa.RecordBatch],
+) -> memoryview:
     schema_bytes = schema.serialize()
-    bounds = block_bounds(offsets)
     header_size = _FIXED.size + 8 * len(offsets) + _BLOCK.size * len(bounds) + len(schema_bytes)
     file = MessageBuffer(_PREFIX.size + header_size, schema, _ALIGNMENT)
     blocks: list[bytes] = []

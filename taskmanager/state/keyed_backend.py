@@ -33,6 +33,7 @@ from snapline.dataflow.snapshot.state_evolution import convert, evolution_of, ke
 from snapline.dataflow.snapshot.state_format import (
     STATE_COLUMN,
     TIMERS_COLUMN,
+    TOO_LARGE,
     KeyedStateHeader,
     decode_keyed_state,
     read_header,
@@ -42,15 +43,21 @@ from snapline.dataflow.snapshot.state_format import (
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.adopted_state import NOTHING_DUE, AdoptedState
 from snapline.taskmanager.state.batch_scope import BatchScope
-from snapline.taskmanager.state.columns import FrozenState
+from snapline.taskmanager.state.columns import FrozenColumn, FrozenState
 from snapline.taskmanager.state.frozen_timers import TIMERS_TYPE
 from snapline.taskmanager.state.incremental import EncodablePart, IncrementalSnapshots, KeyedChanges
-from snapline.taskmanager.state.index.key_index import Column, KeyIndex
+from snapline.taskmanager.state.index.key_index import Column, FrozenKeys, KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.kept_values import with_kept_values
 from snapline.taskmanager.state.keyed_list_state import KeyedListState
 from snapline.taskmanager.state.keyed_map_state import KeyedMapState
-from snapline.taskmanager.state.keyed_snapshot import FrozenField, FrozenRows, FrozenSelection, KeyedSnapshot
+from snapline.taskmanager.state.keyed_snapshot import (
+    FrozenField,
+    FrozenRows,
+    FrozenSelectedKeys,
+    FrozenSelection,
+    KeyedSnapshot,
+)
 from snapline.taskmanager.state.keyed_state import (
     KeyedAggregatingState,
     KeyedReducingState,
@@ -325,7 +332,7 @@ class KeyedStateBackend:
         slots = np.flatnonzero(touched).astype(np.int32)
         slots = slots[self._index.are_live(slots)]
         fields = [
-            FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), FrozenRows([state.get_batch(slots)]))
+            FrozenField(with_role(state.descriptor.to_field(), STATE_COLUMN), self._frozen_rows(state, slots))
             for state in self._states.values()
         ]
         for timers in self._timers.values():
@@ -333,9 +340,23 @@ class KeyedStateBackend:
                 frozen = FrozenSelection(queue.freeze(self._index.high_water), slots)
                 fields.append(FrozenField(timers_field(timers.name, domain), frozen))
         return KeyedSnapshot(
-            self.key_fields, FrozenRows(self._index.keys(slots)), lambda: np.ones(len(slots), np.bool_), fields,
+            self.key_fields, self._frozen_keys(slots), lambda: np.ones(len(slots), np.bool_), fields,
             self.key_group_range, self.max_parallelism, is_delta=True,
         )  # fmt: skip
+
+    def _frozen_keys(self, slots: Slots) -> FrozenKeys:
+        """These keys, as `_frozen_rows` has their state."""
+        try:
+            return FrozenRows(self._index.keys(slots))
+        except TOO_LARGE:
+            return FrozenSelectedKeys(self._index.freeze(), slots)
+
+    def _frozen_rows(self, state: KeyedState, slots: Slots) -> FrozenColumn:
+        """The state of these keys as it is now: gathered, unless that is too much for one array."""
+        try:
+            return FrozenRows([state.get_batch(slots)])
+        except TOO_LARGE:
+            return FrozenSelection(state.freeze(self._index.high_water), slots)
 
     def restore(self, inputs: Iterable[StateFile]) -> None:
         """Take over, from each file, the key groups that are this subtask's; only their byte ranges are read. Before

@@ -20,7 +20,13 @@ from snapline.dataflow.columnar.key_hash import hash_columns
 from snapline.dataflow.columnar.large_arrays import empty_array
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot.state_format import DELTA_METADATA, KEY_COLUMN, encode_keyed_state, with_role
+from snapline.dataflow.snapshot.state_format import (
+    DELTA_METADATA,
+    KEY_COLUMN,
+    encode_keyed_state,
+    read_ahead,
+    with_role,
+)
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.columns import FrozenColumn
 from snapline.taskmanager.state.index.key_index import FrozenKeys
@@ -28,6 +34,9 @@ from snapline.taskmanager.state.index.slots import Slots
 
 GATHERED_BYTES = 8 << 20
 """About so much is brought into order at once, and one block at the least."""
+
+_HASHED_ROWS = 1 << 20
+"""So many keys are looked at at once: the text of all may be more than one array has room for."""
 
 
 @kernel(I64(BOOLs, I32s))
@@ -76,7 +85,9 @@ def by_key_group(
         return slots, np.zeros(len(key_groups) + 1, np.int64)
     groups, ordered = empty_array(len(slots), np.uint16), empty_array(len(slots), np.int32)
     bounds = np.zeros(len(key_groups) + 2, np.int64)
-    hashes = hash_columns(keys.keys(slots))
+    hashes = np.concatenate(
+        [hash_columns(keys.keys(slots[first : first + _HASHED_ROWS])) for first in range(0, len(slots), _HASHED_ROWS)]
+    )
     strange = _order_by_key_group(hashes, max_parallelism, key_groups.start, slots, groups, ordered, bounds)
     if strange >= 0:
         columns = keys.keys(slots[strange : strange + 1])
@@ -132,6 +143,23 @@ class FrozenSelection:
         return self._column.get(self._slots[rows])
 
 
+class FrozenSelectedKeys:
+    """The keys of a selection of slots, by the number of a row in it (FrozenKeys)."""
+
+    __slots__ = ("_keys", "_slots")
+
+    def __init__(self, keys: FrozenKeys, slots: Slots) -> None:
+        self._keys, self._slots = keys, slots
+
+    def keys(self, rows: Slots) -> list[pa.Array]:
+        """Return the key columns of the rows."""
+        return self._keys.keys(self._slots[rows])
+
+    def live_slots(self) -> Slots:
+        """Return the numbers of all rows."""
+        return np.arange(len(self._slots), dtype=np.int32)
+
+
 class KeyedSnapshot:
     """What the synchronous part leaves to the asynchronous one. Implements operators.contract.KeyedSnapshotPart."""
 
@@ -179,13 +207,18 @@ class KeyedSnapshot:
 
         gathered, begin = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema), 0
 
+        def gather(first: int, end: int) -> pa.RecordBatch:
+            chosen = slots[first:end]
+            columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
         def read_rows(first: int, end: int) -> pa.RecordBatch:
             nonlocal gathered, begin
-            if end > begin + gathered.num_rows:  # many blocks at once: each call waits for the interpreter's lock
+            if (
+                first < begin or end > begin + gathered.num_rows
+            ):  # many blocks at once: each call waits for the interpreter's lock
                 rows = GATHERED_BYTES * gathered.num_rows // max(1, gathered.nbytes)
-                chosen, begin = slots[first : max(end, first + rows)], first
-                columns = [*keys.keys(chosen), *(column.get(chosen) for _, column in self._fields)]
-                gathered = pa.RecordBatch.from_arrays(columns, schema=schema)
+                gathered, begin = read_ahead(gather, first, end, first + rows), first
             return gathered.slice(first - begin, end - first)
 
         return encode_keyed_state(schema, self._range, self._max_parallelism, row_offsets, read_rows)

@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from snapline.dataflow.columnar.gather import gather_array
 from snapline.dataflow.key_groups import KeyGroupRange
-from snapline.dataflow.snapshot.state_format import DELTA_METADATA, TIMERS_COLUMN, column_role, encode_keyed_state
+from snapline.dataflow.snapshot.state_format import (
+    DELTA_METADATA,
+    TIMERS_COLUMN,
+    column_role,
+    encode_keyed_state,
+    read_ahead,
+)
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_snapshot import FrozenRows, by_key_group
@@ -69,11 +75,13 @@ class ColdSnapshot:
         order, offsets = by_key_group(key_fields, FrozenRows(keys), numbers, key_groups, max_parallelism)
         decoded, begin = self._batch(schema, keys, rows, order[:0]), 0
 
+        def decode(first: int, end: int) -> pa.RecordBatch:
+            return self._batch(schema, keys, rows, order[first:end])
+
         def read_rows(first: int, end: int) -> pa.RecordBatch:
             nonlocal decoded, begin
-            if end > begin + decoded.num_rows:
-                begin = first
-                decoded = self._batch(schema, keys, rows, order[first : max(end, first + _CHUNK_ROWS)])
+            if first < begin or end > begin + decoded.num_rows:
+                decoded, begin = read_ahead(decode, first, end, first + _CHUNK_ROWS), first
             return decoded.slice(first - begin, end - first)
 
         return encode_keyed_state(schema, key_groups, max_parallelism, offsets, read_rows)

@@ -31,11 +31,13 @@ SCHEMA = pa.schema(
 )
 
 
-def file_of(sizes: list[int], start: int = 3) -> bytes:
-    """Key group `start + i` has `sizes[i]` rows; the rows are numbered."""
+def file_of(sizes: list[int], start: int = 3, most_rows: int | None = None) -> bytes:
+    """Key group `start + i` has `sizes[i]` rows; the rows are numbered. `most_rows`: more do not fit into a batch."""
     groups = KeyGroupRange(start, start + len(sizes) - 1) if sizes else EMPTY_KEY_GROUP_RANGE
 
     def read_rows(first: int, end: int) -> pa.RecordBatch:
+        if most_rows is not None and end - first > most_rows:
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         numbers = range(first, end)
         return pa.RecordBatch.from_arrays([pa.array(numbers), pa.array([f"v{n}" for n in numbers])], schema=SCHEMA)
 
@@ -68,6 +70,24 @@ def test_many_small_key_groups_share_a_block_and_a_large_one_has_several() -> No
     assert (bounds[0][0], bounds[-1][1]) == (0, int(offsets[-1]))
     assert len(bounds) == 4
     assert max(end - first for first, end in bounds) == BLOCK_ROWS
+
+
+@pytest.mark.parametrize("most_rows", [300, 20, 1])
+def test_rows_of_which_few_fit_into_one_batch_have_smaller_blocks(most_rows: int) -> None:
+    """Text of more than 2 GiB does not: whoever had so much of it in a few thousand rows had no checkpoint any more."""
+    sizes = [7, 0, 500, 1, 1, 90]
+    data = file_of(sizes, most_rows=most_rows)
+    header = read_header(lambda offset, size: data[offset : offset + size])
+
+    assert max(block.rows for block in header.blocks) <= most_rows
+    assert rows_of(data, KeyGroupRange(3, 8)) == list(range(599))
+    assert rows_of(data, KeyGroupRange(6, 7)) == [507, 508]
+
+
+def test_a_row_that_does_not_fit_into_a_batch_is_said_to() -> None:
+    """There is no smaller block."""
+    with pytest.raises(pa.ArrowInvalid, match="offset overflow"):
+        file_of([3], most_rows=0)
 
 
 def test_the_header_tells_everything() -> None:

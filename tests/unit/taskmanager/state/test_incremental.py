@@ -15,7 +15,9 @@ from snapline.dataflow.api.state import RunningAggregateDescriptor
 from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle
 from snapline.dataflow.snapshot.state_format import read_header
+from snapline.taskmanager.state import columns, keyed_snapshot
 from snapline.taskmanager.state.incremental import MAX_DELTAS, MAX_UNCONFIRMED, IncrementalPart, KeyedChanges
+from snapline.taskmanager.state.index import key_index
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from tests.unit.taskmanager.state.naive import ALL, MAX_PARALLELISM, MEMORY, ROWS, Naive, Subject, run_naive
 from tests.unit.taskmanager.state.test_keyed_backend import StoredFile, share_of
@@ -176,3 +178,81 @@ def test_nothing_is_marked_before_the_first_snapshot() -> None:
     assert 2 == changes.touched(4).sum()
     changes.confirm(2)
     assert not changes.touched(4).any()
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0])
+@pytest.mark.parametrize("incremental", [False, True])
+def test_more_text_than_fits_into_one_array_is_in_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch, *, incremental: bool, memory_bytes: int | None
+) -> None:
+    """Of a type with 32 bits for offsets that is 2 GiB: a subtask with so much in a few thousand keys had no checkpoint
+    any more, and with incremental ones it failed, as what had changed was gathered in the task's thread."""
+    most_bytes = 5_000
+    keys = [f"key {number}" for number in range(400)]
+
+    def texts(version: str) -> list[str]:
+        """Short ones, and long ones behind them: what the first rows are like says nothing of the others."""
+        return [f"{key} {version} {'x' * (300 if number >= 200 else 1)}" for number, key in enumerate(keys)]
+
+    def limited(*arguments: Any) -> pa.Array:
+        taken = take(*arguments)
+        if taken.nbytes > most_bytes:
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return taken
+
+    subject = Subject(memory_bytes=memory_bytes)
+    subject.claim()
+    chain = subject.backend.incremental_snapshots("op")
+    handles: list[KeyedStateHandle] = []
+    for number, version in enumerate(["old", "new"], 1):
+        for first in range(0, len(keys), 10):
+            pairs = zip(keys, texts(version), strict=True)
+            subject.process([(key, ("text.update", text)) for key, text in list(pairs)[first : first + 10]])
+        take = columns._take
+        with monkeypatch.context() as narrow:
+            narrow.setattr(columns, "_take", limited)
+            parts = chain.snapshot(number, full=not incremental)
+            if memory_bytes is None:
+                subject.process([(keys[0], ("text.update", "later"))])
+            handles = write(parts)
+        chain.completed(number)
+        subject.process([(keys[0], ("text.update", texts(version)[0]))])
+
+    restored = Subject()
+    restored.claim()
+    restored.backend.restore(files_of(handles))
+    found = restored.process([(key, ("look", None)) for key in keys])
+    assert [row[1] for row in found] == texts("new")
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_more_text_in_keys_than_fits_into_one_array_is_in_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch, *, incremental: bool
+) -> None:
+    """Millions of keys are as much: the key group of each is asked for some of them at a time."""
+    keys = [f"key {number}" for number in range(2000)]
+    whole = key_index.binary_array
+    subject = Subject()
+    subject.claim()
+    chain = subject.backend.incremental_snapshots("op")
+
+    def limited(offsets: Any, *rest: Any) -> pa.Array:
+        if offsets[-1] > 2000:
+            raise OverflowError("more bytes than fit into one array of type string")
+        return whole(offsets, *rest)
+
+    handles: list[KeyedStateHandle] = []
+    for number, version in enumerate(["old", "new"], 1):
+        subject.process([(key, ("text.update", f"{key} {version}")) for key in keys])
+        with monkeypatch.context() as narrow:
+            narrow.setattr(key_index, "binary_array", limited)
+            narrow.setattr(keyed_snapshot, "_HASHED_ROWS", 100)
+            handles = write(chain.snapshot(number, full=not incremental))
+        chain.completed(number)
+
+    restored = Subject()
+    restored.claim()
+    restored.backend.restore(files_of(handles))
+    assert [result[1] for result in restored.process([(key, ("look", None)) for key in keys])] == [
+        f"{key} new" for key in keys
+    ]
