@@ -25,7 +25,7 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
-from snapline.taskmanager.operators.base.stateless import conform
+from snapline.taskmanager.operators.base.stateless import conform, emit_side_output
 from snapline.taskmanager.operators.windows.window_contents import (
     ContentsMaker,
     FiredWindows,
@@ -186,7 +186,7 @@ class BatchWindowCall:
         if isinstance(produced, pa.RecordBatch):
             yield produced if self._schema is None else conform(produced, self._schema)
         elif isinstance(produced, SideOutput):
-            output.emit_side(produced.tag, workable(produced.batch))
+            emit_side_output(produced, output)
         elif isinstance(produced, (list, tuple)) or hasattr(produced, "__next__"):
             for part in produced:
                 yield from self._batches_of(part, output)
