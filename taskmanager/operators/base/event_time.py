@@ -141,7 +141,9 @@ class WatermarkTracker:
         is known without reading."""
         if self._strategy.per_split:
             self._splits.update(splits)
-            self._least_ms.update({split_id: ms for split_id, ms in (least_ms or {}).items() if split_id in splits})
+            self._least_ms.update(
+                {split_id: int(ms) for split_id, ms in (least_ms or {}).items() if split_id in splits}
+            )
         if greatest_ms is not None:
             self._greatest_ms = greatest_ms if self._greatest_ms is None else max(self._greatest_ms, greatest_ms)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -141,6 +142,17 @@ def test_a_split_that_waits_holds_the_watermark_back_only_to_its_least_time() ->
     again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
 
     assert read(again) == [Watermark(149), [154], [150], [300], Watermark(294)]
+
+
+def test_the_watermark_of_a_computed_least_time_is_a_whole_number_of_python() -> None:
+    """One of NumPy cannot be written into the snapshots of keyed operators, whose checkpoints failed for ever."""
+    spec = source([[times(200)], [times(150)]], WatermarkStrategy.for_monotonous_timestamps("t"))
+    least_times_ms: Any = {"t": np.array([150, 300]).min()}
+    spec = replace(spec, splits=(spec.splits[0], replace(spec.splits[1], least_times_ms=least_times_ms)))
+    emitted = read(Harness(SourceOperator(spec)).start(), 1)
+
+    assert emitted == [[200], Watermark(149)]
+    assert type(emitted[1].timestamp_ms) is int
 
 
 def test_the_watermark_of_all_rows_when_splits_are_not_told_apart() -> None:
