@@ -16,7 +16,7 @@ from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, SourceReader, SourceSplit
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import ConnectorError, JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -124,7 +124,11 @@ class SplitReaderOperator(SourceOperator):
         splits = [decode_split(json.loads(text)) for text in batch.column(0).to_pylist()]
         reader = check(self._reader, "there is no reader, although open was called")
         for split in splits:
-            check(split.split_id not in self._unfinished, f"split {split.split_id!r} was handed out twice")
+            if split.split_id in self._unfinished:
+                raise ConnectorError(
+                    f"{type(self._spec.source).__name__}: split {split.split_id!r} was discovered once more while it is read; "
+                    "discover returns what is new, and keeps in its state what it has found"
+                )
             self._unfinished.add(split.split_id)
             self._watch(split)
         self._take_part()

@@ -12,7 +12,7 @@ import pytest
 
 import snapline as sl
 from snapline.dataflow.elements import MAX_WATERMARK_MS, SnapshotType, Watermark, WatermarkStatus
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import ConnectorError, JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec, SplitEnumeratorSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
@@ -339,6 +339,14 @@ def test_a_reader_asks_for_another_split_when_one_is_finished() -> None:
     reading.operator.emit_next()
     assert [2, 1] == reading.asked
     assert [ALL_SPLITS] == Reading(Numbered([], at_once=None)).asked
+
+
+def test_a_split_that_is_discovered_while_it_is_read_is_the_sources_mistake() -> None:
+    """Snapline was blamed, and a local run ended with a traceback of its own."""
+    reading = Reading(Numbered([]))
+    reading.give("a", 10)
+    with pytest.raises(ConnectorError, match="Numbered: split 'a' was discovered once more while it is read"):
+        reading.give("a", 10)
 
 
 def test_a_restored_reader_asks_for_less_by_what_it_holds() -> None:
