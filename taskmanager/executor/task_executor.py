@@ -4,7 +4,8 @@ Registers with the ResourceManager and, for as long as it has slots of a job, wi
 starts and cancels tasks, carries messages between tasks and their JobMaster. What it decides: whose a slot is, what
 becomes of a job whose JobMaster is lost, and when the process must end.
 
-* A slot that no JobMaster accepts within `taskmanager.slot.timeout` is free again.
+* A slot that no JobMaster accepts within `taskmanager.slot.timeout` is free again, unless tasks run in it and their
+  JobMaster is looked for.
 * A JobMaster that breaks off is looked for as long as `heartbeat.timeout`; then, or at once when it was silent for that
   long, the job's tasks fail and its slots are free. A JobMaster that says Disconnect or rejects us: at once. That none
   leads the job any more, as leader retrieval found, is no reason to hang up.
@@ -329,7 +330,9 @@ class TaskExecutor:
                 self._shut_down(reason)
             case TimerFired(SlotTimeout(allocation_id)):
                 slot = self.slots.find(allocation_id)
-                if slot is not None and slot.state is TaskSlotState.ALLOCATED:
+                if slot is None or slot.state is not TaskSlotState.ALLOCATED:
+                    return
+                if not slot.tasks or not self._jobs[slot.job_id].timeout_runs:
                     self._free_slot(slot, "no JobMaster accepted it within taskmanager.slot.timeout")
             case TimerFired(JobMasterTimeout(job_id)):
                 if job_id in self._jobs:

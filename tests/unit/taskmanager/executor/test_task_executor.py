@@ -446,6 +446,21 @@ def test_a_job_master_that_breaks_off_is_looked_for_while_tasks_go_on() -> None:
     ]
 
 
+def test_a_job_master_that_breaks_off_before_it_takes_its_slots_back_is_looked_for_as_well() -> None:
+    """Of two leaders that die one after the other the second one ended tasks after `taskmanager.slot.timeout`."""
+    core = with_task()
+    core.handle(ConnectionLost(JM, "reset"), 100)
+    core.handle(ConnectionOpened(ConnectionID("dial-3")), 101)
+    core.handle(from_jm(SUCCESS, connection=ConnectionID("dial-3")), 102)
+    lost = core.handle(ConnectionLost(ConnectionID("dial-3"), "reset"), 103)
+
+    assert StartTimer(JobMasterTimeout(JOB), 1_103) in lost
+    assert core.handle(TimerFired(SlotTimeout(A0)), 302) == []
+    assert core.tasks_of(JOB) == (attempt(),)
+    ended = core.handle(TimerFired(JobMasterTimeout(JOB)), 1_103)
+    assert [attempt()] == [effect.attempt_id for effect in ended if isinstance(effect, FailTaskExecution)]
+
+
 def reported(**known: Any) -> ReportExecutions:
     return ReportExecutions(JOB, TM, (ExecutionReport(attempt(), ExecutionState.RUNNING, A0, **known),))
 
