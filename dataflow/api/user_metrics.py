@@ -72,7 +72,7 @@ class Counter:
         if not 0 <= by <= MOST_AT_ONCE:
             what = "is negative: use a gauge" if by < 0 else f"is no number up to {MOST_AT_ONCE:.0e}"
             raise ValueError(f"a counter only rises, and {by!r} {what}"[:200])
-        self._value += by
+        self._value += by if type(by) is int else float(by)  # numbers of NumPy wrap around
 
     @property
     def value(self) -> float:
@@ -141,7 +141,7 @@ class BucketHistogram:
     def update(self, value: float) -> None:
         """Put a value into its bucket."""
         self._counts[bisect_left(self.bounds, value)] += 1
-        self._sum += value
+        self._sum += float(value)
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -209,6 +210,17 @@ def test_a_counter_rises_by_numbers_that_can_be_sent(by: float) -> None:
         counter.inc(by)
 
     assert counter.value == 2**40
+
+
+def test_what_is_added_up_of_numbers_of_numpy_does_not_wrap_around() -> None:
+    """A counter of 32 bits became negative, and a sum of 32 bits did not rise any more."""
+    counter, histogram = sl.Counter(), sl.BucketHistogram([1, 10])
+    for by in np.full(3, 2**30, np.int32):
+        counter.inc(by)
+    for value in np.array([2**24, 1, 1], np.float32):
+        histogram.update(value)
+
+    assert [counter.value, histogram.sum] == [3 * 2**30, 2**24 + 2]
 
 
 @pytest.mark.parametrize("raised", [SystemExit(1), type("PanicException", (BaseException,), {})("index 3")])
