@@ -172,8 +172,8 @@ class PushSourceContext(SourceContext):
 
     def _flush_rows(self) -> None:
         if self._rows:
-            rows, self._rows = self._rows, []
-            batch = self._batcher.batch_of(rows)
+            batch = self._batcher.batch_of(self._rows)  # where that raises they stay, for the task to hear of it
+            self._rows = []
             if batch is not None:
                 self._inbox.append(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -155,6 +156,26 @@ def test_what_a_function_raises_fails_the_task(threads: bool) -> None:
     harness.operator.close()
 
     assert emitted(harness) == [0]
+
+
+class Careless(Counter):
+    """Goes on with the next row, whatever is raised."""
+
+    def run(self, context: SourceContext) -> None:
+        for number in ["one", 2, 3]:
+            with contextlib.suppress(Exception):
+                context.collect({"k": number})
+
+
+def test_rows_that_fit_into_no_batch_fail_the_task_also_where_the_function_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All rows that were gathered until then were lost, and nobody knew."""
+    monkeypatch.setattr(push_source, "ROWS_PER_BATCH", 2)
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(Careless(0)), TurnTakingPushSource("source"))).start()
+    with pytest.raises(TypeError, match="k"):
+        drain(harness)
+    harness.operator.close()
 
 
 class Watermarks(Counter):
