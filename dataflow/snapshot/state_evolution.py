@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from snapline.dataflow.api.state import MIGRATED_METADATA, StateDescriptor, StateKind, descriptor_of
 from snapline.dataflow.api.state_ttl import TOUCHED_FIELD, VALUE_FIELD
+from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.columnar.python_values import array_of
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.errors import StateError
@@ -131,8 +132,8 @@ def schema_problems(written: pa.Schema, declared: pa.Schema, *, drop_columns: bo
 
 
 def key_problem(written: Sequence[pa.Field], declared: Sequence[pa.Field]) -> str:
-    """Why state of one key cannot be used under another; empty: it can."""
-    was, now = ([(field.name, field.type) for field in fields] for fields in (written, declared))
+    """Why state of one key cannot be used under another; empty: it can. Texts are keys by what they say."""
+    was, now = ([(field.name, narrow_type(field.type)) for field in fields] for fields in (written, declared))
     return "" if was == now else _another_key(_key_spelled(was), _key_spelled(now))
 
 
@@ -232,7 +233,9 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
         return _finer(old, new)
     pairs = (
         (types.is_string, types.is_large_string),
+        (types.is_large_string, types.is_string),  # what is larger is the column, not a value
         (types.is_binary, types.is_large_binary),
+        (types.is_large_binary, types.is_binary),
         (types.is_fixed_size_binary, types.is_binary),
         (types.is_fixed_size_binary, types.is_large_binary),
         (types.is_date32, types.is_date64),

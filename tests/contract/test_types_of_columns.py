@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,42 @@ def test_uuids_of_one_side_alone(build: Callable[..., sl.DataStream]) -> None:
     harness = OperatorHarness(build, first.schema, first.schema, event_time="at").push(first)
     harness = harness.snapshot().restore(parallelism=2).push(first, input=1)
     assert harness.end_input().rows()
+
+
+@pytest.mark.parametrize("other_subtask", [False, True])
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [(pa.string(), pa.large_string()), (pa.large_string(), pa.string()), (pa.large_binary(), pa.binary())],
+)
+@pytest.mark.parametrize("story", STORIES)
+def test_texts_that_another_writer_of_files_calls_otherwise(
+    story: str, was: pa.DataType, now: pa.DataType, other_subtask: bool
+) -> None:
+    """A job whose first file was one of Polars could not go on from its snapshot once it was of somebody else, nor with
+    another parallelism where subtasks had seen both first."""
+    inputs, build, backend = STORIES[story]
+
+    def started(kind: pa.DataType, **options: Any) -> OperatorHarness:
+        schema = pa.schema([("key", kind), ("at", pa.int64()), ("value", kind)])
+        settings = BACKENDS[backend]
+        return OperatorHarness(build, *[schema] * inputs, event_time="at", configuration=settings, **options)
+
+    def filled(harness: OperatorHarness) -> OperatorHarness:
+        texts = [b"%d" % n if pa.types.is_binary(now) else str(n) for n in range(9)]
+        rows = [{"key": texts[n], "at": n, "value": texts[0]} for n in range(9)]
+        for number in range(inputs):
+            harness.push(rows, input=number)
+        return harness
+
+    snapshot = filled(started(was, parallelism=2)).snapshot()
+    if other_subtask:
+        others = filled(started(now, parallelism=2)).snapshot()
+        snapshot = replace(others, subtasks=(snapshot.subtasks[0], others.subtasks[1]))
+    whole = filled(started(now))
+    whole.rows()  # as the first harness has done
+    expected = filled(whole).end_input().rows()
+    found = filled(started(now, restore_from=snapshot, parallelism=1)).end_input().rows()
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

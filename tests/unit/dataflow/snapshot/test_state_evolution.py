@@ -113,6 +113,8 @@ def test_columns_are_dropped_with_leave_only() -> None:
         (pa.timestamp("us"), pa.timestamp("ms"), False),
         (pa.timestamp("ms"), pa.timestamp("ms", "UTC"), False),
         (pa.string(), pa.large_string(), True),
+        (pa.large_string(), pa.string(), True),
+        (pa.large_binary(), pa.binary(), True),
         (pa.string(), pa.int64(), False),
         (pa.bool_(), pa.int64(), False),
         (pa.binary(4), pa.binary(), True),
@@ -218,6 +220,7 @@ def test_kind_serializer_and_key_are_not_changed() -> None:
     (problem,) = evolution_of(value, ValueStateDescriptor("v", serializer="json")).problems
     assert "state 'v' is written as int64, and is declared as bytes of the serializer 'json'" in problem
     assert key_problem([pa.field("k", pa.int64())], [pa.field("k", pa.int64())]) == ""
+    assert key_problem([pa.field("k", pa.large_string())], [pa.field("k", pa.string())]) == ""
     assert "written for the key k int64, the operator is now keyed by k string" in key_problem(
         [pa.field("k", pa.int64())], [pa.field("k", pa.string())]
     )
