@@ -24,8 +24,10 @@ from snapline.dataflow.api.batch_aggregates import (
     HeldAggregate,
     columns_of,
 )
-from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.columnar.arrow_columns import Int64Array, narrow_type
+from snapline.dataflow.columnar.column_types import kept_type
 from snapline.dataflow.errors import StateError
+from snapline.taskmanager.operators.base.stateless import conform
 from snapline.taskmanager.state.columns import Column, FrozenColumn, make_column
 from snapline.taskmanager.state.index.slots import Slots
 
@@ -103,7 +105,7 @@ class HeldColumn(ABC):
                     f"no column {known.name!r} for {self.aggregate.name!r}: the columns are {', '.join(map(repr, schema.names))}"
                 )
             found = schema.field(position).type
-            if found != known.type:
+            if narrow_type(kept_type(found)) != narrow_type(kept_type(known.type)):
                 raise StateError(
                     f"operator {operator_uid!r}: column {known.name!r} is {found}, and the state of {self.aggregate.name!r} was made for "
                     f"{known.type}: cast it, or give the operator another uid to start without its state"
@@ -128,6 +130,7 @@ class AccumulatedColumn(HeldColumn):
 
     def fold(self, entries: Slots, batch: pa.RecordBatch) -> None:
         distinct, groups = np.unique(entries, return_inverse=True)
+        batch = conform(batch, self.inputs)
         columns = [batch.column(column) for column in columns_of(self.aggregate)]
         known = self._accumulators(distinct)
         self._put(distinct, self._function.add(known, groups.astype(np.int32), *columns), "add")

@@ -52,6 +52,24 @@ def test_a_stream_whose_columns_nobody_declared_is_collected_and_written(tmp_pat
     assert pq.read_table(tmp_path / "out").num_rows == 2 * len(ROWS)
 
 
+@pytest.mark.parametrize("is_plain_first", [True, False])
+def test_texts_of_both_are_aggregated(tmp_path: Path, is_plain_first: bool) -> None:
+    """Aggregates that hold values refused whatever came second, where nobody had declared the columns."""
+    polars, _ = both_streams(tmp_path)
+    polars = polars.select("k", "v", text=sl.col("k"))
+    by_row = polars.map(lambda row: row, uid="rows")
+    keyed = (by_row.union(polars) if is_plain_first else polars.union(by_row)).key_by("v")
+    aggregates = {
+        "first": sl.first("text"), "all": sl.collect_list("text"), "different": sl.count_distinct("text"),
+        "about": sl.approx_count_distinct("text"),
+    }  # fmt: skip
+    found = table_of(keyed.count_window(2).aggregate(uid="twos", **aggregates)).to_pylist()
+    expected = [
+        {"v": row["v"], "first": row["k"], "all": [row["k"], row["k"]], "different": 1, "about": 1} for row in ROWS
+    ]
+    assert sorted(found, key=lambda row: row["v"]) == expected
+
+
 def test_one_source_reads_files_of_both(tmp_path: Path) -> None:
     """Its columns are those of the first file."""
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
