@@ -127,6 +127,24 @@ def differ_in_offsets_only(schema: pa.Schema, other: pa.Schema) -> bool:
     )
 
 
+def with_null_parts(data_type: pa.DataType) -> pa.DataType:
+    """The type, where each part of a record may be null, as it is where the record is."""
+    kinds = pa.types
+    if kinds.is_struct(data_type):
+        fields = [field.with_type(with_null_parts(field.type)).with_nullable(True) for field in data_type.fields]
+        return pa.struct(fields)
+    if kinds.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(with_null_parts(data_type.value_type)))
+    if kinds.is_large_list(data_type):
+        return pa.large_list(data_type.value_field.with_type(with_null_parts(data_type.value_type)))
+    if kinds.is_map(data_type):
+        key, item = (
+            field.with_type(with_null_parts(field.type)) for field in (data_type.key_field, data_type.item_field)
+        )
+        return pa.map_(key, item, data_type.keys_sorted)
+    return data_type
+
+
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array without dictionary, run-end encoding, views or extension type."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

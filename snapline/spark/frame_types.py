@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from snapline.connectors.files.filesystems import first_line
+from snapline.dataflow.columnar.arrow_columns import with_null_parts
 from snapline.dataflow.errors import JobDefinitionError
 
 _WIDER = {
@@ -57,7 +58,7 @@ def arrow_schema_of_frame(schema: StructType, what: str) -> pa.Schema:
     for field in schema.fields:
         _check_spark_type(field.dataType, field.name, what)
     arrow = to_arrow_schema(schema, timezone="UTC").remove_metadata()
-    return pa.schema([field.remove_metadata().with_nullable(True) for field in arrow])
+    return pa.schema([pa.field(field.name, with_null_parts(field.type)) for field in arrow])
 
 
 def _check_spark_type(data_type: DataType, column: str, what: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.spark.frame_types import arrow_schema_of_frame, conform_to_spark, spark_schema_of, with_numbers_of_spark
@@ -16,6 +19,19 @@ def test_rows_without_columns_are_refused_both_ways() -> None:
         arrow_schema_of_frame(StructType([]), "in")
     with pytest.raises(JobDefinitionError, match="out: the rows have no columns"):
         spark_schema_of(pa.schema([]), "out")
+
+
+def test_a_record_may_be_null_whose_parts_may_not() -> None:
+    """A frame with such a row could not be staged: Parquet was told that the parts are never null, and they are with
+    their record."""
+    inner = StructType([StructField("b", IntegerType(), nullable=False)])
+    parts = [StructField("a", IntegerType(), nullable=False), StructField("m", MapType(StringType(), ArrayType(inner)))]
+
+    schema = arrow_schema_of_frame(StructType([StructField("s", StructType(parts))]), "in")
+
+    pq.write_table(pa.table({"s": pa.nulls(2, schema.field("s").type)}, schema), io.BytesIO())
+    assert "a: int32, " in str(schema.field("s").type)
+    assert "b: int32>" in str(schema.field("s").type)
 
 
 @pytest.mark.parametrize("wide", [pa.decimal256(50, 3), pa.decimal128(5, -2), pa.list_(pa.decimal128(5, 7))])
