@@ -34,6 +34,7 @@ from snapline.connectors.formats.file_reading import (
 from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.connectors.whole_numbers import require_positive
+from snapline.dataflow.columnar.arrow_columns import with_null_parts
 from snapline.dataflow.errors import ConnectorError
 
 ROW_GROUP_ROWS = 131_072
@@ -179,12 +180,16 @@ class ParquetEncoder:
 
     def __init__(self, stream: Any, schema: pa.Schema, form: ParquetFormat) -> None:
         self._stream = stream
-        self._schema = schema
+        # Parquet asks the parts of a record that is null, too.
+        self._schema = pa.schema([field.with_type(with_null_parts(field.type)) for field in schema], schema.metadata)
         self._form = form
         self._writer: pq.ParquetWriter | None = None
         """Made with the first rows, which say which columns have a dictionary."""
 
     def write(self, rows: pa.Table) -> None:
+        for place, field in enumerate(self._schema):
+            if rows.column(place).type != field.type:
+                rows = rows.set_column(place, field, rows.column(place).cast(field.type))
         self._writer_for(rows).write_table(rows, row_group_size=self._form.batch_rows)
 
     def close(self) -> None:

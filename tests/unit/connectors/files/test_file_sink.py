@@ -315,6 +315,17 @@ def test_a_format_that_closes_the_stream_is_named(tmp_path):
         written(FileSink(tmp_path, Closing()), rows(1))
 
 
+def test_a_record_is_null_whose_parts_never_are(tmp_path: Path) -> None:
+    """As an outer join makes of rows of Spark's files: Parquet takes no null part, and the job failed for ever."""
+    kind = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    batch = pa.record_batch({"n": [1, 2], "s": pa.array([{"a": 7}], kind).take(pa.array([0, None]))})
+    waiting = written(FileSink(tmp_path), batch)
+    FileSink(tmp_path).create_committer(Place()).commit(waiting)
+
+    (name,) = files(tmp_path)
+    assert batch.to_pylist() == pq.read_table(tmp_path / name).to_pylist()
+
+
 def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
     """Sizes are looked at when a row group is full, ages when rows come."""
     small = ParquetFormat(row_group_rows=2)
