@@ -22,6 +22,7 @@ from snapline.connectors.files.listing import glob_base
 from snapline.connectors.formats.file_format import (
     INFERRED,
     FileFormat,
+    ParquetFormat,
     file_format_of,
     readable_format_of,
 )
@@ -29,6 +30,7 @@ from snapline.connectors.formats.row_format import RowFormat, require_names_diff
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.bad_rows import OnError, why_wrong
 from snapline.dataflow.api.connector_api import Source, SourceContextInfo, SourceReader, SourceSplit, SplitEnumerator
+from snapline.dataflow.columnar.arrow_columns import with_null_parts
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
@@ -193,6 +195,8 @@ class FileSource(Source):
 
     def _selected(self, schema: pa.Schema, where: str) -> pa.Schema:
         require_names_differ(schema, schema.names if self._columns is None else self._columns, f"FileSource: {where}")
+        if isinstance(self._format, ParquetFormat):  # of whose files some may say that parts of records are never null
+            schema = pa.schema([field.with_type(with_null_parts(field.type)) for field in schema])
         if self._columns is None:
             return pa.schema([field.with_nullable(True) for field in schema])
         for name in self._columns:

@@ -35,7 +35,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.arrow_columns import narrow_type
+from snapline.dataflow.columnar.arrow_columns import narrow_type, with_null_parts
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
@@ -382,7 +382,8 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.
             raise ConnectorError(f"ParquetSource: no column {name!r} in {url}{hint} It has: {', '.join(schema.names)}")
     wanted = schema.names if columns is None else columns
     require_names_differ(schema, wanted, f"ParquetSource: {url}")
-    return pa.schema([schema.field(name).with_nullable(True) for name in wanted])
+    fields = (schema.field(name).with_nullable(True) for name in wanted)
+    return pa.schema([field.with_type(with_null_parts(field.type)) for field in fields])
 
 
 def _require_same_columns(
@@ -394,7 +395,7 @@ def _require_same_columns(
         mine, theirs = _type_of(schema, name), _type_of(first, name)
         if mine == theirs or (columns is not None and theirs == "missing"):
             continue
-        if "missing" in (mine, theirs) or narrow_type(schema.field(name).type) != narrow_type(first.field(name).type):
+        if "missing" in (mine, theirs) or _read_type(schema.field(name)) != _read_type(first.field(name)):
             raise ConnectorError(
                 f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
                 "columns that they share"
@@ -403,6 +404,11 @@ def _require_same_columns(
         raise ConnectorError(
             f"the files differ: {url} has its columns in another order than {first_url}; say columns=[...]"
         )
+
+
+def _read_type(field: pa.Field) -> pa.DataType:
+    """What is the same for columns that are read as one."""
+    return narrow_type(with_null_parts(field.type))
 
 
 def _type_of(schema: pa.Schema, name: str) -> str:

@@ -94,8 +94,7 @@ def spark_schema_of(schema: pa.Schema, what: str) -> StructType:
         raise JobDefinitionError(f"{what}: the rows have no columns, and a DataFrame would lose them; give them one")
     for field in schema:
         _check_arrow_type(field.type, field.name, what)
-    fields = [field.with_type(widened(field.type)).with_nullable(True) for field in schema]
-    return from_arrow_schema(pa.schema(fields))
+    return from_arrow_schema(pa.schema([(field.name, with_null_parts(widened(field.type))) for field in schema]))
 
 
 def _check_arrow_type(data_type: pa.DataType, column: str, what: str) -> None:

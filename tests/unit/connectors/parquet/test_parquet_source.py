@@ -275,6 +275,24 @@ def test_a_column_that_one_file_says_is_never_null_may_be(tmp_path: Path) -> Non
     assert source.schema().field("n").nullable
 
 
+@pytest.mark.parametrize("kind", [ParquetSource, FileSource])
+def test_parts_of_records_that_one_file_says_are_never_null_may_be(tmp_path: Path, kind: Any) -> None:
+    """Files that Spark had written from different frames were refused, or failed at a record that is null."""
+    strict, other = pa.field("a", pa.int64(), nullable=False), pa.field("a", pa.int64())
+    for name, part, values in (("a", strict, [{"a": 1}]), ("b", other, [{"a": 2}, None])):
+        column = pa.array(values, pa.struct([part]))
+        pq.write_table(
+            pa.table({"s": pa.ListArray.from_arrays([0, len(values)], column)}), tmp_path / f"{name}.parquet"
+        )
+    source = kind([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    splits = source.enumerate_splits() or FileEnumerator(source).discover({}).splits
+
+    reader = open_reader(source, splits)
+    found = [batch for _ in range(5) if (batch := reader.poll_next(0).batch) is not None]
+
+    assert pa.Table.from_batches(found, source.schema())["s"].to_pylist() == [[{"a": 1}], [{"a": 2}, None]]
+
+
 def test_a_time_of_spark_that_has_no_nanoseconds_becomes_no_other_time(tmp_path: Path) -> None:
     """The last day of 9999, which stands for no end, was one of 1816."""
     spark = {"org.apache.spark.version": "4.1.0"}

@@ -10,7 +10,13 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from snapline.dataflow.errors import JobDefinitionError
-from snapline.spark.frame_types import arrow_schema_of_frame, conform_to_spark, spark_schema_of, with_numbers_of_spark
+from snapline.spark.frame_types import (
+    arrow_schema_for_spark,
+    arrow_schema_of_frame,
+    conform_to_spark,
+    spark_schema_of,
+    with_numbers_of_spark,
+)
 
 
 def test_rows_without_columns_are_refused_both_ways() -> None:
@@ -32,6 +38,16 @@ def test_a_record_may_be_null_whose_parts_may_not() -> None:
     pq.write_table(pa.table({"s": pa.nulls(2, schema.field("s").type)}, schema), io.BytesIO())
     assert "a: int32, " in str(schema.field("s").type)
     assert "b: int32>" in str(schema.field("s").type)
+
+
+def test_a_frame_may_have_records_that_are_null_whatever_the_stream_says_of_their_parts() -> None:
+    """The rows that a job had written were not taken for those of its frame."""
+    never_null = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+
+    frame = arrow_schema_for_spark(spark_schema_of(pa.schema([("s", never_null)]), "out"))
+
+    conform_to_spark(pa.record_batch({"s": pa.nulls(1, frame.field("s").type)}), frame)
+    assert frame.field("s").type == pa.struct({"a": pa.int64()})
 
 
 @pytest.mark.parametrize("wide", [pa.decimal256(50, 3), pa.decimal128(5, -2), pa.list_(pa.decimal128(5, 7))])
