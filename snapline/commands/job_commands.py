@@ -115,7 +115,12 @@ def rescale(target: Target, job: str, parallelism: int) -> None:
 def stop(target: Target, job: str, directory: str, *, drain: bool) -> None:
     """Stop a job with a savepoint; prints its path."""
     with target.client() as client:
-        path = client.stop_with_savepoint(client.resolve_job(job), absolute(directory), drain=drain)
+        job_id = client.resolve_job(job)
+        try:
+            path = client.stop_with_savepoint(job_id, absolute(directory), drain=drain)
+        except KeyboardInterrupt:
+            goes_on = f"job {job_id} stops all the same; `snapline checkpoints {job_id}` names its savepoint then"
+            raise KeyboardInterrupt(goes_on) from None
     echo(json.dumps({"path": path}) if target.as_json else path)
 
 
@@ -141,6 +146,8 @@ def checkpoints(target: Target, job: str, checkpoint_id: int | None) -> None:
         f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed, "
         f"{counts.in_progress} in progress, {counts.restored} restored"
     )
+    if answer.latest_savepoint.path:
+        echo(f"latest savepoint: {answer.latest_savepoint.path}")
     if answer.refusal:
         echo(f"none can be triggered: {answer.refusal}")
     target.show(

@@ -35,7 +35,12 @@ def savepoint() -> None:
 def trigger(target: Target, job: str, directory: str) -> None:
     """Take a savepoint; prints its path."""
     with target.client() as client:
-        path = client.trigger_savepoint(client.resolve_job(job), absolute(directory))
+        job_id = client.resolve_job(job)
+        try:
+            path = client.trigger_savepoint(job_id, absolute(directory))
+        except KeyboardInterrupt:
+            goes_on = f"the savepoint is taken all the same; `snapline checkpoints {job_id}` names it then"
+            raise KeyboardInterrupt(goes_on) from None
     echo(json.dumps({"path": path}) if target.as_json else path)
 
 

@@ -132,6 +132,22 @@ def test_an_interrupted_rescale_says_how_to_take_it_back(client: Recording, caps
     assert "the rescale goes on; while it waits for slots, `snapline rescale a -p N`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("command", "call"), [("stop", "stop_with_savepoint"), ("savepoint", "trigger_savepoint")])
+def test_an_interrupted_savepoint_says_that_it_goes_on(client: Recording, capsys, monkeypatch, command, call):
+    """Nothing was said of a job that stopped a moment later, nor where its savepoint lay."""
+
+    def interrupted(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, call, interrupted)
+    assert run(command, "a") == 130
+    assert "all the same; `snapline checkpoints a` names " in capsys.readouterr().err
+    found = pb.ListCheckpointsResponse(latest_savepoint={"path": "/savepoints/1"})
+    monkeypatch.setattr(client, "list_checkpoints", lambda _: found, raising=False)
+    assert run("checkpoints", "a") == 0
+    assert "latest savepoint: /savepoints/1\n" in capsys.readouterr().out
+
+
 def test_an_interrupted_submission_cancels_its_job(client: Recording, capsys, monkeypatch, tmp_path):
     """As that of `execute`, and as the guide says; the command ended alone, and the job went on without a word."""
     cancelled: list[str] = []
