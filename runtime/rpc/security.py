@@ -8,11 +8,14 @@ yet, are looked at again the next time, and those before stay in use. Which proc
 
 from __future__ import annotations
 
+import contextlib
+import os
 import ssl
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -144,10 +147,7 @@ class Security:
         context.verify_mode = ssl.CERT_REQUIRED
         # Python 3.13 refuses authorities that do not say what their key is for; gRPC and Python before take them
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        with tempfile.TemporaryDirectory() as directory:  # there is no way to load a key but from a file
-            pair = Path(directory) / "pair.pem"
-            pair.touch(0o600)
-            pair.write_bytes(self.certificate + b"\n" + self.key)
+        with _as_file(self.certificate + b"\n" + self.key) as pair:  # there is no way to load a key but from a file
             context.load_cert_chain(pair)
         return context
 
@@ -163,6 +163,21 @@ class Security:
         """Return who shows this token. Raises CredentialRefused."""
         secrets = self.current().secrets
         return identify(secrets, token, time.time()) if secrets else ADMINISTRATOR
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file with this content: in memory where there is such a one, because a disk may be full."""
+    if sys.platform.startswith("linux"):
+        with os.fdopen(os.memfd_create("pair"), "wb", buffering=0) as file:
+            file.write(content)
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        pair = Path(directory) / "pair.pem"
+        pair.touch(0o600)
+        pair.write_bytes(content)
+        yield str(pair)
 
 
 class SecurityFiles:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,19 @@ def test_the_page_shows_the_new_certificate_without_a_restart(files: LiveFiles) 
                 shown(trusted, own)
     finally:
         server.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has files in memory")
+def test_a_full_disk_keeps_nobody_from_meeting(files: LiveFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could read the metrics of a coordinator then, and TaskManagers of one host did not find each other."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    security = Security.from_configuration(files.configuration)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    for context in (security.server_context(), security.client_context()):
+        assert context.verify_mode is ssl.CERT_REQUIRED
 
 
 def test_files_in_the_middle_of_a_change_are_read_again_later(files: LiveFiles) -> None:
