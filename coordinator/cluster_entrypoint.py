@@ -550,7 +550,8 @@ class ClusterEntrypoint:
             return
         source = CoordinatorMetrics(self._resource_manager, self._registry, self._clock, self._clock.now_ms())
         self._metrics = MetricsServer(source.samples, self._logger, source.user_families, self._security)
-        port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
+        host = self._config.configuration.get_option(COORDINATOR_BIND_HOST) or address.rpartition(":")[0]
+        port = self._metrics.start(host, self._config.metrics_port)
         self._logger.info("metrics are served", port=port)
 
 

@@ -50,7 +50,7 @@ class Standby:
                 lambda: [sample("jobmanager", "isLeader", 0)], self._logger, security=security
             )
             try:
-                port = self._metrics.start(address.rpartition(":")[0], self._config.metrics_port)
+                port = self._metrics.start(bind_host or address.rpartition(":")[0], self._config.metrics_port)
             except BaseException:
                 self.stop()  # the next try begins with nothing
                 raise

@@ -77,6 +77,8 @@ class MetricsServer:
         """Listen; returns the port. Raises SnaplineError when the port is taken, or is none."""
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
+        from snapline.runtime.rpc.rpc_server import before_a_port  # loads gRPC
+
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)  # CPU, memory and open files of this process
         registry.register(_Collector(self._source, self._logger))
@@ -84,7 +86,7 @@ class MetricsServer:
             registry.register(_ReadyFamilies(self._families, self._logger))
         try:
             self._server = MetricsEndpoint(
-                host.strip("[]"), port, make_wsgi_app(registry), self._security, self._logger
+                before_a_port(host).strip("[]"), port, make_wsgi_app(registry), self._security, self._logger
             )
         except (OSError, OverflowError) as error:
             raise SnaplineError(

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = relay.start(bind, bind_host)
         logger.info("relay listens", address=address)
         if given.metrics_port >= 0:
-            port = metrics.start(address.rpartition(":")[0], given.metrics_port)
+            port = metrics.start(bind_host or address.rpartition(":")[0], given.metrics_port)
             logger.info("metrics are served", port=port)
         if given.address_file:
             write_address(given.address_file, address)

@@ -374,3 +374,24 @@ def test_a_job_that_runs_again_is_not_shown_as_it_ended(tmp_path, monkeypatch):
             assert decode_job_status(client.get_job(graph.job_id).overview.status) is JobStatus.CREATED
     finally:
         coordinator.stop()
+
+
+@pytest.mark.parametrize("bind_host", ["127.0.0.1", "*"])
+def test_metrics_are_served_where_the_coordinator_listens(bind_host):
+    """Where its address is not one of its machine, as behind mapped ports, it did not start with metrics."""
+    log = io.StringIO()
+    coordinator = entrypoint(
+        log, {"jobmanager.bind-host": bind_host, "security.auth.token": "0123456789abcdef"}, "192.0.2.7:0"
+    )
+    try:
+        coordinator.start()
+        port = next(
+            json.loads(line)["context"]["port"] for line in log.getvalue().splitlines() if "metrics are" in line
+        )
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer 0123456789abcdef"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert b"snapline_jobmanager_isLeader 1.0" in answer.read()
+    finally:
+        coordinator.stop()
