@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused, job_status, raise_unless_finished
 from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.errors import InvalidArgument
+from snapline.dataflow.wire.statuses import JobStatus, encode_job_status
 from snapline.interrupts import interrupt_only_raises
 from snapline.job_metrics import JobMetrics, metrics_of
 from snapline.job_result import JobExecutionResult, result_of
@@ -65,8 +66,9 @@ class JobHandle:
         self._error = error
         self._ends_with_program = ends_with_program
         self._rows = RowsRead()
-        self._latest = client.get_job(job_id)
-        self._checkpoints = client.list_checkpoints(job_id)
+        self._latest = self._first_details()
+        self._checkpoints = pb.ListCheckpointsResponse()
+        self._look_at_checkpoints()
         self._broke: BaseException | None = None
         self._ended = threading.Event()
         self._closed = threading.Event()
@@ -76,6 +78,14 @@ class JobHandle:
         threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True).start()
         if check is not None:
             threading.Thread(target=self._look_after, args=(check,), name=f"job-check {name}", daemon=True).start()
+
+    def _first_details(self) -> pb.JobDetails:
+        """What is known of a job that a coordinator has just taken: while another one takes over, that alone."""
+        try:
+            return self._client.get_job(self.job_id)
+        except CoordinatorUnreachable:  # who watches the job waits for the next one, or tells that there is none
+            status = encode_job_status(JobStatus.CREATED)
+            return pb.JobDetails(overview=pb.JobOverview(job_id=self.job_id, name=self.name, status=status))
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -103,6 +103,32 @@ def test_ctrl_c_while_the_coordinator_is_away_is_an_interrupt() -> None:
         _follow(client, graph, interrupted)
 
 
+class ChangingClient(DeafClient):
+    """Its coordinator is gone when it has taken the job, and the next one sees the end of that."""
+
+    def get_job(self, job_id: str) -> pb.JobDetails:
+        """Reach nobody."""
+        raise CoordinatorUnreachable("no coordinator answers")
+
+    def list_checkpoints(self, job_id: str) -> Any:
+        """Reach nobody."""
+        raise CoordinatorUnreachable("no coordinator answers")
+
+    def watch_job(self, job_id: str) -> Iterator[pb.JobDetails]:
+        """Find the next coordinator."""
+        self.closed.wait()
+        yield pb.JobDetails(overview=pb.JobOverview(status=encode_job_status(JobStatus.FINISHED)))
+
+
+def test_a_job_has_its_handle_when_the_leader_changes_just_after_it_was_taken() -> None:
+    """The program was told that nobody answers, and the job ran: who started it once more had two."""
+    client: Any = ChangingClient()
+    job = JobHandle("0", "orders", client, client.closed.set, ends_with_program=False)
+    assert (job.status, list(job.checkpoints)) == ("CREATED", [])
+    client.closed.set()
+    assert job.wait().status == "FINISHED"
+
+
 def test_who_is_cancelled_while_it_awaits_a_job_that_just_ends_is_cancelled() -> None:
     """Whoever cancels it waits for that, and would take another error for one of the task."""
 
@@ -324,5 +350,5 @@ def test_queries_end_before_what_they_run_in(monkeypatch: pytest.MonkeyPatch, at
         env.execute_async("orders", local=False).wait(30)
     else:
         with pytest.raises(CoordinatorUnreachable):
-            env.execute_async("orders", local=False)
+            env.execute_async("orders", local=False).wait(30)
     assert list(dict.fromkeys(does)) == ["queries", "cluster"]
