@@ -598,7 +598,7 @@ class DataStream(StreamResults):
             replaced = tuple(
                 name for name, one in computed.items() if one.operation != "alias" and name in one.columns()
             )
-            return replace(rows.key_by(*(one.name for one in expressions)), _replaced=replaced)
+            return replace(rows.key_by(*(one.name for one in expressions), schema=schema), _replaced=replaced)
         names = tuple(column for column in columns if isinstance(column, str))
         if len(names) == len(columns):
             if schema is not None:

@@ -62,6 +62,7 @@ def test_what_is_no_key_for_each_row_is_refused(function, schema, said) -> None:
         (lambda s: s.key_by("k", len), "key_by takes names of columns or one function of a batch"),
         (lambda s: s.key_by(5), "key_by takes names of columns or one function of a batch"),
         (lambda s: s.key_by("k", schema=PAIR), "schema= is for keys that a function computes"),
+        (lambda s: s.key_by(sl.col("k"), schema=PAIR), "schema= is for keys that a function computes"),
         (lambda s: s.key_by(len, schema=pa.schema([("k", pa.int64())])), "the rows have a column 'k' already"),
         (lambda s: s.key_by(len, schema=LIST), "key_by: column 'l': a value of type list<item: int64> cannot be"),
         (
