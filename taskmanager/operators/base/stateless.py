@@ -72,7 +72,7 @@ class MapBatchesOperator(FunctionOperator):
         elif isinstance(result, pa.Table):
             for part in result.to_batches():
                 self.output.emit_batch(conform(part, self._schema))
-        elif isinstance(result, Iterable) and not (isinstance(result, (str, bytes, dict)) or _is_frame(result)):
+        elif isinstance(result, Iterable) and not (isinstance(result, (str, bytes, dict)) or is_frame(result)):
             for part in result:
                 if not isinstance(part, (pa.RecordBatch, pa.Table, SideOutput)):
                     raise _no_batch(part)
@@ -90,7 +90,7 @@ def emit_side_output(side: SideOutput, output: Any) -> None:
         output.emit_side(side.tag, workable(part))
 
 
-def _is_frame(result: Any) -> bool:
+def is_frame(result: Any) -> bool:
     """Whether this is a frame of pandas or polars, or a column, whose elements are no batches."""
     return isinstance(result, (pa.Array, pa.ChunkedArray)) or hasattr(result, "columns")
 

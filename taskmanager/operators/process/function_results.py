@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.functions import SideOutput
-from snapline.taskmanager.operators.base.stateless import conform, emit_side_output
+from snapline.taskmanager.operators.base.stateless import conform, emit_side_output, is_frame
 
 
 def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
@@ -26,7 +26,7 @@ def emit_result(result: Any, schema: pa.Schema | None, output: Any) -> None:
     elif isinstance(result, pa.Table):
         for part in result.to_batches():
             output.emit_batch(conform(part, schema))
-    elif isinstance(result, Iterable) and not isinstance(result, (str, bytes, dict)):
+    elif isinstance(result, Iterable) and not (isinstance(result, (str, bytes, dict)) or is_frame(result)):
         for part in result:
             emit_result(part, schema, output)
     else:
