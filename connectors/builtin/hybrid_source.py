@@ -23,6 +23,7 @@ from snapline.dataflow.api.connector_api import (
     SourceSplit,
     SplitEnumerator,
 )
+from snapline.dataflow.api.master_hooks import WithMasterCheckpointHook
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -42,6 +43,11 @@ class HybridSource(Source):
         for number, source in enumerate(sources):
             if not isinstance(source, Source) or isinstance(source, HybridSource):
                 raise ConnectorError(f"HybridSource: source {number} is {source!r}; give sources that are not hybrid")
+            if isinstance(source, WithMasterCheckpointHook):
+                raise ConnectorError(
+                    f"HybridSource: source {number}, {type(source).__name__}, brings a master hook, which nobody would ask here; "
+                    "give it to a function of the job"
+                )
             if number < len(sources) - 1 and not source.bounded:
                 raise ConnectorError(
                     f"HybridSource: source {number}, {type(source).__name__}, has no end, so that the next one would never begin"

@@ -25,6 +25,13 @@ SCHEMA = pa.schema([("n", pa.int64())])
 NO_SOURCE: Any = "files"
 
 
+class Subscribed(sl.GeneratorSource, sl.WithMasterCheckpointHook):
+    """One with state of its own in the coordinator."""
+
+    def create_master_trigger_restore_hook(self) -> sl.MasterTriggerRestoreHook[object]:
+        raise NotImplementedError
+
+
 def numbers(start: int, count: int, splits: int = 3) -> CollectionSource:
     """A source of so many numbers from this one on."""
     return CollectionSource(pa.table({"n": range(start, start + count)}, SCHEMA).to_batches(7), splits=splits)
@@ -127,6 +134,10 @@ def test_a_savepoint_in_any_phase_and_another_parallelism(tmp_path: Path, least:
         (lambda: HybridSource(numbers(0, 1)), "give at least two sources"),
         (lambda: HybridSource(numbers(0, 1), NO_SOURCE), "source 1 is 'files'; give sources that are not hybrid"),
         (lambda: HybridSource(sl.GeneratorSource(keys=1), numbers(0, 1)), "source 0, GeneratorSource, has no end"),
+        (
+            lambda: HybridSource(numbers(0, 1), Subscribed(keys=1)),
+            "source 1, Subscribed, brings a master hook, which nobody would ask here",
+        ),
         (
             lambda: HybridSource(numbers(0, 1), sl.GeneratorSource(keys=1)).schema(),
             "column 'n' is int64 in source 0, Coll",
