@@ -33,7 +33,7 @@ from snapline.taskmanager.operators.base.event_time import event_times_ms, refus
 from snapline.taskmanager.operators.base.incremental_operator import IncrementalKeyedOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.operators.joins.timed_rows import TimedRows, as_pairs
+from snapline.taskmanager.operators.joins.timed_rows import TimedRows, as_pairs, emit_in_parts
 from snapline.taskmanager.state.adopted_state import reduce_lists
 from snapline.taskmanager.state.index.slots import Slots
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
@@ -216,11 +216,14 @@ class IntervalJoinOperator(_JoinOperator):
     ) -> None:
         """`pairs`: rows of the batch, and the numbers of their partners."""
         own, found = pairs
-        for begin in range(0, len(own), 4 * ROWS_PER_SLICE):
-            part = slice(begin, begin + 4 * ROWS_PER_SLICE)
+
+        def make(part: slice) -> pa.RecordBatch:
             mine, partners = gather_batch(batch, own[part]), others.take(found[part])
             left, right = (mine, partners) if input_index == 0 else (partners, mine)
-            self.output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
+            return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema)
+
+        for begin in range(0, len(own), 4 * ROWS_PER_SLICE):
+            emit_in_parts(make, begin, min(begin + 4 * ROWS_PER_SLICE, len(own)), self.output)
 
     def advance(self, watermark: Watermark) -> None:
         if self._rows and self._bounded:
@@ -311,13 +314,17 @@ class TemporalJoinOperator(_JoinOperator):
         left = self._rows[0]
         slots = left.slots_of(part)
         found, versions = self._versions_at(slots, left.times[part])
-        kept = part if self._keep_unmatched else part[found]
-        if len(kept):
-            right = self._rows[1].take(versions[found])
+        kept, matched = (part, found) if self._keep_unmatched else (part[found], found[found])
+        versions = versions if self._keep_unmatched else versions[found]
+
+        def make(some: slice) -> pa.RecordBatch:
+            right = self._rows[1].take(versions[some][matched[some]])
             if self._keep_unmatched:
-                right = right.take(pa.array(np.cumsum(found) - 1, mask=~found))
-            columns = [*left.take(kept).columns, *right.columns]
-            self.output.emit_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+                right = right.take(pa.array(np.cumsum(matched[some]) - 1, mask=~matched[some]))
+            return pa.RecordBatch.from_arrays([*left.take(kept[some]).columns, *right.columns], schema=self._schema)
+
+        if len(kept):
+            emit_in_parts(make, 0, len(kept), self.output)
         self._touch(slots)
         left.remove(part)
         if not self._take_due():

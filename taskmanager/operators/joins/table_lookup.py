@@ -17,6 +17,7 @@ from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import TableLookupSpec
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import StreamOperator
+from snapline.taskmanager.operators.joins.timed_rows import emit_in_parts
 from snapline.taskmanager.state.index.key_index import KeyIndex
 from snapline.taskmanager.state.index.slots import Slots
 
@@ -82,9 +83,13 @@ class TableLookupOperator(StreamOperator):
             batch, slots, everything = batch.filter(pa.array(found)), slots[found], True
         rows = gather_values(self._row_of, np.maximum(slots, 0))
         chosen = pa.array(rows) if everything else pa.array(rows, mask=~found)
-        columns = [_one_chunk(column.take(chosen)) for column in self._values.columns]
         schema = pa.schema([*batch.schema, *(field.with_nullable(True) for field in self._values.schema)])
-        self.output.emit_batch(pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema))
+
+        def make(part: slice) -> pa.RecordBatch:
+            columns = [_one_chunk(column.take(chosen[part])) for column in self._values.columns]
+            return pa.RecordBatch.from_arrays([*(column[part] for column in batch.columns), *columns], schema=schema)
+
+        emit_in_parts(make, 0, batch.num_rows, self.output)
 
     def _other_types(self, schema: pa.Schema) -> JobDefinitionError:
         """The line for keys of the stream that have not the types of the table's."""

@@ -18,6 +18,7 @@ from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.columnar.gather import gather_values
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.deadline_buckets import Calendar
+from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.state.adopted_state import AdoptedState, elements_of
 from snapline.taskmanager.state.columns import FrozenColumn
@@ -33,6 +34,21 @@ def as_pairs(batch: pa.RecordBatch, side: int, schema: pa.Schema) -> pa.RecordBa
     first = side * (len(schema) - batch.num_columns)
     columns[first : first + batch.num_columns] = batch.columns
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def emit_in_parts(make: Callable[[slice], pa.RecordBatch], begin: int, end: int, output: Output) -> None:
+    """Emit the pairs with these numbers, in several batches where their texts are more than a column has room for: a
+    wide row may have many partners."""
+    try:
+        batch = make(slice(begin, end))
+    except pa.ArrowInvalid:
+        if end - begin < 2:
+            raise
+        middle = (begin + end) // 2
+        emit_in_parts(make, begin, middle, output)
+        emit_in_parts(make, middle, end, output)
+        return
+    output.emit_batch(batch)
 
 
 class TimedRows(AdoptedState):

@@ -25,7 +25,7 @@ from snapline.dataflow.graph.operator_specs import WindowJoinSpec
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.base.row_store import RowStore
 from snapline.taskmanager.operators.base.stateless import conform
-from snapline.taskmanager.operators.joins.timed_rows import as_pairs
+from snapline.taskmanager.operators.joins.timed_rows import as_pairs, emit_in_parts
 from snapline.taskmanager.operators.windows.pane_windows import PaneWindowOperator
 from snapline.taskmanager.operators.windows.row_contents import check_same_columns
 from snapline.taskmanager.operators.windows.window_contents import (
@@ -93,10 +93,13 @@ class JoinContents(WholeWindowContents):
             if len(left_at)
             else left_at
         )
-        for begin in range(0, len(left_at), PAIRS_PER_BATCH):
-            part = slice(begin, begin + PAIRS_PER_BATCH)
+
+        def make(part: slice) -> pa.RecordBatch:
             left, right = sides[0].take(left_rows[left_at[part]]), sides[1].take(right_rows[right_at[part]])
-            output.emit_batch(pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema))
+            return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._schema)
+
+        for begin in range(0, len(left_at), PAIRS_PER_BATCH):
+            emit_in_parts(make, begin, min(begin + PAIRS_PER_BATCH, len(left_at)), output)
         if self._keep[0]:
             self._emit_alone(sides, 0, left_rows[np.repeat(right_counts == 0, left_counts)], output)
         if self._keep[1]:
