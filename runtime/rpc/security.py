@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-import sys
 import tempfile
 import threading
 import time
@@ -168,8 +167,9 @@ class Security:
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
     """The path of a file with this content: in memory where there is such a one, because a disk may be full."""
-    if sys.platform.startswith("linux"):
-        with os.fdopen(os.memfd_create("pair"), "wb", buffering=0) as file:
+    in_memory = getattr(os, "memfd_create", None)
+    if in_memory is not None:
+        with os.fdopen(in_memory("pair"), "wb", buffering=0) as file:
             file.write(content)
             yield f"/proc/self/fd/{file.fileno()}"
         return

@@ -59,7 +59,7 @@ def test_texts_of_both_are_aggregated(tmp_path: Path, is_plain_first: bool) -> N
     polars = polars.select("k", "v", text=sl.col("k"))
     by_row = polars.map(lambda row: row, uid="rows")
     keyed = (by_row.union(polars) if is_plain_first else polars.union(by_row)).key_by("v")
-    aggregates = {
+    aggregates: dict[str, Any] = {
         "first": sl.first("text"), "all": sl.collect_list("text"), "different": sl.count_distinct("text"),
         "about": sl.approx_count_distinct("text"),
     }  # fmt: skip

@@ -216,7 +216,7 @@ def test_what_is_added_up_of_numbers_of_numpy_does_not_wrap_around() -> None:
     """A counter of 32 bits became negative, and a sum of 32 bits did not rise any more."""
     counter, histogram = sl.Counter(), sl.BucketHistogram([1, 10])
     for by in np.full(3, 2**30, np.int32):
-        counter.inc(by)
+        counter.inc(by)  # type: ignore[arg-type]
     for value in np.array([2**24, 1, 1], np.float32):
         histogram.update(value)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.dataflow.api.state import RunningAggregateDescriptor
+from snapline.dataflow.columnar import arrow_columns
 from snapline.dataflow.key_groups import compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, KeyedStateHandle
 from snapline.dataflow.snapshot.state_format import read_header
@@ -231,7 +232,7 @@ def test_more_text_in_keys_than_fits_into_one_array_is_in_a_snapshot(
 ) -> None:
     """Millions of keys are as much: the key group of each is asked for some of them at a time."""
     keys = [f"key {number}" for number in range(2000)]
-    whole = key_index.binary_array
+    whole = arrow_columns.binary_array
     subject = Subject()
     subject.claim()
     chain = subject.backend.incremental_snapshots("op")
