@@ -9,6 +9,7 @@ Flink's KafkaPartitionSplitReader.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 1.0
 """Before a cluster is given up it is asked once more, so long."""
+CLOSE_SECONDS = 5.0
 TOPIC_CHECK_MS = 30_000
 """So often a reader asks whether its topics are still those that they were."""
 log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[Place] = frozenset()
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
+        self._is_closed = False
         self._topic_ids: dict[str, str] = {}
         """Ids of the topics that the positions belong to, by name, as far as they are known."""
         self._is_restored = False
@@ -220,6 +223,8 @@ class KafkaReader(SourceReader):
 
     def _count_pending(self) -> float:
         """How many rows of its partitions wait to be handed out; heartbeats ask on a thread of their own."""
+        if self._is_closed:  # the client may be closing itself beside the task
+            return float("nan")
         partition = self._library.TopicPartition
         pending = 0
         for place, offset in list(self._offsets.items()):
@@ -367,7 +372,11 @@ class KafkaReader(SourceReader):
             log.warning("KafkaSource: offsets of group %s were not published: %s", self._source.group_id, error.str())
 
     def close(self) -> None:
-        self._consumer.close()
+        """Close the client, which would wait for brokers that are away to take its last offsets."""
+        self._is_closed = True
+        closing = threading.Thread(target=self._consumer.close, name="kafka-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
 
 def bad_row_error(topic: str, partition: int, offset: int, bad: BadValue) -> ConnectorError:

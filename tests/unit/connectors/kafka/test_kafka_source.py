@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import threading
 import uuid
 from typing import Any
 
@@ -15,7 +16,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from snapline.connectors.formats import JsonFormat
-from snapline.connectors.kafka import KafkaSource, connection, partition_discovery
+from snapline.connectors.kafka import KafkaSource, connection, kafka_reader, partition_discovery
 from snapline.connectors.kafka.connection import Metadata
 from snapline.connectors.kafka.kafka_reader import TOPIC_CHECK_MS
 from snapline.connectors.kafka.partition_discovery import PartitionEnumerator
@@ -543,6 +544,25 @@ def test_brokers_that_go_and_come_back(kafka):
         while True:
             reader.poll_next(next(clock) if reader._health.down else 0)
     reader.close()
+
+
+@needs_faults
+@pytest.mark.parametrize("mode", ["on_checkpoints", "periodic"])
+def test_a_source_that_ends_while_no_broker_is_there_does_not_wait_for_one(kafka, monkeypatch, mode):
+    """Its client waited for session.timeout.ms, 45 seconds, until somebody would take its last offsets, before the job
+    could restart."""
+    monkeypatch.setattr(kafka_reader, "CLOSE_SECONDS", 0.1)
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 5)
+    reader = open_reader(source_of(kafka, topic, format=NUMBERS, group_id="g", commit_offsets=mode))
+    polls(reader, until=at_least(5))
+    reader.snapshot_splits(1)
+    kafka.broker.crash()
+    reader.notify_checkpoint_complete(1)
+    reader.close()
+    (closing,) = [each for each in threading.enumerate() if each.name == "kafka-close"]
+    kafka.broker.restart()
+    closing.join(60)
 
 
 @pytest.mark.parametrize(
