@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,6 +47,7 @@ BUFFERED_ROWS_MAX = 20_000
 BUFFERED_BYTES_MAX = 64 << 20
 """Rows that are upserted wait for so many others, or bytes."""
 LOCK_SECONDS = 10
+PAUSE_SECONDS = 0.05
 ATTEMPTS = 3
 """So often rows are upserted that other transactions cross."""
 PLAIN_KEYS = frozenset({"smallint", "integer", "bigint", "text", "character varying"})
@@ -525,6 +527,15 @@ class PostgresCommitter(Committer):
             raise refused(self._sink.dsn, self._sink.table, error) from error
 
     def _end(self, how: str, name: str) -> None:
-        from psycopg import sql
+        """Commit or roll back; what another subtask, or a process that is thought dead, ends just now is busy."""
+        from psycopg import errors, sql
 
-        self._connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                self._connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
+                return
+            except errors.ObjectNotInPrerequisiteState:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE_SECONDS)

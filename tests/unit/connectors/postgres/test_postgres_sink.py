@@ -6,8 +6,10 @@ import datetime as dt
 import decimal
 import itertools
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -247,6 +249,38 @@ def test_others_transactions_are_left_alone(server, table):
     committer.restored_from(3)
     committer.close()
     assert sorted(names) == sorted(name for (name,) in server.rows("SELECT gid FROM pg_prepared_xacts"))
+
+
+@pytest.mark.parametrize("how", ["commit", "roll back"])
+def test_a_transaction_that_somebody_ends_just_now_is_not_an_error(server, table, monkeypatch, how):
+    """All subtasks of a sink by key roll back the same ones when their job restarts, and in some restarts of eight
+    one failed, because the server calls busy what another connection is about to end."""
+    sink, old = sink_of(server, key=["id"]), Place(execution_attempt="graph_vertex_0_0")
+    writer = sink.create_writer(old, ())
+    writer.write(rows(1))
+    left = writer.prepare_commit(4)
+    writer.close()
+    committer = sink.create_committer(Place(attempt_number=1, execution_attempt="graph_vertex_0_1"))
+    itself, slept = committer._connection, list[float]()
+
+    def execute(statement: Any, *parameters: Any) -> Any:
+        if slept or " PREPARED " not in getattr(statement, "as_string", str)(None):
+            return itself.execute(statement, *parameters)
+        raise psycopg.errors.ObjectNotInPrerequisiteState("prepared transaction with identifier ... is busy")
+
+    def end_meanwhile(seconds: float) -> None:
+        slept.append(seconds)
+        itself.execute(statement_of[how].format(left[-1].data["transaction"]))
+
+    statement_of = {"commit": "COMMIT PREPARED '{}'", "roll back": "ROLLBACK PREPARED '{}'"}
+    committer._connection = SimpleNamespace(execute=execute, close=itself.close)
+    monkeypatch.setattr(postgres_sink, "time", SimpleNamespace(sleep=end_meanwhile, monotonic=lambda: 0.0))
+    if how == "commit":
+        committer.commit(left)
+    else:
+        committer.restored_from(3)
+    committer.close()
+    assert (len(slept), ids(server), prepared(server)) == (1, [1] if how == "commit" else [], 0)
 
 
 def test_what_attempts_of_another_leader_left_is_rolled_back(server, table):
