@@ -19,7 +19,13 @@ from snapline.connectors.formats import RawFormat, RowFormat
 from snapline.connectors.formats.row_format import require_columns
 from snapline.connectors.kafka.connection import Metadata, Settings, checked, how_to_reach
 from snapline.connectors.kafka.kafka_writer import KafkaWriter, MessageColumns, OneTransaction
-from snapline.connectors.kafka.transactions import TransactionLost, TransactionName, Transactions, converted
+from snapline.connectors.kafka.transactions import (
+    TransactionLost,
+    TransactionName,
+    Transactions,
+    converted,
+    require_protocol,
+)
 from snapline.connectors.own_output import require_own
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
@@ -114,6 +120,7 @@ class KafkaSink(Sink):
         with Metadata(self.bootstrap_servers, how_to_reach(self.settings)) as cluster:
             cluster.partitions(self.topic, "KafkaSink")
         if self.two_phase:
+            require_protocol()
             OneTransaction(
                 self, f"{self.transactional_id_prefix or PREFIX}:submission", MetricGroup(self.topic)
             ).ready()
@@ -155,6 +162,8 @@ class KafkaCommitter(Committer):
         self._own = name_of(sink, context)
         self._parallelism = context.parallelism
         self._transactions = Transactions(sink.bootstrap_servers, sink.settings)
+        if sink.two_phase:
+            require_protocol()
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)

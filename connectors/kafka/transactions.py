@@ -63,6 +63,17 @@ def converted(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def require_protocol() -> None:
+    """Raise ConnectorError where the library is missing that commits go through, with the way to get it."""
+    try:
+        import kafka.protocol.producer  # noqa: F401
+    except ImportError as error:
+        raise ConnectorError(
+            "KafkaSink commits with guarantee='exactly_once' through kafka-python, which is not there: pip install 'snapline[kafka]' on every "
+            "machine, or use guarantee='at_least_once'"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionName:
     """`<prefix>:<job>:<sink's uid>:<subtask>:<attempt>:<number>`; a name is used once."""

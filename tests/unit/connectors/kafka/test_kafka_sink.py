@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import pickle
+import sys
 import threading
 import uuid
 import weakref
@@ -356,6 +357,18 @@ def test_at_least_once_writes_without_transactions(kafka):
 
     assert ([], False) == (list(committables), sink.two_phase)
     assert list(range(50_000)) == found
+
+
+def test_a_machine_without_the_library_that_commits_is_said_before_a_row_is_written(kafka, monkeypatch):
+    """Where confluent-kafka was installed by itself the first commit was Python's error of a missing module, and so
+    was each one after a restart."""
+    sink = KafkaSink(kafka.topic(), bootstrap_servers=kafka.bootstrap, format=JsonFormat(SCHEMA))
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    for begin in (sink.validate, lambda: sink.create_committer(Place())):
+        with pytest.raises(
+            ConnectorError, match=r"through kafka-python, which is not there: pip install 'snapline\[kafka"
+        ):
+            begin()
 
 
 def test_a_sink_that_becomes_at_least_once_commits_what_its_snapshot_holds(kafka):
