@@ -260,7 +260,7 @@ def test_a_transaction_that_somebody_ends_just_now_is_not_an_error(server, table
     writer.write(rows(1))
     left = writer.prepare_commit(4)
     writer.close()
-    committer = sink.create_committer(Place(attempt_number=1, execution_attempt="graph_vertex_0_1"))
+    committer: Any = sink.create_committer(Place(attempt_number=1, execution_attempt="graph_vertex_0_1"))
     itself, slept = committer._connection, list[float]()
 
     def execute(statement: Any, *parameters: Any) -> Any:
