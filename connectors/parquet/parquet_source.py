@@ -395,7 +395,7 @@ def _require_same_columns(
         mine, theirs = _type_of(schema, name), _type_of(first, name)
         if mine == theirs or (columns is not None and theirs == "missing"):
             continue
-        if "missing" in (mine, theirs) or _read_type(schema.field(name)) != _read_type(first.field(name)):
+        if "missing" in (mine, theirs) or narrow_type(schema.field(name).type) != narrow_type(first.field(name).type):
             raise ConnectorError(
                 f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
                 "columns that they share"
@@ -404,11 +404,6 @@ def _require_same_columns(
         raise ConnectorError(
             f"the files differ: {url} has its columns in another order than {first_url}; say columns=[...]"
         )
-
-
-def _read_type(field: pa.Field) -> pa.DataType:
-    """What is the same for columns that are read as one."""
-    return narrow_type(with_null_parts(field.type))
 
 
 def _type_of(schema: pa.Schema, name: str) -> str:

@@ -107,13 +107,16 @@ def can_be_key(data_type: pa.DataType) -> bool:
 
 
 def narrow_type(data_type: pa.DataType) -> pa.DataType:
-    """The type with 32-bit offsets, also inside of structs and lists. Some writers of Parquet say large_string and
-    others string, of the same texts: two types are one for people if their narrow types are equal."""
+    """The type with 32-bit offsets, and parts that may be null, also inside of structs, lists and maps. Some writers of
+    Parquet say large_string and others string, of the same texts, and some that a part is never null: two types are one
+    for people if their narrow types are equal."""
     kinds = pa.types
     if kinds.is_struct(data_type):
-        return pa.struct([field.with_type(narrow_type(field.type)) for field in data_type.fields])
+        return pa.struct([field.with_type(narrow_type(field.type)).with_nullable(True) for field in data_type.fields])
     if kinds.is_list(data_type) or kinds.is_large_list(data_type):
         return pa.list_(data_type.value_field.with_type(narrow_type(data_type.value_type)))
+    if kinds.is_map(data_type):
+        return pa.map_(narrow_type(data_type.key_type), narrow_type(data_type.item_type), data_type.keys_sorted)
     if kinds.is_large_string(data_type) or kinds.is_string_view(data_type):
         return pa.string()
     return pa.binary() if kinds.is_large_binary(data_type) or kinds.is_binary_view(data_type) else data_type

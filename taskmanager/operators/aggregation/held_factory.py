@@ -13,6 +13,7 @@ import pyarrow as pa
 from snapline.dataflow.api.batch_aggregates import AnyAggregate, HeldAggregate, OwnAggregate, columns_of
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.windows import Aggregate
+from snapline.dataflow.columnar.arrow_columns import with_null_parts
 from snapline.dataflow.errors import StateError
 from snapline.taskmanager.operators.aggregation.decimal_totals import DecimalTotal
 from snapline.taskmanager.operators.aggregation.held_columns import (
@@ -103,6 +104,7 @@ def restored_held_columns(
             found.append(_held_column(one, known))
         elif field is not None:
             types = pa.ipc.read_schema(pa.py_buffer((field.metadata or {})[HELD_TYPES_METADATA]))
+            types = pa.schema([each.with_type(with_null_parts(each.type)) for each in types])
             found.append(_held_column(one, types))
         else:
             raise StateError(

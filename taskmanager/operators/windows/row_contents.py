@@ -16,7 +16,7 @@ import pyarrow as pa
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.api.functions import ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.windows import TimeWindow
-from snapline.dataflow.columnar.arrow_columns import Int64Array, narrow_type
+from snapline.dataflow.columnar.arrow_columns import Int64Array, narrow_type, with_null_parts
 from snapline.dataflow.columnar.column_types import joined, kept_type, workable
 from snapline.dataflow.columnar.python_values import column_values
 from snapline.dataflow.errors import StateError
@@ -323,7 +323,8 @@ class RowMaker(ContentsMaker):
     def of_snapshot(self, fields: Sequence[pa.Field], current_watermark: Callable[[], int]) -> WindowContents:
         check_contents(fields, are_rows=True)
         self._check_kept(fields[0])
-        return self._create(pa.schema(list(fields[0].type.value_type)), current_watermark)
+        kept = [field.with_type(with_null_parts(field.type)) for field in fields[0].type.value_type]
+        return self._create(pa.schema(kept), current_watermark)
 
     def _check_kept(self, field: pa.Field) -> None:
         """StateError where the snapshot holds other rows. Older ones do not say which, but for those that were

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from snapline.dataflow.api.batch_aggregates import HeldAggregate
 from snapline.dataflow.api.windows import (
     Aggregate,
     EventTimeSessionWindows,
+    RowsBy,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
@@ -454,6 +456,29 @@ def test_windows_keep_rows_whose_texts_have_either_kind_of_offset(wide_first: bo
         harness.process(batch)
 
     assert [row["c"] for row in harness.watermark(100).rows()] == [{"s": "x"}]
+
+
+@pytest.mark.parametrize("kind", ["reduce", "max_by", "last"])
+def test_windows_go_on_with_records_whose_parts_may_be_null_from_now_on(kind: str) -> None:
+    """Sources said of some parts that they are never null when the snapshot was made, and do not say so any more."""
+    held = (HeldAggregate("c", "last", "c"),)
+    described = {
+        "reduce": WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), lambda _, new: new, "reduce", None),
+        "max_by": WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), RowsBy("t", largest=True), "rows_by"),
+        "last": WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(10), held),
+    }[kind]
+
+    def rows(time: int, said: bool, value: str | None) -> pa.RecordBatch:
+        part = pa.field("s", pa.string(), nullable=not said)
+        return pa.record_batch({"k": [1], "t": [time], "c": pa.array([{"s": value}], pa.struct([part]))})
+
+    written = Harness(create_window_operator(described)).start().process(rows(0, True, "x")).snapshot()
+    restored = Harness(create_window_operator(described)).start(restored_state([written]))
+    again = Harness(create_window_operator(described)).start(
+        restored_state([restored.process(rows(1, False, None)).snapshot()])
+    )
+    for one in (restored, again):
+        assert [row["c"] for row in one.watermark(100).rows()] == [{"s": None}]
 
 
 @pytest.mark.parametrize(
