@@ -7,6 +7,7 @@ family and the State interfaces; a serializer is a name here, because Python has
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,8 @@ class NamedSerializer:
 
 
 _SERIALIZERS: dict[str, NamedSerializer] = {}
+_SENT: dict[str, bytes] = {}
+"""Pickles of serializers that came with jobs, by name; one is loaded when a state asks for it."""
 
 
 def register_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> NamedSerializer:
@@ -82,41 +85,42 @@ def _is_own(function: Callable[..., Any]) -> bool:
 
 
 def serializer_named(name: str) -> NamedSerializer:
-    """StateError, with the names that are known, for one that is not."""
+    """Raise StateError, with the names that are known, for one that is not. What this process has registered itself
+    goes first."""
     found = _SERIALIZERS.get(name)
+    if found is None and name in _SENT:
+        found = cloudpickle.loads(_SENT[name])
     if found is None:
         raise StateError(
-            f"no serializer {name!r} is registered here (known: {', '.join(sorted(_SERIALIZERS))}): call "
+            f"no serializer {name!r} is registered here (known: {', '.join(sorted({*_SERIALIZERS, *_SENT}))}): call "
             "snapline.register_serializer in a module that the job's functions import"
         )
     return found
 
 
-@dataclass(frozen=True)
-class WithSerializers:
-    """What a job brings to its tasks. Whoever loads its pickle gets the value alone, and knows the serializers, which
-    the program has registered in its own process."""
+def pickled_with_serializers(value: object) -> bytes:
+    """Pickle what a job brings to its tasks, with the serializers that the program has registered. Whoever loads it
+    gets the value alone, and knows them. Without any it is the pickle of the value, which older releases load."""
+    pickles = {}
+    for one in list(_SERIALIZERS.values()):
+        if not _is_own(one.dumps):
+            with contextlib.suppress(Exception):  # one that cannot be sent may be of no use to this job
+                pickles[one.name] = cloudpickle.dumps(one)
+    return cloudpickle.dumps(_WithSerializers(value, pickles) if pickles else value)
 
+
+@dataclass(frozen=True)
+class _WithSerializers:
     value: object
+    pickles: dict[str, bytes]
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """The value, and the serializers that are not Snapline's own."""
-        return _with_serializers, (self.value, *filter(_travels, list(_SERIALIZERS.values())))
+        """The value once it is loaded."""
+        return _with_serializers, (self.value, self.pickles)
 
 
-def _travels(serializer: NamedSerializer) -> bool:
-    """Whether it can be sent; one that cannot may be of no use to this job."""
-    if _is_own(serializer.dumps):
-        return False
-    try:
-        cloudpickle.dumps(serializer)
-    except Exception:
-        return False
-    return True
-
-
-def _with_serializers(value: object, *serializers: NamedSerializer) -> object:
-    _SERIALIZERS.update((one.name, one) for one in serializers)
+def _with_serializers(value: object, pickles: dict[str, bytes]) -> object:
+    _SENT.update(pickles)
     return value
 
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import cloudpickle
-
 from snapline.dataflow.api.master_hooks import functions_with_hooks
-from snapline.dataflow.api.state import WithSerializers
+from snapline.dataflow.api.state import pickled_with_serializers
 from snapline.dataflow.api.windows import RowsBy, SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.config import (
     AUTO_GENERATE_UIDS,
@@ -86,7 +84,7 @@ def translate(
     name: str,
     configuration: Configuration,
     savepoint_restore: SavepointRestoreSettings = NO_RESTORE,
-    pickle: Callable[[object], bytes] = lambda value: cloudpickle.dumps(WithSerializers(value)),
+    pickle: Callable[[object], bytes] = pickled_with_serializers,
 ) -> Translation:
     """Build the JobGraph. Raises JobDefinitionError that names the operator."""
     _check_printable("a job's name", name)

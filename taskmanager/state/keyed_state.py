@@ -18,6 +18,7 @@ import pyarrow as pa
 from snapline.dataflow.api.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    NamedSerializer,
     ReduceFunction,
     ReducingStateDescriptor,
     RunningAggregateDescriptor,
@@ -73,17 +74,26 @@ class KeyedState(ABC):
 class PythonValues:
     """Values as Python sees them: Arrow's own conversions, or a named serializer over bytes."""
 
-    __slots__ = ("_name", "_serializer", "_type")
+    __slots__ = ("_found", "_name", "_serializer", "_type")
 
     def __init__(self, name: str, data_type: pa.DataType, serializer: str) -> None:
         self._name, self._type = name, data_type
-        self._serializer = serializer  # looked up when it is needed: a state that nobody asks for needs none
+        self._serializer = serializer
+        self._found: NamedSerializer | None = None
+
+    @property
+    def _named(self) -> NamedSerializer:
+        """The serializer, looked up when it is needed: a state that nobody asks for needs none. It stays the same, also
+        when another job in this process brings one of this name."""
+        if self._found is None:
+            self._found = serializer_named(self._serializer)
+        return self._found
 
     def to_python(self, values: pa.Array) -> list[Any]:
         """One object per value, None for null."""
         objects: list[Any] = values.to_pylist()
         if self._serializer:
-            loads = serializer_named(self._serializer).loads
+            loads = self._named.loads
             try:
                 return [None if stored is None else loads(stored) for stored in objects]
             except Exception as refusal:
@@ -95,7 +105,7 @@ class PythonValues:
     def to_arrow(self, objects: list[Any]) -> pa.Array:
         """The inverse; StateError naming the state and the first object that does not fit."""
         if self._serializer:
-            dumps = serializer_named(self._serializer).dumps
+            dumps = self._named.dumps
             return pa.array([None if value is None else self._dump(dumps, value) for value in objects], self._type)
         try:
             return array_of(objects, self._type)

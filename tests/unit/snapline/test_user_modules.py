@@ -105,18 +105,74 @@ class Sum(sl.KeyedProcessFunction):
         yield {"shop": row["shop"], "cents": self.amount.value().cents}
 
 
-def test_serializers_of_the_program_travel_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No task in another process knew them: neither the script nor modules beside it are imported there."""
-    monkeypatch.setattr(state, "_SERIALIZERS", dict(state._SERIALIZERS))
-    sl.register_serializer("an amount", lambda one: str(one.cents).encode(), lambda data: Amount(int(data)))
-    lock = threading.Lock()
-    sl.register_serializer("of this process", lambda one: str(lock and one).encode(), bytes.decode)
+def payload_of_sum() -> bytes:
+    """What tasks get of the operator that keeps amounts."""
     env = sl.StreamExecutionEnvironment.get_execution_environment()
     rows = env.from_collection([{"shop": "a", "cents": 5}])
     rows.key_by("shop").process(Sum(), uid="sum").sink_to(DiscardingSink(), uid="sink")
-    payload = env.translate("job").job_graph.vertices[1].operators[0].payload
-    del state._SERIALIZERS["an amount"]
+    return env.translate("job").job_graph.vertices[1].operators[0].payload
 
-    task = Harness(create_operator(load_spec(payload, "sum"), lambda: pytest.fail("no push source here"))).start()
+
+def task_of(payload: bytes) -> Harness:
+    """A task in a process that has registered nothing."""
+    state._SERIALIZERS.pop("an amount", None)
+    return Harness(create_operator(load_spec(payload, "sum"), lambda: pytest.fail("no push source here"))).start()
+
+
+@pytest.fixture
+def _nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which no serializers but Snapline's are known, until the test registers some."""
+    own = {name: one for name, one in state._SERIALIZERS.items() if state._is_own(one.dumps)}
+    monkeypatch.setattr(state, "_SERIALIZERS", own)
+    monkeypatch.setattr(state, "_SENT", {})
+
+
+@pytest.mark.usefixtures("_nothing_registered")
+def test_serializers_of_the_program_travel_with_the_job() -> None:
+    """No task in another process knew them: neither the script nor modules beside it are imported there."""
+    sl.register_serializer("an amount", lambda one: str(one.cents).encode(), lambda data: Amount(int(data)))
+    lock = threading.Lock()
+    sl.register_serializer("of this process", lambda one: str(lock and one).encode(), bytes.decode)
+
+    task = task_of(payload_of_sum())
     batch = pa.record_batch({"shop": ["a"], "cents": [5]})
     assert task.process(batch).process(batch).rows() == [{"shop": "a", "cents": 5}, {"shop": "a", "cents": 10}]
+
+
+@pytest.mark.usefixtures("_nothing_registered")
+def test_two_jobs_in_one_process_have_serializers_of_one_name() -> None:
+    """The state of a task is written and read by those of its own job, also once another job has come."""
+    sl.register_serializer("an amount", lambda one: str(one.cents).encode(), lambda data: Amount(int(data)))
+    first = payload_of_sum()
+    sl.register_serializer("an amount", lambda one: f"{one.cents} ct".encode(), lambda data: Amount(int(data[:-3])))
+    second = payload_of_sum()
+
+    batch = pa.record_batch({"shop": ["a"], "cents": [5]})
+    earlier = task_of(first).process(batch)
+    assert task_of(second).process(batch).process(batch).rows()[-1] == {"shop": "a", "cents": 10}
+    assert earlier.process(batch).rows()[-1] == {"shop": "a", "cents": 10}
+
+
+@pytest.mark.usefixtures("_nothing_registered")
+def test_a_job_without_serializers_of_its_own_is_what_older_task_managers_can_load() -> None:
+    """In a rolling upgrade all new jobs failed there, because a function of the newer release was asked for."""
+    assert b"_with_serializers" not in payload_of_sum()
+
+
+@pytest.mark.usefixtures("_nothing_registered")
+def test_a_serializer_that_cannot_be_loaded_is_asked_for_by_who_uses_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library beside the driver registers one when it is imported: tasks without the library failed, although their
+    job does not use it."""
+    library = ModuleType("a_library_of_the_driver")
+    exec("def dumps(value): return b''\ndef loads(data): return data", library.__dict__)
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    sl.register_serializer("a library's", library.dumps, library.loads)
+    sl.register_serializer("an amount", lambda one: str(one.cents).encode(), lambda data: Amount(int(data)))
+    payload = payload_of_sum()
+    state._SERIALIZERS.pop("a library's")
+    monkeypatch.delitem(sys.modules, library.__name__)
+
+    batch = pa.record_batch({"shop": ["a"], "cents": [5]})
+    assert task_of(payload).process(batch).rows() == [{"shop": "a", "cents": 5}]
+    with pytest.raises(ModuleNotFoundError, match="a_library_of_the_driver"):
+        state.serializer_named("a library's")
