@@ -451,7 +451,12 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             await self._refuse_drain(resource_id, f"job {job_id}", why, context)
         for job in jobs:
             details = None if job.end_time_ms else await self._cluster.job_details(JobID(job.job_id))
-            if details is None or not (resource_id in task_managers_of(details) or _may_be_anywhere(details)):
+            if details is None:
+                continue
+            if job.job_id in there and _may_be_anywhere(details):
+                why = "it is not known yet which of its tasks run there: drain again in a moment"
+                await self._refuse_drain(resource_id, f"job {job.name} ({job.job_id})", why, context)
+            if resource_id not in task_managers_of(details):
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):

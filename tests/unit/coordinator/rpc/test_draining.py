@@ -65,7 +65,8 @@ class Cluster:
     async def job_details(self, job_id: str) -> pb.JobDetails:
         """It has a task there."""
         task = pb.SubtaskDetails(resource_id="tm-1", state=encode_state(ExecutionState.RUNNING))
-        return pb.JobDetails(vertices=[pb.VertexDetails(subtasks=[task])])
+        overview = pb.JobOverview(status=job_pb2.JOB_STATUS_RUNNING)
+        return pb.JobDetails(overview=overview, vertices=[pb.VertexDetails(subtasks=[task])])
 
     async def set_draining(self, resource_id: str, *, draining: bool) -> None:
         """Note it."""
@@ -105,7 +106,27 @@ def test_only_the_last_one_that_fails_brings_tasks_back(second: Answer) -> None:
         assert draining == [True, True, False] and "which gets tasks again" in str(told[1])
 
 
-@pytest.mark.parametrize(
+class Unknowing(Cluster):
+    """Nobody knows where the tasks of the job are; `there`: what has slots of the TaskManager."""
+
+    def __init__(self, details: pb.JobDetails, *there: str) -> None:
+        super().__init__()
+        self.details, self.there = details, there
+
+    async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str]:
+        """As the test says."""
+        return frozenset(self.there)
+
+    async def job_details(self, job_id: str) -> pb.JobDetails:
+        """As the test says."""
+        return self.details
+
+    async def operate(self, job_id: str, operation: object) -> Answer:
+        """Fail: a JobMaster that has not begun would never answer."""
+        raise AssertionError("it was asked")
+
+
+UNKNOWN = pytest.mark.parametrize(
     "unknown",
     [
         pb.JobDetails(overview=pb.JobOverview(status=job_pb2.JOB_STATUS_CREATED)),
@@ -113,24 +134,27 @@ def test_only_the_last_one_that_fails_brings_tasks_back(second: Answer) -> None:
     ],
     ids=["its JobMaster begins", "its JobMaster asks"],
 )
+
+
+@UNKNOWN
 def test_a_job_that_a_new_leader_does_not_know_yet_may_be_anywhere(unknown: pb.JobDetails) -> None:
     """The TaskManager was said to have nothing on it right after a change of the leader, and was stopped under the job,
     which the new leader had not found again."""
-
-    class TakenOver(Cluster):
-        async def job_details(self, job_id: str) -> pb.JobDetails:
-            """Nobody knows where its tasks are."""
-            return unknown
-
-        async def operate(self, job_id: str, operation: object) -> Answer:
-            """Refuse, as its JobMaster would."""
-            return OperationFailed(SerializedFailure("only a running job can be rescaled"))
-
-    cluster = TakenOver()
+    cluster = Unknowing(unknown, "job")
     service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
-    with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: only a running job can be rescaled"):
+    with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: it is not known yet which"):
         asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
     assert cluster.draining == [True, False]
+
+
+@UNKNOWN
+def test_a_job_without_slots_of_a_task_manager_does_not_keep_it_from_being_drained(unknown: pb.JobDetails) -> None:
+    """A job that could not begin, because its storage was away, was asked to leave it and never answered; and each
+    drain was refused while any job was submitted or was found again elsewhere."""
+    cluster = Unknowing(unknown)
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    answer = asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert (list(answer.job_ids), cluster.draining) == ([], [True])
 
 
 def test_a_task_manager_is_not_drained_while_it_works_for_a_job_beside_its_driver() -> None:
