@@ -427,12 +427,14 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if all(each.resource_id != resource_id for each in (await self._cluster.list_task_managers()).task_managers):
             text = f"there is no TaskManager {resource_id!r} here; `snapline cluster` shows all"
             await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        await self._check_leads(context)
         await self._cluster.set_draining(resource_id, draining=not request.undo)
         self._drains[resource_id] += 1
         try:
             moved: list[str] = []
             if not request.undo:
-                moved = await self._leading(lambda: self._move_jobs(resource_id, context), context)
+                moved = await self._move_jobs(resource_id, context)
+                await self._check_leads(context)
         finally:
             self._drains[resource_id] -= 1
             if not self._drains[resource_id]:
@@ -469,6 +471,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         if self._drains[resource_id] == 1:
             then = "gets tasks again"
             await self._cluster.set_draining(resource_id, draining=False)
+        await self._check_leads(context)
         line = f"{job} cannot leave {resource_id}, which {then}: {why}"
         await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
 

@@ -171,3 +171,30 @@ def test_a_task_manager_is_not_drained_while_it_works_for_a_job_beside_its_drive
         asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
     assert cluster.draining == [True, False]
     assert cluster.asked.empty()
+
+
+class Stopping(Cluster):
+    """Its own job is gone, while the ResourceManager still has its slots; `leads`: for how many looks it is leader."""
+
+    def __init__(self, leads: int) -> None:
+        super().__init__()
+        self.looks = leads
+
+    async def leads(self) -> bool:
+        """So long."""
+        self.looks -= 1
+        return self.looks >= 0
+
+    async def list_jobs(self) -> pb.ListJobsResponse:
+        """None."""
+        return pb.ListJobsResponse()
+
+
+@pytest.mark.parametrize(("leads", "draining"), [(0, []), (1, [True, False])], ids=["before", "meanwhile"])
+def test_a_coordinator_that_stops_does_not_call_its_own_job_another_ones(leads: int, draining: list[bool]) -> None:
+    """Who drained a TaskManager was told to stop a job of this very coordinator, which was about to stop."""
+    cluster = Stopping(leads)
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    with pytest.raises(Aborted, match="this coordinator stands by"):
+        asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert cluster.draining == draining
