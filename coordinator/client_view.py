@@ -203,10 +203,10 @@ class ClientView:
 
         return await read_actor(self._resource_manager, read)
 
-    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID]:
-        def read(manager: ResourceManager) -> frozenset[JobID]:
+    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID] | None:
+        def read(manager: ResourceManager) -> frozenset[JobID] | None:
             slots = manager.slot_manager
-            return frozenset(slots.jobs_on(resource_id) if resource_id in slots else ())
+            return frozenset(slots.jobs_on(resource_id)) if slots.knows_slots_of(resource_id) else None
 
         return await read_actor(self._resource_manager, read)
 

@@ -137,10 +137,10 @@ class SlotManager:
         have."""
         missing = needs.required - len(needs.held)
         if missing > 0:
-            missing -= sum(held.slots for held in needs.declared if not self._knows_slots_of(held.resource_id))
+            missing -= sum(held.slots for held in needs.declared if not self.knows_slots_of(held.resource_id))
         return max(0, missing)
 
-    def _knows_slots_of(self, resource_id: ResourceID) -> bool:
+    def knows_slots_of(self, resource_id: ResourceID) -> bool:
         """Whether the TaskManager is registered and has reported."""
         task_manager = self._task_managers.get(resource_id)
         return task_manager is not None and task_manager.reported

@@ -129,8 +129,9 @@ class Cluster(Protocol):
         """Registered ones, and lost ones."""
         ...
 
-    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID]:
-        """Jobs that have slots of this TaskManager, or will; other coordinators may lead them."""
+    async def jobs_with_slots_of(self, resource_id: ResourceID) -> frozenset[JobID] | None:
+        """Jobs that have slots of this TaskManager, or will; other coordinators may lead them. None: it has not said
+        yet."""
         ...
 
     async def dump_threads(
@@ -447,6 +448,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         else drains it as well: then that decides."""
         moved: list[str] = []
         there = await self._cluster.jobs_with_slots_of(ResourceID(resource_id))
+        if there is None:
+            why = "it has not said yet what its slots are used for: drain again in a moment"
+            await self._refuse_drain(resource_id, "jobs", why, context)
         jobs = (await self._cluster.list_jobs()).jobs
         for job_id in sorted(there - {job.job_id for job in jobs}):
             why = "another coordinator leads it, and has its slots from this one: stop it there, or wait for its end"

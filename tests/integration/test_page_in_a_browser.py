@@ -81,7 +81,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     pictures = Path(os.environ.get("SNAPLINE_PICTURES") or directory / "pictures")
     pictures.mkdir(parents=True, exist_ok=True)
     with LocalCluster(directory, slots=(4, 4, 1)) as cluster:
-        wait_until(lambda: len(cluster.client.list_task_managers()) == 3, "the TaskManagers")
+        wait_until(lambda: sum(each.free_slots for each in cluster.client.list_task_managers()) == 9, "all slots")
         cluster.client.drain_task_manager("tm-3")
         running = cluster.environment(parallelism=2, interval="500 ms", web__checkpoints__history="1000")
         prices = generated(running, "prices").map(lambda row: row, uid="cleaned")

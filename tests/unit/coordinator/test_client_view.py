@@ -11,8 +11,10 @@ import pytest
 from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.dispatcher.events import DispatcherStarted, DispatcherSuspended
-from snapline.dataflow.ids import LeaderSessionID
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.coordinator.execution.given_slots import GivenSlots
+from snapline.coordinator.resource.slot_manager import SlotManager
+from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
+from snapline.dataflow.wire.messages import JobStatus, SlotReport, SlotStatus, TaskManagerInfo
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
 
@@ -45,3 +47,14 @@ def test_only_a_leader_says_that_no_job_of_a_name_goes_on() -> None:
     leads = asyncio.run(view.is_accepted("rows"))
     core.handle(DispatcherSuspended("the coordinator stops"), 1)
     assert (begins, leads, asyncio.run(view.is_accepted("rows"))) == (True, False, True)
+
+
+def test_nobody_knows_whose_the_slots_of_a_task_manager_are_before_it_has_reported() -> None:
+    """All of them seemed to be free, and a TaskManager could be drained that had jobs of former leaders."""
+    slots, who = SlotManager(GivenSlots(lambda: "new")), ResourceID("tm")
+    actor = SimpleNamespace(ask=lambda query, timeout: query.read(SimpleNamespace(slot_manager=slots)))
+    view = ClientView(*cast(Any, (None, actor, *(None,) * 6, "", LeaderSessionID("s"), 0)))
+    slots.register_task_manager(TaskManagerInfo(who, "tm:1", 1, "0.1.0", "host", 1), 0)
+    before = asyncio.run(view.jobs_with_slots_of(who))
+    slots.report_slot_status(SlotReport(who, (SlotStatus(0, JobID("job"), AllocationID("a")),)), 0)
+    assert (before, asyncio.run(view.jobs_with_slots_of(who))) == (None, {"job"})

@@ -54,7 +54,7 @@ class Cluster:
         """The one."""
         return pb.ListTaskManagersResponse(task_managers=[pb.TaskManagerDetails(resource_id="tm-1")])
 
-    async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str]:
+    async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str] | None:
         """The one."""
         return frozenset({"job"})
 
@@ -198,3 +198,18 @@ def test_a_coordinator_that_stops_does_not_call_its_own_job_another_ones(leads: 
     with pytest.raises(Aborted, match="this coordinator stands by"):
         asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
     assert cluster.draining == draining
+
+
+def test_a_task_manager_that_has_not_reported_yet_is_not_drained() -> None:
+    """It counted as one that has nothing on it, right after it had registered again, and was stopped under its job."""
+
+    class Silent(Cluster):
+        async def jobs_with_slots_of(self, resource_id: str) -> frozenset[str] | None:
+            """It has not said."""
+            return None
+
+    cluster = Silent()
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: it has not said yet what its slots"):
+        asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert cluster.draining == [True, False]
