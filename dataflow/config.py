@@ -390,7 +390,8 @@ SCHEDULER_MODE = _enum(
 RESOURCE_STABILIZATION_TIMEOUT = _duration(
     "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
     "1 s",
-    "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long.",
+    "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long. Each "
+    "checkpoint for it that fails doubles the time, up to a minute.",
 )
 WATERMARK_INTERVAL = _duration(
     "pipeline.auto-watermark-interval",

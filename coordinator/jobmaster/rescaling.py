@@ -27,6 +27,8 @@ from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer, check
 
 MAX_DOUBLINGS = 8
+MAX_WAIT_MS = 60_000
+"""The wait after checkpoints that failed becomes no longer than this, unless one without failures is."""
 OWN_PREFIX = "reactive-"
 """What the ids of checkpoints that nobody asked for begin with."""
 
@@ -80,6 +82,8 @@ class Rescaling:
         """In reactive mode: the number of slots that is being watched, until it has been the same for long enough."""
         self._own_failures = 0
         """In reactive mode: how many checkpoints for the present slots have failed; each doubles the wait."""
+        self._failed_slots = -1
+        """In reactive mode: the number of slots that the checkpoint which failed last was for."""
         self._out: CollectedEffects[RescalingEffect] = CollectedEffects()
 
     def request(
@@ -173,8 +177,11 @@ class Rescaling:
                 self._stop_timer()
             elif self._watched_slots != slots:
                 self._watched_slots = slots
-                wait_ms = self._settings.resource_stabilization_ms << min(self._own_failures, MAX_DOUBLINGS)
-                self._start_timer(now_ms + wait_ms)
+                if self._failed_slots != slots:
+                    self._own_failures = 0
+                settle_ms = self._settings.resource_stabilization_ms
+                wait_ms = settle_ms << min(self._own_failures, MAX_DOUBLINGS)
+                self._start_timer(now_ms + min(wait_ms, max(settle_ms, MAX_WAIT_MS)))
         return self._out.take()
 
     def timer_fired(self, now_ms: int) -> list[RescalingEffect]:
@@ -197,7 +204,7 @@ class Rescaling:
 
     def own_checkpoint_failed(self) -> list[RescalingEffect]:
         """In reactive mode: the job goes on as it is, and tries again, less and less often."""
-        self._own_failures += 1
+        self._own_failures, self._failed_slots = self._own_failures + 1, self._watched_slots
         return self.end()
 
     def end(self) -> list[RescalingEffect]:

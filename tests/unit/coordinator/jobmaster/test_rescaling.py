@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestCompleted,
     CheckpointRequestFailed,
@@ -309,14 +311,19 @@ def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
     assert "only a running job" in refusal
 
 
-def test_a_reactive_job_whose_checkpoints_fail_tries_to_rescale_less_and_less_often() -> None:
-    """It took one after each pause for slots, so that a minute without storage used up many tolerated failures."""
-    story = Story(**REACTIVE).start()
+def reactive_beside_slots(settle_ms: int) -> tuple[Story, int]:
+    """A job on A that could use the slot of B, too; and when it tries to."""
+    story = Story(**{**REACTIVE, "resource_stabilization_ms": settle_ms}).start()
     story.task_manager(A, 0)
-    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
+    (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), settle_ms), SubmitTasks)
     story.enters("a", submitted.tasks[0].attempt_id, ExecutionState.RUNNING)
     (begun,) = [effect for effect in story.task_manager(B, 0) if isinstance(effect, StartTimer)]
-    at_ms, waits = begun.at_ms, []
+    return story, begun.at_ms
+
+
+def waits_after_failures(story: Story, at_ms: int) -> list[int]:
+    """How long it waits each time after three of its checkpoints in a row have failed."""
+    waits: list[int] = []
     for number in range(1, 4):
         failed = CheckpointRequestFailed(
             CheckpointRequestID(f"reactive-{number}"), CheckpointFailureReason.IO_EXCEPTION
@@ -326,7 +333,26 @@ def test_a_reactive_job_whose_checkpoints_fail_tries_to_rescale_less_and_less_of
         (again,) = [each for each in effects if isinstance(each, StartTimer) and each.key == RescaleTimer()]
         waits.append(again.at_ms - at_ms)
         at_ms = again.at_ms
-    assert waits == [200, 400, 800]
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("settle_ms", "waits"),
+    [(100, [200, 400, 800]), (20_000, [40_000, 60_000, 60_000]), (90_000, [90_000] * 3)],
+)
+def test_a_reactive_job_whose_checkpoints_fail_tries_to_rescale_less_and_less_often(
+    settle_ms: int, waits: list[int]
+) -> None:
+    """It took one after each pause for slots, so that a minute without storage used up many tolerated failures; and
+    once it took fewer, it waited for hours for slots that were there after its storage was back."""
+    assert waits_after_failures(*reactive_beside_slots(settle_ms)) == waits
+
+
+def test_a_reactive_job_waits_no_longer_for_new_slots_because_of_those_before() -> None:
+    """It waited as if the checkpoints that had failed had been for these."""
+    story, at_ms = reactive_beside_slots(100)
+    waits_after_failures(story, at_ms)
+    assert StartTimer(RescaleTimer(), 5_100) in story.hears("b", OfferSlots(ONE.job_id, B, offers("b", 1)), at_ms=5_000)
 
 
 def test_a_reactive_job_leaves_a_task_manager_for_the_slots_that_it_has_elsewhere() -> None:
