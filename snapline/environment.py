@@ -321,7 +321,11 @@ class StreamExecutionEnvironment:
         node = self.graph.add(label, spec, stateful=True, commits=True)
         node.uid, node.chainable = uid or task, False
         stream = DataStream(self, (StreamEdge(node.node_id),), schema)
-        return stream if watermark_strategy is None else stream.assign_timestamps_and_watermarks(watermark_strategy)
+        if watermark_strategy is None:
+            return stream
+        timed = stream.assign_timestamps_and_watermarks(watermark_strategy)
+        timed.node.stateful = False  # its uid needs no warning: it follows from that of the source
+        return timed
 
     def from_collection(
         self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "collection", schema: pa.Schema | None = None

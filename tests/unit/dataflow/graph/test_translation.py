@@ -14,6 +14,7 @@ from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.graph.generated_uids import GeneratedUids
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import operator_id_of
 from snapline.dataflow.partitioning import Partitioning
@@ -189,6 +190,20 @@ def test_watermarks_in_the_middle_of_a_stream_are_state():
 
     with pytest.raises(JobDefinitionError, match=r"'watermarks' keeps state but has no uid"):
         env.translate("job")
+
+
+def test_watermarks_of_an_external_source_need_no_uid_of_their_own():
+    """A job that ran was refused for an operator that its program does not have; old snapshots fit still."""
+    env = environment(**{"pipeline.auto-generate-uids": "false"}).enable_checkpointing(1000)
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    rows = env.from_external("prices", pa.schema([("t", pa.int64())]), strategy, uid="prices")
+    rows.sink_to(sl.connectors.DiscardingSink(), uid="nowhere")
+
+    translation = env.translate("job")
+
+    operators = [operator for vertex in translation.job_graph.vertices for operator in vertex.operators]
+    assert GeneratedUids().draw("watermarks", ["prices"]) in [operator.uid for operator in operators]
+    assert translation.warnings == ()
 
 
 def without_uids(name: str = "running_aggregate", *, grown: bool = False) -> Translation:
