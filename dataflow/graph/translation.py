@@ -38,6 +38,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     SinkWriterSpec,
     SourceSpec,
+    SplitEnumeratorSpec,
     WindowProcessSpec,
     columns_read,
     works_row_by_row,
@@ -223,9 +224,11 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
             inputs.append((edge, partitioning))
         if node.stateful and not node.uid:
             if checkpointing and not configuration.get_option(AUTO_GENERATE_UIDS):
+                has_other_half = isinstance(node.spec, (SplitEnumeratorSpec, SinkWriterSpec))  # whose uid would change
+                kept_as = "" if has_other_half else f"; a snapshot that has it already has it as uid={uid!r}"
                 raise JobDefinitionError(
                     f"operator {node.name!r} keeps state but has no uid, so its state could not be found again after a "
-                    f"change of the job: add uid='...' to it ({AUTO_GENERATE_UIDS.key} is false)"
+                    f"change of the job: add uid='...' to it ({AUTO_GENERATE_UIDS.key} is false){kept_as}"
                 )
             without_uid.append((node.name, uid))
         if uid in uids:

@@ -15,6 +15,7 @@ from snapline.dataflow.api.windows import TumblingEventTimeWindows
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.generated_uids import GeneratedUids
+from snapline.dataflow.graph.stream_graph import add_fed_source
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import operator_id_of
 from snapline.dataflow.partitioning import Partitioning
@@ -226,6 +227,29 @@ def test_generated_uids_are_the_same_as_long_as_the_program_is():
 
     assert (2, uids) == (len(set(uids)), stateful_uids(without_uids()))
     assert set(uids) <= set(stateful_uids(without_uids(grown=True)))
+
+
+def test_a_refused_operator_is_told_the_uid_that_its_state_has_in_old_snapshots() -> None:
+    """A uid of the user's own choice lost the state of a job whose uids had been generated until then."""
+
+    def sums(uid: str = "", *, generate: bool) -> Translation:
+        env = environment(**{"pipeline.auto-generate-uids": str(generate)}).enable_checkpointing(1000)
+        source(env).key_by("k").running_aggregate(total=sl.sum("v"), uid=uid)
+        return env.translate("job")
+
+    with pytest.raises(JobDefinitionError, match=r"; a snapshot that has it already has it as uid='.*'$") as refused:
+        sums(generate=False)
+    uid = str(refused.value).split("'")[-2]
+    assert stateful_uids(sums(uid, generate=False)) == stateful_uids(sums(generate=True)) == [uid]
+
+
+def test_an_operator_of_two_halves_is_not_told_a_uid_that_only_one_of_them_has() -> None:
+    """The other half would get a uid that follows from it, under which no snapshot has its state."""
+    env = environment(**{"pipeline.auto-generate-uids": "false"}).enable_checkpointing(1000)
+    add_fed_source(env.graph, "fed", CollectionSource.of_rows(ROWS), (), None)
+
+    with pytest.raises(JobDefinitionError, match=r"'fed: splits' keeps state but has no uid.* is false\)$"):
+        env.translate("job")
 
 
 def test_one_warning_names_the_operators_whose_uid_is_generated():
