@@ -80,7 +80,8 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
 
 class _Rules(dict[Any, Any]):
     """A dictionary of broadcast state, which refuses what its types do not hold when it is put in: a checkpoint, which
-    would find it, does not know the row that brought it. What is put in is at once what a restore would give back."""
+    would find it, does not know the row that brought it. What is put in is at once what a restore would give back, and
+    a key is looked for as it was put in: with a column of float32, 0.1 is found under what that rounds it to."""
 
     def __init__(self, pairs: dict[Any, Any], keys: PythonValues, values: PythonValues, as_kept: _AsKept) -> None:
         """`as_kept`: what makes of a key, and of a value, what a snapshot keeps of it; None: it is that."""
@@ -88,11 +89,28 @@ class _Rules(dict[Any, Any]):
         self._keys, self._values = keys, values
         self._kept_key, self._kept_value = as_kept
 
+    def _as_key(self, key: Any) -> Any:
+        return key if self._kept_key is None else self._kept_key(key)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._as_key(key))
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(self._as_key(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._as_key(key), default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return super().pop(self._as_key(key), *default)
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(self._as_key(key))
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self._keys.to_arrow([key])
         self._values.to_arrow([value])
-        key = key if self._kept_key is None else self._kept_key(key)
-        super().__setitem__(key, value if self._kept_value is None else self._kept_value(value))
+        super().__setitem__(self._as_key(key), value if self._kept_value is None else self._kept_value(value))
 
     def update(self, *others: Any, **named: Any) -> None:
         for key, value in dict(*others, **named).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -64,3 +65,38 @@ def test_objects_of_a_serializer_are_handed_out_as_they_were_put() -> None:
     """They may hold one another, and nobody but the serializer knows what is kept of them."""
     before, after = rules(sl.MapStateDescriptor("rules", pa.string(), serializer="json"), "x", [1, {"a": 2}])
     assert before == after == "{'x': [1, {'a': 2}]}"
+
+
+class Counted(sl.KeyedBroadcastProcessFunction):
+    """Counts its rules under one key, in all ways in which a dictionary is asked for it."""
+
+    def __init__(self, state: sl.MapStateDescriptor, key: Any) -> None:
+        self.state, self.key = state, key
+
+    def process_element(self, row: sl.Row, context: Any) -> list[sl.Row]:
+        rules, key = context.get_broadcast_state(self.state), self.key
+        return [{"found": [rules[key], rules.get(key, 0), int(key in rules), len(rules)]}]
+
+    def process_broadcast_element(self, row: sl.Row, context: Any) -> None:
+        rules, key = context.get_broadcast_state(self.state), self.key
+        if row["k"] == "none":
+            rules[key] = rules.pop(key)
+            del rules[key]
+        rules.setdefault(key, 0)
+        rules[key] = rules.get(key, 0) + 1
+
+
+@pytest.mark.parametrize(
+    ("key_type", "key"), [(pa.float32(), 0.1), (pa.date32(), dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC))], ids=str
+)
+def test_a_rule_is_found_under_the_key_that_it_was_put_in_with(key_type: pa.DataType, key: Any) -> None:
+    """A count under 0.1 in a column of float32 began anew with each rule, and setdefault failed the job for ever."""
+    counted = Counted(sl.MapStateDescriptor("rules", key_type, pa.int64()), key)
+    harness = OperatorHarness(
+        lambda rows, rules: rows.key_by("k").connect(rules.broadcast_state(counted.state)).process(counted), ROWS, ROWS
+    )
+    harness.push([{"k": "one"}, {"k": "two"}], input=1)
+    assert harness.push([{"k": "a"}]).rows() == [{"found": [2, 2, 1, 1]}]
+    again = harness.snapshot().restore(parallelism=2)
+    assert again.push([{"k": "three"}], input=1).push([{"k": "a"}]).rows() == [{"found": [3, 3, 1, 1]}]
+    assert again.push([{"k": "none"}], input=1).push([{"k": "a"}]).rows() == [{"found": [1, 1, 1, 1]}]
