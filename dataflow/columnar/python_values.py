@@ -12,6 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 RowMaker = Callable[..., list[dict[str, Any]]]
+UNFIT = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError, pa.ArrowCapacityError)
+"""Raised for values that do not fit a column: ArrowInvalid is a ValueError, and ArrowTypeError a TypeError. Memory that
+runs out says nothing of values."""
 
 _MAKERS: dict[tuple[str, ...], RowMaker] = {}
 _MAKERS_KEPT = 256
@@ -139,7 +142,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     for field in schema:
         try:
             columns.append(array_of([row.get(field.name) for row in rows], field.type))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        except UNFIT as error:
             raise ValueError(f"column {field.name!r}: {error}") from error
     return pa.Table.from_arrays(columns, schema=schema)
 

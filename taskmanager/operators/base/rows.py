@@ -15,7 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
-from snapline.dataflow.columnar.python_values import array_of, check_levels, column_values, misspelled, row_maker
+from snapline.dataflow.columnar.python_values import (
+    UNFIT,
+    array_of,
+    check_levels,
+    column_values,
+    misspelled,
+    row_maker,
+)
 from snapline.runtime.cores.machine import check
 
 _OF_WHOLE_COLUMNS = frozenset({"pyarrow", "pandas", "polars", "numpy"})
@@ -103,7 +110,7 @@ class RowBatcher:
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
             return array_of(values, field.type)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        except UNFIT:
             raise self._misfit(values, field) from None
 
     def _refuse_misspelled(self, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -137,7 +144,7 @@ class RowBatcher:
                 raise self._not_rows(rows) from None
             try:
                 fields.append(pa.field(name, _type_of(values)))
-            except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            except UNFIT as error:
                 raise TypeError(
                     f"cannot find one type for column {name!r} of the rows that the function returned ({error}): declare "
                     "schema="
@@ -150,7 +157,7 @@ class RowBatcher:
         for index, value in enumerate(values):
             try:
                 array_of([value], field.type)
-            except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            except UNFIT:
                 return TypeError(
                     f"output row {index}: {_shown(value)} in column {field.name!r} is no {field.type} ({self._origin})"
                 )

@@ -132,6 +132,30 @@ def test_a_time_of_numpy_in_another_unit_is_named() -> None:
         table_of([{"at": np.datetime64("2020-01-01T00:00:00.000001")}], pa.schema([("at", pa.timestamp("ms"))]))
 
 
+def test_memory_that_runs_out_is_no_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for which no memory was left was taken for one that does not fit its columns, and left out."""
+    coming: list[type[Exception]] = []
+
+    def refuse(*_: Any) -> None:
+        raise coming.pop(0)("malloc of size 64 failed")
+
+    schema = pa.schema([("a", pa.int64())])
+    for place in ("taskmanager.operators.base.rows", "dataflow.columnar.python_values"):
+        monkeypatch.setattr(f"snapline.{place}.array_of", refuse)
+    monkeypatch.setattr("snapline.taskmanager.operators.base.rows.check_levels", refuse)
+    for batcher, errors in (
+        (RowBatcher(schema), [pa.ArrowMemoryError]),
+        (RowBatcher(schema), [pa.ArrowInvalid, pa.ArrowMemoryError]),
+        (RowBatcher(), [pa.ArrowMemoryError]),
+    ):
+        coming += errors
+        with pytest.raises(pa.ArrowMemoryError):
+            batcher.batch_of([{"a": 1}])
+    coming.append(pa.ArrowMemoryError)
+    with pytest.raises(pa.ArrowMemoryError):
+        table_of([{"a": 1}], schema)
+
+
 @pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])])
 def test_what_is_no_row_is_shown(schema: pa.Schema | None) -> None:
     """A function that returns a value instead of a dict, or a dict instead of a list of dicts."""
