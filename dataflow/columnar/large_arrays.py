@@ -2,6 +2,7 @@
 
 Touching fresh memory page by page (4 KiB) costs more than what is then written there. numpy asks for huge pages from 4
 MiB on; an array of half of that or more is the beginning of one that large here. What is not touched takes no memory.
+What Arrow raises where a column would be too large is named here, too.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 HUGE_PAGES_BYTES = 4 << 20
 """From here on numpy asks for huge pages."""
+TOO_LARGE = (pa.ArrowInvalid, pa.ArrowCapacityError, OverflowError)
+"""What is raised for more text, or more elements, than the 32 bits of an array's offsets can say."""
 
 
 def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import xxhash
 
 from snapline.dataflow.api.state import StateDescriptor, StateKind, descriptor_of
+from snapline.dataflow.columnar.large_arrays import TOO_LARGE
 from snapline.dataflow.columnar.message_buffer import MessageBuffer
 from snapline.dataflow.columnar.validated import DAMAGE, check_names, validated
 from snapline.dataflow.errors import StateError
@@ -58,8 +59,6 @@ _MOST = 1 << 60
 _ROLES = (KEY_COLUMN, STATE_COLUMN, TIMERS_COLUMN)
 _FEWER = 16
 """So many times fewer rows are in a block when those of one were too large."""
-TOO_LARGE = (pa.ArrowInvalid, pa.ArrowCapacityError, OverflowError)
-"""What is raised for more text, or more elements, than the 32 bits of an array's offsets can say."""
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, size) -> the bytes of the file."""

@@ -27,13 +27,13 @@ from snapline.dataflow.api.state import (
     descriptor_of,
 )
 from snapline.dataflow.columnar.arrow_columns import BoolArray
+from snapline.dataflow.columnar.large_arrays import TOO_LARGE
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_evolution import convert, evolution_of, key_problem
 from snapline.dataflow.snapshot.state_format import (
     STATE_COLUMN,
     TIMERS_COLUMN,
-    TOO_LARGE,
     KeyedStateHeader,
     decode_keyed_state,
     read_header,

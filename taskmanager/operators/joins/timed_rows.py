@@ -16,6 +16,7 @@ from snapline.dataflow.api.state import ListStateDescriptor
 from snapline.dataflow.columnar.arrow_columns import BoolArray, Int64Array
 from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.large_arrays import TOO_LARGE
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.deadline_buckets import Calendar
 from snapline.taskmanager.operators.base.operator_contract import Output
@@ -41,7 +42,7 @@ def emit_in_parts(make: Callable[[slice], pa.RecordBatch], begin: int, end: int,
     wide row may have many partners."""
     try:
         batch = make(slice(begin, end))
-    except pa.ArrowInvalid:
+    except TOO_LARGE:
         if end - begin < 2:
             raise
         middle = (begin + end) // 2
