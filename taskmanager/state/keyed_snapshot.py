@@ -16,8 +16,8 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import BoolArray
 from snapline.dataflow.columnar.gather import gather_array
 from snapline.dataflow.columnar.kernel import I64, BOOLs, I32s, I64s, RO_I32s, RO_U32s, U16s, kernel
-from snapline.dataflow.columnar.key_hash import hash_columns
-from snapline.dataflow.columnar.large_arrays import empty_array
+from snapline.dataflow.columnar.key_hash import UInt32Array, hash_columns
+from snapline.dataflow.columnar.large_arrays import TOO_LARGE, empty_array
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.state_format import (
@@ -36,7 +36,7 @@ GATHERED_BYTES = 8 << 20
 """About so much is brought into order at once, and one block at the least."""
 
 _HASHED_ROWS = 1 << 20
-"""So many keys are looked at at once: the text of all may be more than one array has room for."""
+"""So many keys are looked at at once, so that they are not all in memory a second time."""
 
 
 @kernel(I64(BOOLs, I32s))
@@ -77,6 +77,17 @@ def _order_by_key_group(
     return -1
 
 
+def _hashes(keys: FrozenKeys, slots: Slots) -> UInt32Array:
+    """The hash of each key, of fewer keys at a time where their texts are more than one array has room for."""
+    try:
+        return hash_columns(keys.keys(slots))
+    except TOO_LARGE:
+        if len(slots) < 2:
+            raise
+        half = len(slots) // 2
+        return np.concatenate([_hashes(keys, slots[:half]), _hashes(keys, slots[half:])])
+
+
 def by_key_group(
     key_fields: Sequence[pa.Field], keys: FrozenKeys, slots: Slots, key_groups: KeyGroupRange, max_parallelism: int
 ) -> tuple[Slots, np.ndarray[Any, np.dtype[np.int64]]]:
@@ -86,7 +97,7 @@ def by_key_group(
     groups, ordered = empty_array(len(slots), np.uint16), empty_array(len(slots), np.int32)
     bounds = np.zeros(len(key_groups) + 2, np.int64)
     hashes = np.concatenate(
-        [hash_columns(keys.keys(slots[first : first + _HASHED_ROWS])) for first in range(0, len(slots), _HASHED_ROWS)]
+        [_hashes(keys, slots[first : first + _HASHED_ROWS]) for first in range(0, len(slots), _HASHED_ROWS)]
     )
     strange = _order_by_key_group(hashes, max_parallelism, key_groups.start, slots, groups, ordered, bounds)
     if strange >= 0:
