@@ -33,6 +33,8 @@ FILES_AT_ONCE = 1_000
 DIGEST_BYTES, DIGEST_LENGTH = 9, 12
 GIVE_UP_SECONDS = 60.0
 """So long a file system may refuse to be listed before the task fails."""
+_CROWDED = 10
+"""More than so many times `remember` files in a generation are worth a warning."""
 Key = tuple[int, str]
 NO_KEY: Key = (-1, "")
 log = logging.getLogger(__name__)
@@ -75,6 +77,12 @@ class SeenFiles:
             self._risen += 1
             self._greatest = key
         self._newer[digest_of(key)] = None
+
+    def disorder(self) -> str:
+        """Return what to say of many files that came behind others, each of which stays in the state; "" for few."""
+        if len(self._newer) <= _CROWDED * self._remember:
+            return ""
+        return f"{len(self._newer) - self._risen} files have come behind {self._greatest} in the order"
 
     def state(self) -> dict[str, Any]:
         """Return what a next one goes on with, JSON-like."""
@@ -138,6 +146,7 @@ class FileEnumerator(SplitEnumerator):
         self._listed: deque[FoundFile] = deque()
         """What the last listing found, and no look has returned yet."""
         self._failing_since: float | None = None
+        self._has_warned = False
 
     def discover(self, state: dict[str, Any]) -> Discovery:
         source = self._source
@@ -160,7 +169,10 @@ class FileEnumerator(SplitEnumerator):
         splits = self._take(seen, until)
         ended = not source.follow and not self._listed
         again_after_ms = 0 if self._listed else interval_ms
-        return Discovery(splits, {**state, "seen": seen.state()}, finished=ended, again_after_ms=again_after_ms)
+        if splits:
+            state = {**state, "seen": seen.state()}
+            self._warn_of_disorder(seen)
+        return Discovery(splits, state, finished=ended, again_after_ms=again_after_ms)
 
     def _take(self, seen: SeenFiles, until: Key | None) -> Sequence[SourceSplit]:
         splits: list[SourceSplit] = []
@@ -170,6 +182,17 @@ class FileEnumerator(SplitEnumerator):
                 seen.add(file.key)
                 splits.append(file.split())
         return splits
+
+    def _warn_of_disorder(self, seen: SeenFiles) -> None:
+        disorder = seen.disorder()
+        if disorder and not self._has_warned:
+            self._has_warned = True
+            paths, remember = ", ".join(self._source.paths), self._source.remember
+            log.warning(
+                "FileSource: %s: %s, and each checkpoint holds 12 bytes for each of them until twice remember=%d files come after "
+                "that one: take the order ('modified' or 'path') in which files appear, and give none a time in the future",
+                paths, disorder, remember,
+            )  # fmt: skip
 
     def _require_some(self, found: Sequence[FoundFile]) -> None:
         """Raise ConnectorError for a listing without files: there were some when the job was submitted."""

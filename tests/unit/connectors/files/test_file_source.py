@@ -323,6 +323,26 @@ def test_a_file_with_a_time_in_the_future_hides_none_that_come_after_it() -> Non
     assert not any(seen.is_new((n, "f")) for n in range(100))
 
 
+def test_files_that_all_come_behind_one_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Behind a file with a time in the future each further one made every checkpoint larger, and nobody was told."""
+    touch(tmp_path, "of a wrong clock", 10**9)
+    enumerator = FileEnumerator(lines_of(tmp_path, follow=True, remember=2))
+    state = enumerator.discover({}).state
+    for n in range(25):
+        touch(tmp_path, f"f{n}", n)
+        state = enumerator.discover(state).state
+    [said] = [record.getMessage() for record in caplog.records]
+    assert str(tmp_path) in said and "20 files have come behind (1000000000000000000, " in said
+
+
+def test_a_look_that_finds_nothing_leaves_the_state_as_it_is(tmp_path: Path) -> None:
+    """What is remembered was written anew each time, also where nothing ever came."""
+    touch(tmp_path, "a", 1)
+    enumerator = FileEnumerator(lines_of(tmp_path, follow=True))
+    state = enumerator.discover({}).state
+    assert enumerator.discover(state).state["seen"] is state["seen"]
+
+
 def test_a_listing_is_handed_out_in_parts_and_a_restore_lists_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
