@@ -462,11 +462,12 @@ def test_windows_keep_rows_whose_texts_have_either_kind_of_offset(wide_first: bo
 def test_windows_go_on_with_records_whose_parts_may_be_null_from_now_on(kind: str) -> None:
     """Sources said of some parts that they are never null when the snapshot was made, and do not say so any more."""
     held = (HeldAggregate("c", "last", "c"),)
-    described = {
+    specs: dict[str, WindowProcessSpec | WindowAggregateSpec] = {
         "reduce": WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), lambda _, new: new, "reduce", None),
         "max_by": WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), RowsBy("t", largest=True), "rows_by"),
         "last": WindowAggregateSpec(("k",), "t", TumblingEventTimeWindows(10), held),
-    }[kind]
+    }
+    described = specs[kind]
 
     def rows(time: int, said: bool, value: str | None) -> pa.RecordBatch:
         part = pa.field("s", pa.string(), nullable=not said)
