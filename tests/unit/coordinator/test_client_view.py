@@ -58,4 +58,4 @@ def test_nobody_knows_whose_the_slots_of_a_task_manager_are_before_it_has_report
     before = asyncio.run(view.jobs_with_slots_of(who))
     slots.report_slot_status(SlotReport(who, (SlotStatus(0, JobID("job"), AllocationID("a")),)), 0)
     assert before is None
-    assert asyncio.run(view.jobs_with_slots_of(who)) == {"job"}
+    assert asyncio.run(view.jobs_with_slots_of(who)) == frozenset({JobID("job")})
