@@ -149,6 +149,9 @@ class JobHandle:
             except RequestRefused:  # it has just ended, and is heard of in a moment
                 if not self._ended.wait(CANCEL_SECONDS):
                     raise
+            except CoordinatorUnreachable:  # the connection ends with the job
+                if not self._ended.is_set():
+                    raise
             self._ended.wait(CANCEL_SECONDS)
 
     def savepoint(self, directory: str | os.PathLike[str] = "") -> str:

@@ -82,6 +82,28 @@ def test_ctrl_c_just_when_a_job_ends_is_an_interrupt() -> None:
         _follow(client, graph, interrupted)
 
 
+class CutOffClient(DeafClient):
+    """Its job ends while the coordinator is asked to cancel it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+
+    def cancel(self, job_id: str) -> None:
+        """Be cut off: whoever hears of the end closes the connection."""
+        self.closed.set()
+        self.ended.wait()
+        raise CoordinatorUnreachable("the connection to the coordinator at a:1 was closed")
+
+
+def test_a_job_that_ends_while_it_is_cancelled_is_over() -> None:
+    """A program that had shown the rows it wanted ended with 'the connection to the coordinator was closed'."""
+    client: Any = CutOffClient()
+    job = JobHandle("0", "orders", client, client.ended.set, ends_with_program=True)
+    job.cancel()
+    assert job.has_ended
+
+
 class AwayClient(DeafClient):
     """Its coordinator is away."""
 
