@@ -46,7 +46,7 @@ def digest_of(key: Key) -> str:
 
 
 class SeenFiles:
-    """Which files were found before, in a state of bounded size."""
+    """Which files were found before."""
 
     def __init__(self, state: dict[str, Any], remember: int) -> None:
         """`state`: what `state()` returned, or an empty one. `remember`: so many files in order make a generation."""

@@ -194,7 +194,7 @@ def without_origin(
             )
         said = metadata.pop(SPREAD_BY_METADATA, None)
         if spread_by and said is not None and said != "\0".join(spread_by).encode():
-            before = ", ".join(said.decode().split("\0")) or "no key"
+            before = ", ".join(said.decode(errors="replace").split("\0")) or "no key"
             raise StateError(
                 f"the snapshot holds data in flight that was spread by {before}, and is spread by {', '.join(spread_by)} now, so that "
                 "rows would be lost: take a savepoint, which holds none, before changing the key"
