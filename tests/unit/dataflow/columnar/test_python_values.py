@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -118,3 +119,27 @@ def test_whole_numbers_become_what_pyarrow_makes_of_them(values: list[object]) -
             array_of(values, pa.int64())
         return
     assert array_of(values, pa.int64()).equals(expected)
+
+
+@pytest.mark.parametrize("holds", [lambda record: record, lambda record: [record], lambda record: {"of": record}])
+def test_a_record_with_a_misspelled_field_is_refused_however_deep_it_is(holds: Any) -> None:
+    """The field became null in silence, where a misspelled column of a row is refused."""
+    kind: pa.DataType = pa.struct({"street": pa.string(), "number": pa.string()})
+    known = holds({"street": "Main", "number": "1"})
+    data_type = pa.list_(kind) if isinstance(known, list) else pa.struct({"of": kind}) if "of" in known else kind
+    assert array_of([known, holds({"street": "Side"}), None], data_type)[0].as_py() == known
+    with pytest.raises(
+        pa.ArrowInvalid, match="has 'stret', which is no field, and no 'street': the fields are 'street'"
+    ):
+        array_of([known, holds({"stret": "Main", "number": "1"})], data_type)
+
+
+def test_records_may_have_uuids_in_them() -> None:
+    """The columns of a row whose last one is kept are such a record, and pyarrow knows of UUIDs in columns alone."""
+    values = [{"id": uuid.UUID(int=1), "in": {"id": uuid.UUID(int=2)}}, {"id": None, "in": None}, {"in": {}}, None]
+    kind = pa.struct({"id": pa.uuid(), "in": pa.struct({"id": pa.uuid()})})
+    assert array_of(values, kind).to_pylist() == [
+        values[0], values[1], {"id": None, "in": {"id": None}}, None,
+    ]  # fmt: skip
+    with pytest.raises(pa.ArrowTypeError, match="1 is no record of struct<id: "):
+        array_of([1], kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -65,3 +66,19 @@ def test_what_is_no_row_of_the_window_is_refused(given: Any, shown: str, count: 
     operator = harness(lambda _one, _other: given, WINDOWS[0]).push([rows(1)[0]])
     with pytest.raises(TypeError, match=f"reduce: .* gives a row with the columns at, k, note, share, not .*{shown}"):
         operator.push([rows(1)[0]] * count)
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_rows_with_uuids_are_reduced_and_go_on_from_a_snapshot(windowed: bool) -> None:
+    """A reduce over all rows of a key failed with its second row, since a record with a UUID could not be made."""
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "at": pa.int64(), "id": pa.uuid()})
+
+    def build(rows: sl.DataStream) -> sl.DataStream:
+        keyed = rows.key_by("k")
+        keyed = keyed.window(sl.TumblingEventTimeWindows(1_000)) if windowed else keyed
+        return keyed.reduce(lambda one, other: {**other, "v": one["v"] + other["v"]}, uid="op")
+
+    three = [{"k": 1, "v": v, "at": v, "id": uuid.UUID(int=v)} for v in (4, 9, 1)]
+    snapshot = OperatorHarness(build, schema, event_time="at").push(three[:2]).snapshot()
+    last = OperatorHarness(build, schema, event_time="at", restore_from=snapshot).push(three[2:]).end_input().rows()[-1]
+    assert (last["v"], last["id"]) == (14, uuid.UUID(int=1))
