@@ -171,7 +171,9 @@ class DataStream(StreamResults):
         return self
 
     def slot_sharing_group(self, group: str) -> DataStream:
-        """Put the operator's subtasks into slots of this group: subtasks of different groups never share a slot.
+        """Put the operator's subtasks into slots of this group, and those of operators behind it that are given none:
+        subtasks of different groups never share a slot. Operators whose inputs are in several, and sources, are in the
+        group `default`.
 
         >>> orders.map_batches(lambda batch: batch).slot_sharing_group("heavy").node.slot_sharing_group
         'heavy'
@@ -268,7 +270,6 @@ class DataStream(StreamResults):
             alone = replace(self, edges=(replace(edge, partitioning=None),))
             added = alone.add_operator(name, MapBatchesSpec(function, schema), "", schema=schema)
             added.node.parallelism, added.node.max_parallelism = source.parallelism, source.max_parallelism
-            added.node.slot_sharing_group = source.slot_sharing_group
             edges += added.edges
         return replace(self, edges=tuple(edges), schema=schema)
 

@@ -15,6 +15,7 @@ from snapline.dataflow.partitioning import Partitioning
 
 DECLARED = b"snapline declared 1\n"
 """What the payload of an operator of a declared job begins with; no pickle does."""
+DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class JobVertex:
     parallelism: int
     max_parallelism: int
     operators: tuple[OperatorNode, ...]
-    slot_sharing_group: str = "default"
+    slot_sharing_group: str = DEFAULT_GROUP
     max_parallelism_explicit: bool = False
     submitted_parallelism: int = 0
     """Once the job was rescaled; 0: it was not."""

@@ -46,7 +46,8 @@ class StreamNode:
     commits: bool = False
     uid: str = ""
     max_parallelism: int | None = None
-    slot_sharing_group: str = "default"
+    slot_sharing_group: str = ""
+    """Empty: the one of its inputs, if these are in one and the same; else `default`."""
     chainable: bool = True
     starts_new_chain: bool = False
     key_fields: tuple[pa.Field, ...] = ()

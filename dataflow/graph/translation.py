@@ -25,7 +25,14 @@ from snapline.dataflow.config import (
 )
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.generated_uids import GeneratedUids, warning_of
-from snapline.dataflow.graph.jobgraph import JobEdge, JobGraph, JobVertex, OperatorNode, SavepointRestoreSettings
+from snapline.dataflow.graph.jobgraph import (
+    DEFAULT_GROUP,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    OperatorNode,
+    SavepointRestoreSettings,
+)
 from snapline.dataflow.graph.operator_specs import (
     CombinerSpec,
     CoProcessSpec,
@@ -76,6 +83,7 @@ class _Resolved:
     operator_id: OperatorID
     parallelism: int
     inputs: tuple[tuple[StreamEdge, Partitioning], ...]
+    slot_sharing_group: str
 
 
 def translate(
@@ -243,8 +251,15 @@ def _resolve(graph: StreamGraph, configuration: Configuration) -> tuple[list[_Re
                     "programs could not tell them apart"
                 )
             tasks[node.spec.task] = node.name
-        resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs)))
+        group = node.slot_sharing_group or _inherited_group([resolved[edge.source] for edge in node.inputs])
+        resolved.append(_Resolved(node, uid, bool(node.uid), operator_id_of(uid), parallelism, tuple(inputs), group))
     return resolved, without_uid
+
+
+def _inherited_group(inputs: Sequence[_Resolved]) -> str:
+    """The slot sharing group of an operator that was given none, as in Flink's `StreamGraphGenerator`."""
+    groups = {item.slot_sharing_group for item in inputs}
+    return groups.pop() if len(groups) == 1 else DEFAULT_GROUP
 
 
 def _check_printable(what: str, text: object) -> None:
@@ -264,10 +279,11 @@ def _chain(resolved: Sequence[_Resolved], configuration: Configuration) -> dict[
         if chaining and len(item.inputs) == 1 and node.chainable and not node.starts_new_chain:
             edge, partitioning = item.inputs[0]
             upstream = resolved[edge.source].node
+            shares_slots = resolved[edge.source].slot_sharing_group == item.slot_sharing_group
             if (
                 partitioning is Partitioning.FORWARD
                 and upstream.chainable
-                and upstream.slot_sharing_group == node.slot_sharing_group
+                and shares_slots
                 and upstream.max_parallelism in (None, node.max_parallelism)
                 and (node.max_parallelism is None or maxima[head_of[edge.source]] in (None, node.max_parallelism))
                 and depths[edge.source] < MAX_CHAINED
@@ -322,7 +338,7 @@ def _vertex(
         parallelism=head.parallelism,
         max_parallelism=max_parallelism,
         operators=tuple(operators),
-        slot_sharing_group=head.node.slot_sharing_group,
+        slot_sharing_group=head.slot_sharing_group,
         max_parallelism_explicit=explicit is not None,
     )
 

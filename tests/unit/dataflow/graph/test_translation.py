@@ -154,6 +154,27 @@ def test_branches_of_unlike_max_parallelism_do_not_share_a_chain():
     assert [Partitioning.FORWARD] == [edge.partitioning for edge in graph.edges]
 
 
+def test_an_operator_is_in_the_slot_sharing_group_of_its_inputs():
+    """What came behind an operator with a group of its own was in another one: it left the chain, and took a slot."""
+    env = environment(parallelism__default=1)
+    light = source(env)
+    heavy = light.map_batches(identity, name="heavy", uid="heavy", schema=None).slot_sharing_group("heavy")
+    behind = heavy.map_batches(identity, name="behind", uid="behind", schema=None)
+    back = behind.map_batches(identity, name="back", uid="back", schema=None).slot_sharing_group("default")
+    behind.union(heavy).map_batches(identity, name="one", uid="one", schema=None)
+    back.union(heavy).map_batches(identity, name="mixed", uid="mixed", schema=None)
+
+    graph = env.translate("job").job_graph
+
+    assert {v.name: v.slot_sharing_group for v in graph.vertices} == {
+        "CollectionSource": "default",
+        "heavy -> behind": "heavy",
+        "back": "default",
+        "one": "heavy",
+        "mixed": "default",
+    }
+
+
 def test_other_parallelism_breaks_the_chain_and_rebalances():
     """A forward edge needs equal parallelism; without one, batches are spread."""
     env = environment(parallelism__default=2)
