@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from snapline.dataflow.api.two_phase_commit import STATE_NAME, TwoPhaseCommitSinkFunction
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec
 from snapline.dataflow.ids import CheckpointID
@@ -17,7 +18,7 @@ from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator, SnapshotContext
 from snapline.taskmanager.operators.base.operator_contract import RestoredState
 from snapline.taskmanager.operators.base.rows import rows_of
-from snapline.taskmanager.operators.sinks.sink_operator import waits_for_final_checkpoint
+from snapline.taskmanager.operators.sinks.sink_operator import require_own_commits, waits_for_final_checkpoint
 
 
 class SinkFunctionOperator(FunctionOperator):
@@ -30,6 +31,8 @@ class SinkFunctionOperator(FunctionOperator):
         self._last_checkpoint_id = CheckpointID(0)
 
     def initialize_state(self, restored: RestoredState) -> None:
+        own = STATE_NAME if isinstance(self.function, TwoPhaseCommitSinkFunction) else ""
+        require_own_commits(restored, self.context.operator_uid, own)
         self._last_checkpoint_id = restored.checkpoint_id
         super().initialize_state(restored)
 

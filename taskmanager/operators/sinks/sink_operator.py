@@ -17,6 +17,7 @@ import pyarrow as pa
 from snapline.dataflow.api.async_methods import refuse_async_methods
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import Committable, Committer, SinkWriter
+from snapline.dataflow.api.two_phase_commit import STATE_NAME
 from snapline.dataflow.config import CHECKPOINTING_AFTER_TASKS_FINISH, CHECKPOINTING_INTERVAL
 from snapline.dataflow.elements import Watermark, WatermarkStatus
 from snapline.dataflow.errors import StateError
@@ -52,9 +53,17 @@ def waits_for_final_checkpoint(configuration: Mapping[str, str]) -> bool:
 def nobody_commits(operator_uid: str) -> StateError:
     """Say that a snapshot holds what a sink has pre-committed, and that nothing in the job would make it visible."""
     return StateError(
-        f"sink {operator_uid!r}: the snapshot holds rows that it has pre-committed, and it commits nothing any more, so that they may be "
-        "lost: go on with the guarantee that it had, or end them with `snapline transactions commit` and give the sink another uid"
+        f"sink {operator_uid!r}: the snapshot holds rows that it has pre-committed, and it does not commit them any more, so that they may be "
+        "lost: go on with the sink and the guarantee that it had, or end them with `snapline transactions commit` and give the sink another uid"
     )
+
+
+def require_own_commits(restored: RestoredState, operator_uid: str, own: str) -> None:
+    """Raise StateError where a snapshot holds what a sink of another kind has pre-committed, in another list than the
+    sink's own one."""
+    for name in {COMMITTABLES_STATE, STATE_NAME} - {own}:
+        if (restored.operator_lists or {}).get(name):
+            raise nobody_commits(operator_uid)
 
 
 class SinkOperator(StreamOperator):
@@ -70,6 +79,7 @@ class SinkOperator(StreamOperator):
         self._has_barriers = True
 
     def initialize_state(self, restored: RestoredState) -> None:
+        require_own_commits(restored, self.context.operator_uid, COMMITTABLES_STATE)
         self._restored = restored
         self._last_checkpoint_id = restored.checkpoint_id
         self._state = OperatorStateBackend(restored.operator_lists)

@@ -21,7 +21,12 @@ from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState, StreamOperator
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sinks.sink_operator import COMMITTABLES_STATE, WRITER_STATE, nobody_commits
+from snapline.taskmanager.operators.sinks.sink_operator import (
+    COMMITTABLES_STATE,
+    WRITER_STATE,
+    nobody_commits,
+    require_own_commits,
+)
 
 
 class SinkWriterOperator(StreamOperator):
@@ -34,6 +39,7 @@ class SinkWriterOperator(StreamOperator):
         self._has_finished = False
 
     def initialize_state(self, restored: RestoredState) -> None:
+        require_own_commits(restored, self.context.operator_uid, COMMITTABLES_STATE)
         self._last_checkpoint_id = restored.checkpoint_id
         self._state = OperatorStateBackend(restored.operator_lists)
         self._of_subtasks = OperatorStateBackend(restored.operator_lists)

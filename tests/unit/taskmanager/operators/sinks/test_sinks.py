@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from snapline.dataflow.api.two_phase_commit import SinkFunction, TwoPhaseCommitS
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import SinkFunctionSpec, SinkSpec, SinkWriterSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
+from snapline.taskmanager.operators.base.operator_contract import StreamOperator
 from snapline.taskmanager.operators.sinks.sink_function_operator import SinkFunctionOperator
 from snapline.taskmanager.operators.sinks.sink_operator import SinkOperator
 from snapline.taskmanager.operators.sinks.sink_writer_operator import SinkWriterOperator
@@ -257,3 +258,28 @@ def test_a_sink_that_commits_together_from_now_on_commits_what_its_subtasks_have
 
     assert visible() == [1, 2]
     assert [state.name for state in harness.snapshot(3).lists] == ["sink-writer-state"]
+
+
+def kinds_of_sinks() -> dict[str, Callable[[], StreamOperator]]:
+    return {
+        "a sink": lambda: SinkOperator(SinkSpec(StagingSink("out"))),
+        "a writer before a global committer": lambda: SinkWriterOperator(SinkWriterSpec(StagingSink("out"))),
+        "a function with transactions": lambda: SinkFunctionOperator(SinkFunctionSpec(Bank(), row_wise=False)),
+        "a plain function": lambda: SinkFunctionOperator(SinkFunctionSpec(Plain(), row_wise=False)),
+    }
+
+
+@pytest.mark.parametrize("now", kinds_of_sinks())
+@pytest.mark.parametrize("was", ["a sink", "a function with transactions"])
+def test_a_sink_of_another_kind_does_not_forget_what_the_snapshot_holds(was: str, now: str, bank: type[Bank]) -> None:
+    """A function that took a sink's uid, and a sink that took a function's, lost the rows of the last checkpoint."""
+    kinds = kinds_of_sinks()
+    before = Harness(kinds[was](), configuration=CHECKPOINTS).start()
+    written = before.process(rows(1)).snapshot(1)
+    harness = Harness(kinds[now](), configuration=CHECKPOINTS)
+    if was == now or (was, now) == ("a sink", "a writer before a global committer"):
+        harness.start(restored_state([written]))
+        assert visible() == [1] or bank.committed == [1]
+    else:
+        with pytest.raises(StateError, match=r"sink 'op': .* pre-committed, .*go on with the sink and the guarantee"):
+            harness.start(restored_state([written]))
