@@ -180,6 +180,11 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         for descriptor in declared_states(self._function):
             if backend.has_state(descriptor.name):
                 state.of(descriptor)
+        if backend.get_timers().processing.next_timestamp() is not None:
+            raise StateError(
+                f"operator {self.context.operator_uid!r}: the snapshot holds timers of processing time, which a function over batches has "
+                "not, so that they would never fire: go on with process, or give the operator another uid"
+            )
         if names := declared_names(self._function):
             self.refuse_foreign(names, backend.restored_states)
 

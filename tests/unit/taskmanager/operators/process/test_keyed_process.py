@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.dataflow.api.functions import KeyedProcessFunction
+from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.columnar.key_partition import split_batch
 from snapline.dataflow.elements import Watermark
@@ -19,6 +19,7 @@ from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
 from snapline.taskmanager.operators.process import keyed_process
+from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessOperator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -232,6 +233,21 @@ def test_processing_time_timers_fire_with_the_clock_and_survive_a_restore() -> N
         ("b", 117),
         ("b", 127),
     ]
+
+
+class OverBatches(KeyedBatchProcessFunction):
+    """Does nothing, with any state."""
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None: ...
+
+
+def test_timers_of_the_clock_do_not_come_to_a_function_over_batches() -> None:
+    """They stayed in its state, and never fired."""
+    written = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Clocked()))).start()
+    written.process(pa.record_batch({"k": ["a", "b"], "after": [5, 7]}))
+    again = Harness(KeyedBatchesOperator([(("k",), "")], [OverBatches().process_batch], OverBatches(), None))
+    with pytest.raises(StateError, match=r"operator 'op': the snapshot holds timers of processing time, .* never fire"):
+        again.start(restored_state([written.snapshot()]))
 
 
 class Reminded(KeyedProcessFunction):
