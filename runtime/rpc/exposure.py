@@ -12,6 +12,8 @@ import ipaddress
 import socket
 
 from snapline.dataflow.config import (
+    COORDINATOR_BIND_HOST,
+    RELAY_BIND_HOST,
     SECURITY_SSL_CA,
     SECURITY_TOKEN,
     SECURITY_TOKEN_FILE,
@@ -29,7 +31,7 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
     host, _, port = address.rpartition(":")
     named, host = host.strip("[]"), (bind_host or host).strip("[]")
     if is_loopback(host):
-        return ""
+        return _own_name_warning(what, host)
     secrets = _secrets(configuration)
     if not secrets and not configuration.get_option(SECURITY_SSL_CA):
         danger = f"whoever reaches {host}:{port} can run code in this {what}"
@@ -47,6 +49,25 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
     raise ConfigurationError(f"{danger}: {way_out}, or listen on 127.0.0.1, or say --insecure")
 
 
+def _own_name_warning(what: str, host: str) -> str:
+    """Debian gives a host's own name an address of loopback: nobody else reaches it by that name."""
+    if host == "localhost" or _is_address(host):
+        return ""
+    setting = RELAY_BIND_HOST if what == "relay" else COORDINATOR_BIND_HOST
+    return (
+        f"{host} is an address of loopback on this machine (see /etc/hosts), so that no other one reaches this {what}: where others are "
+        f"to, set {setting.key} to 0.0.0.0"
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _secrets(configuration: Configuration) -> tuple[str, ...]:
     """What the setting or the file says. Raises SecurityError for a file that cannot be read or says nothing."""
     tokens = {option.key: configuration.get_option(option) for option in (SECURITY_TOKEN, SECURITY_TOKEN_FILE)}
@@ -56,10 +77,8 @@ def _secrets(configuration: Configuration) -> tuple[str, ...]:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it. A name that nobody knows is not: listening will say what is wrong with
     it."""
-    try:
+    if _is_address(host):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # the latter: it can be no name
@@ -75,11 +94,7 @@ def names_this_machine(host: str) -> bool:
     (True, True, False)
     """
     name = host_name(host)
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name == "localhost"
-    return True
+    return name == "localhost" or _is_address(name)
 
 
 def host_name(host: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_an_address_that_others_reach_needs_a_token(address: str, bind_host: str
         exposure_warning("coordinator", address, bind_host, NONE, insecure=False)
 
     assert "can run code" in exposure_warning("coordinator", address, bind_host, NONE, insecure=True)
+
+
+@pytest.mark.parametrize(("what", "setting"), [("coordinator", "jobmanager.bind-host"), ("relay", "relay.bind-host")])
+def test_a_name_that_is_loopback_on_its_own_host_is_warned_of(
+    what: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's /etc/hosts makes one of each host's name: nobody else came, and nothing said why."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    warning = exposure_warning(what, "orion:6123", "", NONE, insecure=False)
+    assert warning.startswith("orion is an address of loopback on this machine (see /etc/hosts), so that no other one")
+    assert warning.endswith(f"reaches this {what}: where others are to, set {setting} to 0.0.0.0")
+    assert exposure_warning(what, "orion:6123", "0.0.0.0", TOKEN, insecure=False) == ""
 
 
 @pytest.mark.parametrize("more", [{}, {"security.ssl.ca-file": "/ca.pem"}], ids=["token", "token and TLS"])
