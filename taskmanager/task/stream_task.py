@@ -133,6 +133,7 @@ class StreamTask:
         self._is_to_end = False
         """Whether the mail that asks for the end of the task is there; set by any thread."""
         self._hindered = False
+        self._timer_fired = False
         """The last step could take no row."""
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
@@ -272,9 +273,12 @@ class StreamTask:
             if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None
             return (ProgressKind.BLOCKED if has_room else ProgressKind.BACKPRESSURED), None
-        if has_room and (timer := self._time.take_due()) is not None:
+        # Timers that are always due, and the input, take turns.
+        if has_room and not self._timer_fired and (timer := self._time.take_due()) is not None:
+            self._timer_fired = self._completion.phase is DataPhase.PROCESSING
             timer.callback(timer.at_ms)
             return ProgressKind.WORKED, None
+        self._timer_fired = False
         match self._completion.phase:
             case DataPhase.PROCESSING:
                 return self._process(parts, now_ms, has_room=has_room)
