@@ -199,8 +199,11 @@ def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
                 raise pa.ArrowInvalid(f"{value!r} is finer than {data_type}: round it, or take microseconds there")
     elif pa.types.is_struct(data_type):
         structs = [value for value in values if isinstance(value, dict)]
-        if found := misspelled(structs, [field.name for field in data_type], "field"):
-            raise pa.ArrowInvalid(f"the record {structs[found[0]]!r} {found[1]}")
+        names = [field.name for field in data_type]
+        if found := misspelled(structs, names, "field"):
+            named = [struct for struct in structs if bytes not in set(map(type, struct))]  # pyarrow takes these, too
+            if found := misspelled(named, names, "field"):
+                raise pa.ArrowInvalid(f"the record {named[found[0]]!r} {found[1]}")
         for field in data_type:
             _refuse_fractions([struct.get(field.name) for struct in structs], field.type)
     elif pa.types.is_map(data_type):

@@ -132,6 +132,7 @@ def test_a_record_with_a_misspelled_field_is_refused_however_deep_it_is(holds: A
         pa.ArrowInvalid, match="has 'stret', which is no field, and no 'street': the fields are 'street'"
     ):
         array_of([known, holds({"stret": "Main", "number": "1"})], data_type)
+    assert array_of([holds({b"street": "Main", b"number": "1"})], data_type)[0].as_py() == known
 
 
 def test_records_may_have_uuids_in_them() -> None:
