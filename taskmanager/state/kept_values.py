@@ -142,11 +142,13 @@ def _through_column(value: Any, data_type: pa.DataType) -> Any:
 def _keeping_of_structs(
     data_type: pa.DataType, names: tuple[str, ...], fields: Sequence[tuple[str, Keeping]], *, copies: bool
 ) -> Keeping:
+    known = frozenset(names)
+
     def tidied(value: Any) -> Any:
         if value.__class__ is not dict or tuple(value) != names:
             if not isinstance(value, Mapping):
                 return None if value is None else _through_column(value, data_type)
-            if value and not any(name in value for name in names):  # names may be bytes
+            if not value.keys() <= known and not known <= value.keys():  # bytes, or misspelled
                 return _through_column(value, data_type)
             return {name: value.get(name) for name in names}
         return value.copy() if copies else value
@@ -155,7 +157,10 @@ def _keeping_of_structs(
         value = tidied(value)
         if value.__class__ is not dict:
             return value
-        changed = {name: kept for name, keep in fields if (kept := keep(value[name])) is not value[name]}
+        try:
+            changed = {name: kept for name, keep in fields if (kept := keep(value[name])) is not value[name]}
+        except KeyError:  # a misspelled name is refused when the record is written
+            return value
         return {**value, **changed} if changed else value
 
     return keep if fields else tidied

@@ -222,7 +222,8 @@ def test_a_record_whose_fields_are_called_by_bytes_keeps_its_values() -> None:
     assert keep is not None
     assert keep({b"a": 1}) == {"a": 1, "b": None}
     assert keep({}) == {"a": None, "b": None}
-    assert keep({"c": 1}) == {"c": 1}  # refused when it is written
+    for misspelled in ({"c": 1}, {"a": 1, "c": 2}):
+        assert keep(misspelled) == misspelled  # refused when it is written
 
 
 def test_a_buffer_that_is_filled_again_for_the_next_key_does_not_change_the_states_before() -> None:
