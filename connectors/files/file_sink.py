@@ -110,6 +110,10 @@ class FileSink(Sink):
         )
         self.partition_by: tuple[str, ...] = names_of(partition_by)
         self.rolling = rolling_policy(rolling, "FileSink")
+        if self.path.startswith(("s3:", "s3a:")) and self.rolling.max_bytes > MERGED_BYTES_MAX:
+            raise ConnectorError(
+                f"FileSink {self.path}: S3 publishes no file of more than 5 GB; give RollingPolicy max_bytes={MERGED_BYTES_MAX} at most"
+            )
         if compact_below is not None:
             require_positive("FileSink", compact_below=compact_below)
         self.compact_below = compact_below

@@ -343,6 +343,14 @@ def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
     writer.close()
 
 
+def test_files_that_s3_cannot_publish_are_refused_before_any_is_written() -> None:
+    """It copies 5 GB at most, and a checkpoint with such a file failed after each restart."""
+    large = RollingPolicy(max_bytes=6 << 30)
+    with pytest.raises(ConnectorError, match="no file of more than 5 GB; give RollingPolicy max_bytes=4294967296 at"):
+        FileSink("s3://bucket/out", rolling=large)
+    assert FileSink("gs://bucket/out", rolling=large).rolling is large
+
+
 def test_files_of_many_partitions_are_closed_beyond_a_size(tmp_path, monkeypatch):
     """Where rows were encoded because those of all partitions together were many, files grew until the barrier."""
     monkeypatch.setattr(file_writer, "BUFFERED_BYTES_MAX", 1_000)
