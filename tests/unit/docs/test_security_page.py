@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -80,17 +79,18 @@ def test_the_block_for_systemd_starts_a_secure_coordinator(tmp_path: Path) -> No
         ]
     )
     subprocess.run(["bash", "-c", steps], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
-    unit = ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(tmp_path / "etc" / "systemd" / "system" / "snapline-coordinator.service")
-    service = {key: value.replace("/etc/", f"{tmp_path}/etc/") for key, value in unit["Service"].items()}
-    assert Path(service["EnvironmentFile"]).is_file()
-    variable, _, config = service["Environment"].partition("=")
-    program, *arguments = service["ExecStart"].replace("%H:6123", address).replace("9249", "0").split()
+    unit = (tmp_path / "etc" / "systemd" / "system" / "snapline-coordinator.service").read_text()
+    unit = unit.replace("/etc/", f"{tmp_path}/etc/").replace("0.0.0.0", "127.0.0.1")
+    said = re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE)
+    [file] = [value for key, value in said if key == "EnvironmentFile"]
+    assert Path(file).is_file()
+    variables = [value.partition("=")[::2] for key, value in said if key == "Environment"]
+    [start] = [value for key, value in said if key == "ExecStart"]
+    program, *arguments = start.replace("%H:6123", address).replace("9249", "0").split()
     coordinator = subprocess.Popen(
         [Path(program).name, *arguments],
         cwd=tmp_path,
-        env={**environment, variable: config},
+        env={**environment, **dict(variables)},
         stderr=subprocess.DEVNULL,
     )
 

@@ -181,6 +181,8 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
     place = places.offer(SLOT, RUN, range(0), lambda: None)
     happened: list[str] = []
     cut = threading.Event()
+    now = [0.0]
+    monkeypatch.setattr(program_stream, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ticket = sign_ticket(SLOT, "j", "t", "a")
     chunks = [
         pb.FromProgram(register=pb.Register(protocol_version=1, ticket=ticket)),
@@ -191,6 +193,7 @@ def test_a_silent_program_is_told_so_before_its_connection_ends(monkeypatch):
         def read_chunk(self):
             if chunks:
                 return SimpleNamespace(app_metadata=pa.py_buffer(chunks.pop(0).SerializeToString()))
+            now[0] = 1.0  # it is silent from here on
             cut.wait(60)
             raise StopIteration
 
