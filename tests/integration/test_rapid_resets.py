@@ -13,7 +13,7 @@ from tests.services.cluster import LocalCluster
 CONNECTIONS = 150
 
 
-@pytest.mark.parametrize("calls", [12, pytest.param(40, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("calls", [5, pytest.param(40, marks=pytest.mark.rare)])
 def test_calls_of_others_are_answered_meanwhile(tmp_path: Path, calls: int) -> None:
     """None is cancelled, and nothing is written to the log for each of a few million resets."""
     with LocalCluster(tmp_path, slots=(), token="the-token") as cluster:

@@ -13,7 +13,7 @@ from tests.simulation.simulation import run_seed
 
 OTHERS = range(10_000, 10_015)
 TRIED_PER_CANARY = 40
-LONG = frozenset(("111408", "171", "7906", "80766", "9100071", "9301474"))
+LONG = frozenset(("111408", "171", "55", "7906", "80766", "9100071", "9301474"))
 """Of the runs that are kept, those that take seconds: together nearly as long as all others."""
 KEPT = [pytest.param(path, id=path.stem, marks=[pytest.mark.rare] * (path.stem in LONG)) for path in kept_runs()]
 

@@ -21,7 +21,11 @@ def state_backend(request: pytest.FixtureRequest) -> Iterator[None]:
     yield from _with(request.param)
 
 
-@pytest.fixture(scope="module", params=["hashmap", "rocksdb", "hashmap, incremental", "rocksdb, incremental"])
+RARE = [pytest.param(described, marks=pytest.mark.rare) for described in ("hashmap, incremental", "rocksdb")]
+"""Both backends and both kinds of checkpoints are in the other two."""
+
+
+@pytest.fixture(scope="module", params=["hashmap", "rocksdb, incremental", *RARE])
 def state_backend_and_checkpoints(request: pytest.FixtureRequest) -> Iterator[None]:
     """The same, with incremental checkpoints, too."""
     yield from _with(request.param)
