@@ -126,12 +126,14 @@ def _has_extension(data_type: pa.DataType) -> bool:
 def _records_of(values: list[Any], data_type: pa.StructType) -> pa.Array:
     """The records, of which each field is made as a column is."""
     for value in values:
-        if value is not None and not isinstance(value, Mapping):
+        if value is not None and (not isinstance(value, Mapping) or bytes in set(map(type, value))):
             raise pa.ArrowTypeError(f"{value!r} is no record of {data_type}")
     fields = [
         array_of([None if one is None else one.get(field.name) for one in values], field.type) for field in data_type
     ]
-    return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=pa.array([one is None for one in values]))
+    return pa.StructArray.from_arrays(
+        fields, fields=list(data_type), mask=pa.array([one is None for one in values], pa.bool_())
+    )
 
 
 def misspelled(rows: Iterable[Mapping[str, Any]], names: Sequence[str], kind: str = "column") -> tuple[int, str] | None:

@@ -51,7 +51,7 @@ def exposure_warning(what: str, address: str, bind_host: str, configuration: Con
 
 def _own_name_warning(what: str, host: str) -> str:
     """Debian gives a host's own name an address of loopback: nobody else reaches it by that name."""
-    if host == "localhost" or _is_address(host):
+    if host == "localhost" or is_address(host):
         return ""
     setting = RELAY_BIND_HOST if what == "relay" else COORDINATOR_BIND_HOST
     return (
@@ -60,7 +60,12 @@ def _own_name_warning(what: str, host: str) -> str:
     )
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether it is an address of IPv4 or IPv6, and no name.
+
+    >>> is_address("127.0.0.1"), is_address("::1"), is_address("localhost")
+    (True, True, False)
+    """
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -77,7 +82,7 @@ def _secrets(configuration: Configuration) -> tuple[str, ...]:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it. A name that nobody knows is not: listening will say what is wrong with
     it."""
-    if _is_address(host):
+    if is_address(host):
         return ipaddress.ip_address(host).is_loopback
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -94,7 +99,7 @@ def names_this_machine(host: str) -> bool:
     (True, True, False)
     """
     name = host_name(host)
-    return name == "localhost" or _is_address(name)
+    return name == "localhost" or is_address(name)
 
 
 def host_name(host: str) -> str:

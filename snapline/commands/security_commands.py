@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from snapline.commands.target import token_instead
 from snapline.dataflow.config import SECURITY_TOKEN, Configuration, parse_duration_ms
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.cores.credentials import A_LONGER_SECRET, Identity, Role, sign_credential, why_guessable
+from snapline.runtime.rpc.exposure import is_address
 from snapline.runtime.rpc.security import Security, check_secret
 from snapline.runtime.settings import default_layers, resolve
 
@@ -106,7 +106,7 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
         )  # fmt: skip
     token = _keep(directory / "token")
     storage = _keep(directory / "coordinator" / "storage-secret")
-    served = [f"IP:{host}" if _is_address(host) else f"DNS:{host}" for host in hosts]
+    served = [f"IP:{host}" if is_address(host) else f"DNS:{host}" for host in hosts]
     local = ["DNS:localhost", "IP:127.0.0.1"]
     written = []
     for role, names in {
@@ -138,15 +138,7 @@ def make_certificates(directory: Path, hosts: Sequence[str], days: int) -> list[
 
 
 def _is_host(host: str) -> bool:
-    return _is_address(host) or re.fullmatch(r"(\*\.)?(?=.*[A-Za-z])\w[\w.-]{0,252}", host, re.ASCII) is not None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return is_address(host) or re.fullmatch(r"(\*\.)?(?=.*[A-Za-z])\w[\w.-]{0,252}", host, re.ASCII) is not None
 
 
 def _sign(directory: Path, place: Path, kind: str, names: Sequence[str], days: int) -> None:

@@ -133,8 +133,9 @@ class StreamTask:
         self._is_to_end = False
         """Whether the mail that asks for the end of the task is there; set by any thread."""
         self._hindered = False
-        self._timer_fired = False
         """The last step could take no row."""
+        self._timer_fired = False
+        """The last step fired a timer, so that the input has its turn."""
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
         self._batch_sizes: dict[int, BatchSizeLimit] = {}

@@ -142,5 +142,7 @@ def test_records_may_have_uuids_in_them() -> None:
     assert array_of(values, kind).to_pylist() == [
         values[0], values[1], {"id": None, "in": {"id": None}}, None,
     ]  # fmt: skip
-    with pytest.raises(pa.ArrowTypeError, match="1 is no record of struct<id: "):
-        array_of([1], kind)
+    assert array_of([], kind).type == kind
+    for wrong in (1, {b"id": uuid.UUID(int=1)}):
+        with pytest.raises(pa.ArrowTypeError, match="is no record of struct<id: "):
+            array_of([wrong], kind)

@@ -283,3 +283,21 @@ def test_a_sink_of_another_kind_does_not_forget_what_the_snapshot_holds(was: str
     else:
         with pytest.raises(StateError, match=r"sink 'op': .* pre-committed, .*go on with the sink and the guarantee"):
             harness.start(restored_state([written]))
+
+
+def test_a_function_that_took_a_sinks_place_before_the_snapshot_goes_on_from_it(bank: type[Bank]) -> None:
+    """Lists that nobody asks for are written again with each checkpoint: the job could not have restarted."""
+    left = sink().process(rows(1)).snapshot(1)
+    own = Harness(SinkFunctionOperator(SinkFunctionSpec(Bank(), row_wise=False)), configuration=CHECKPOINTS).start()
+    written = own.process(rows(2)).snapshot(2)
+    again = Harness(SinkFunctionOperator(SinkFunctionSpec(Bank(), row_wise=False)), configuration=CHECKPOINTS)
+    again.start(restored_state([left, written]))
+    assert bank.committed == [1]
+
+
+def test_a_sink_with_nothing_pre_committed_may_become_a_function(bank: type[Bank]) -> None:
+    """It was refused although no row could be lost."""
+    nothing = sink().snapshot(1)
+    Harness(SinkFunctionOperator(SinkFunctionSpec(Bank(), row_wise=False)), configuration=CHECKPOINTS).start(
+        restored_state([nothing])
+    )
