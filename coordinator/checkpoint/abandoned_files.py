@@ -41,7 +41,10 @@ def is_below(path: str) -> bool:
 
 def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -> bool:
     """Whether a task can have written this file for this checkpoint: below the checkpoint's directory, or below the
-    job's and not for another checkpoint. Whatever else a message names is somebody else's, and stays."""
+    job's and not for another checkpoint. Whatever else a message names is somebody else's, and stays, as does the
+    metadata of a checkpoint, which coordinators write."""
+    if path.rpartition("/")[2] == _METADATA:
+        return False
     inside = path.removeprefix(f"{location.rstrip('/')}/") if location else path
     if inside != path:
         return is_below(inside)

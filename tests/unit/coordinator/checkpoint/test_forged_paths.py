@@ -28,7 +28,7 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState
-from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, keyed, snapshot
+from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, attempt, keyed, snapshot
 
 FOREIGN = (
     "/etc/passwd",
@@ -169,3 +169,17 @@ def test_a_claimed_snapshot_deletes_only_what_tasks_have_written() -> None:
                 deleted += [path for each in removed if isinstance(each, DiscardState) for path in each.paths]
 
     assert deleted == [shared]
+
+
+def test_nobody_who_acknowledges_deletes_the_metadata_of_a_checkpoint() -> None:
+    """A stranger names it as its state, before and after the checkpoint is complete: no leader could start the job
+    from that checkpoint any more."""
+    job = Coordinator()
+    stranger, lie = attempt("gone"), snapshot(src=keyed("chk-1/_metadata"))
+    job.trigger("a", 1)
+    effects = job.acknowledge(1, stranger, state=lie)
+    effects += job.acknowledge(1)
+    effects += job.tell(CheckpointStored(CheckpointID(1)))
+    effects += job.acknowledge(1, stranger, state=lie)
+
+    assert {effect.paths for effect in effects if isinstance(effect, DiscardState)} == {()}
