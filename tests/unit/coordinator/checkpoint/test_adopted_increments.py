@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from snapline.coordinator.checkpoint.abandoned_files import leftovers
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DeleteLeftovers,
@@ -74,9 +75,14 @@ def test_what_builds_on_an_older_one_is_given_up_and_does_not_count_as_a_failure
     assert [effect for effect in effects if isinstance(effect, StoreCompletedCheckpoint)]
 
 
-def test_what_was_uploaded_for_an_aborted_checkpoint_is_deleted() -> None:
-    """The task reports an acknowledgement that nobody answered: what it refers to stays, what is its own goes."""
+def test_what_was_uploaded_for_a_checkpoint_of_the_former_leader_is_swept() -> None:
+    """The task reports an acknowledgement that nobody answered. Who says that may be wrong, and the checkpoint yet be
+    taken, so that nothing goes before a later one is complete."""
     job = adopted()
     effects = job.acknowledge(4, job.tasks[0], state=chain(2, 3, 4))
+    assert [e.paths for e in effects if isinstance(e, DiscardState)] == [()]
 
-    assert [e.paths for e in effects if isinstance(e, DiscardState)] == [("shared/segment-tm-4-0",)]
+    acknowledged(job, 5, chain(2, 3, 5))
+    (swept,) = [e for e in job.tell(CheckpointStored(CheckpointID(5))) if isinstance(e, DeleteLeftovers)]
+    file = "shared/segment-tm-4-0"
+    assert [file] == leftovers([file], swept.kept_files, swept.kept_locations, swept.before)

@@ -10,6 +10,7 @@ from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DiscardCheckpoint,
     DiscardState,
+    MessageRefused,
     RemoveCompletedCheckpoint,
     StoreCompletedCheckpoint,
 )
@@ -183,3 +184,20 @@ def test_nobody_who_acknowledges_deletes_the_metadata_of_a_checkpoint() -> None:
     effects += job.acknowledge(1, stranger, state=lie)
 
     assert {effect.paths for effect in effects if isinstance(effect, DiscardState)} == {()}
+
+
+def test_files_of_a_checkpoint_that_may_yet_be_taken_are_not_deleted() -> None:
+    """A deletion that fails is tried again for seconds: by then the checkpoint, which a stranger has acknowledged
+    before it was triggered, was complete, and had lost the files of others that he named. Of one that was passed over
+    they go."""
+    job = Coordinator()
+    job.trigger("a", 4)
+    deleted = {}
+    for number in (3, 5):
+        (refused, discarded) = job.acknowledge(
+            number, attempt("gone"), state=snapshot(src=keyed(f"chk-{number}/segment-tm-{number}-0"))
+        )
+        assert isinstance(refused, MessageRefused) and isinstance(discarded, DiscardState)
+        deleted[number] = discarded.paths
+
+    assert deleted == {3: ("chk-3/segment-tm-3-0",), 5: ()}
