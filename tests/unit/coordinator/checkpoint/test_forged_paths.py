@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from snapline.coordinator.checkpoint.abandoned_files import may_be_deleted, may_be_shared
@@ -28,8 +30,8 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
-from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState
-from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, attempt, keyed, snapshot
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState, OperatorStateMode
+from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, attempt, keyed, listed, snapshot
 
 FOREIGN = (
     "/etc/passwd",
@@ -201,3 +203,16 @@ def test_files_of_a_checkpoint_that_may_yet_be_taken_are_not_deleted() -> None:
         deleted[number] = discarded.paths
 
     assert deleted == {3: ("chk-3/segment-tm-3-0",), 5: ()}
+
+
+def test_of_a_stranger_to_a_checkpoint_nothing_is_kept_but_names_of_files() -> None:
+    """A thousand acknowledgements of tasks that there are not were kept until the checkpoint was decided, with all
+    that travelled in them: gigabytes."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    files = keyed("chk-1/segment-tm-1-0").managed_keyed
+    state = replace(listed(OperatorStateMode.UNION, b"x" * 1000), managed_keyed=files)
+
+    job.acknowledge(1, attempt("gone"), state=snapshot(src=state))
+
+    assert {CheckpointID(1): {"chk-1/segment-tm-1-0": None}} == job.core.publication._strays
