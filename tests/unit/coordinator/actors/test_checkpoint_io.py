@@ -30,7 +30,7 @@ from snapline.coordinator.checkpoint.properties import CheckpointProperties, Che
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedPointers
-from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.coordinator.io import LANE_QUEUE, IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.dataflow.config import Configuration
@@ -323,6 +323,22 @@ def test_what_will_never_complete_is_deleted(desk):
     desk.tell(asked.DiscardCheckpoint(CheckpointID(5), "chk-5", (), ("taskowned/c",)))
     desk.tell(asked.DiscardState(CheckpointID(6), (), ("chk-6/late",)))
     assert [path for path, _ in desk.files.list("")] == ["chk-6/other"]
+
+
+def test_thousands_of_late_states_keep_no_checkpoint_from_being_stored(desk):
+    """Each was a piece of work in the lane of its job, in which a thousand may wait: the next checkpoint of a job, of
+    which anybody had said much that was late, failed because its metadata could not be written."""
+    held = threading.Event()
+    desk.io.submit("held up", held.wait, lambda _: None, lambda _: None)
+    for number in range(2 * LANE_QUEUE):
+        desk.files.put(f"chk-6/{number}", b"late")
+        desk.performers[asked.DiscardState](asked.DiscardState(CheckpointID(6), (), (f"chk-6/{number}",)))
+        desk.performers[asked.DiscardState](asked.DiscardState(CheckpointID(6), (), ()))
+    desk.performers[asked.StoreCompletedCheckpoint](asked.StoreCompletedCheckpoint(checkpoint(7)))
+    held.set()
+
+    assert desk.told.get(timeout=20) == CheckpointStored(CheckpointID(7))
+    assert [path for path, _ in desk.files.list("")] == ["chk-7/_metadata"]
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
