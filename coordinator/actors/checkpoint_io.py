@@ -47,6 +47,7 @@ from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.staged import is_staged_directory, is_staged_file
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
+from snapline.runtime.cores.senders import RefusedSenders
 from snapline.runtime.logs import Logger
 from snapline.runtime.signing import UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.state_storages import StateStorages
@@ -105,6 +106,7 @@ class CheckpointIo:
         self._discard_lock = threading.Lock()
         self._pointing_to: set[CheckpointID] = set()
         """Checkpoints whose pointer is being written just now, whether or not anybody waits for that any more."""
+        self._refusals = RefusedSenders()
         self._is_over = False
         """The job has ended: no checkpoint is written any more."""
 
@@ -415,9 +417,12 @@ class CheckpointIo:
 
     def _refused(self, effect: asked.MessageRefused) -> None:
         say = self._logger.debug if effect.known else self._logger.warning
-        say(
-            "message about a checkpoint refused",
-            checkpoint_id=effect.checkpoint_id,
-            attempt=str(effect.attempt_id),
-            detail=effect.detail,
-        )
+        untold = self._refusals.note(f"{effect.sender} {effect.known}", self._clock.now_ms() / 1000)
+        if untold is not None:
+            say(
+                "message about a checkpoint refused",
+                checkpoint_id=effect.checkpoint_id,
+                attempt=str(effect.attempt_id),
+                detail=effect.detail,
+                not_logged_before=untold,
+            )
