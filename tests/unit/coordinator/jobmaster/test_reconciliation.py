@@ -58,6 +58,7 @@ from snapline.dataflow.wire.messages import (
     SubmitTasks,
     TaskManagerInfo,
     TaskMetrics,
+    TaskStateChanged,
 )
 from snapline.runtime.cores.connections import (
     ConnectionID,
@@ -548,3 +549,15 @@ def test_slots_in_which_tasks_run_are_taken_whoever_comes_first() -> None:
     assert statuses(effects) == [JobStatus.RUNNING]
 
     assert [freed.allocation_id for freed in messages(story.take(TimerFired(IdleSlotTimer()), 500), FreeSlot)] == ["c0"]
+
+
+def test_counters_of_subtasks_that_there_are_not_are_not_kept_while_it_reconciles() -> None:
+    """Any attempt might be one of the former leader's, and a stranger's counters of invented ones stayed for good."""
+    story = recovering()
+    reports(story, A, report(0))
+    invented = [ExecutionAttemptID("graph", JobVertexID(f"v-{number}"), 0, 0) for number in range(100)]
+
+    story.hears("a", HeartbeatResponse(metrics=(counted(old(0), 5), *(counted(each, 7) for each in invented))))
+    story.hears("a", TaskStateChanged(TWO.job_id, invented[0], ExecutionState.RUNNING, metrics=counted(invented[0], 7)))
+
+    assert {SUBTASKS[0]: counted(old(0), 5)} == story.core.metrics
