@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
-from snapline.runtime.cores.request_bounds import refuse_bytes, refuse_size
+from snapline.runtime.cores.request_bounds import MAX_REQUEST_BYTES, refuse_bytes, refuse_size
 from snapline.runtime.cores.senders import MAX_CALLS_OF_A_CONNECTION, host_of
 from snapline.runtime.rpc.security import Security
 
@@ -345,18 +345,38 @@ def _no_message(error: DecodeError) -> str:
 
 def _decoded(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
     """The handler of a stream of requests, which ends in one line at bytes that are no message."""
-    if not inspect.iscoroutinefunction(handler.stream_stream):  # reflection and health, which are gRPC's own
-        return handler
+
+    async def end(context: Any, error: DecodeError) -> None:
+        line = _no_message(error)
+        refused(f"{identity} at {host_of(context.peer())}", line)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, line)
 
     async def converse(requests: Any, context: Any) -> None:
         try:
             await handler.stream_stream(requests, context)
         except DecodeError as error:
-            line = _no_message(error)
-            refused(f"{identity} at {host_of(context.peer())}", line)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, line)
+            await end(context, error)
 
-    return grpc.stream_stream_rpc_method_handler(converse, handler.request_deserializer, handler.response_serializer)
+    async def answer_each(requests: Any, context: Any) -> Any:
+        try:
+            async for answer in handler.stream_stream(requests, context):
+                yield answer
+        except DecodeError as error:
+            await end(context, error)
+
+    def read(data: bytes) -> Any:
+        if len(data) > MAX_REQUEST_BYTES:
+            raise DecodeError(f"it has {len(data)} bytes; {MAX_REQUEST_BYTES} are the most")
+        return handler.request_deserializer(data)
+
+    if inspect.iscoroutinefunction(handler.stream_stream):
+        return grpc.stream_stream_rpc_method_handler(
+            converse, handler.request_deserializer, handler.response_serializer
+        )
+    if handler.request_deserializer is None:  # a refusal, which reads nothing
+        return handler
+    # reflection, which is gRPC's own and says back what it hears
+    return grpc.stream_stream_rpc_method_handler(answer_each, read, handler.response_serializer)
 
 
 def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None] = lambda *_: None) -> Any:
