@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snapline.coordinator.execution.execution_graph import with_parallelism
+from snapline.coordinator.execution.execution_graph import MAX_SUBTASKS, with_parallelism
 from snapline.coordinator.execution.slot_sharing import required_slots
 from snapline.dataflow.graph.jobgraph import JobGraph, JobVertex
 from snapline.dataflow.ids import JobVertexID
@@ -33,7 +33,8 @@ class ReactiveParallelism:
         greatest = max(_submitted(vertex) for vertex in vertices)
         bounds = self._bounds
         found = [bounds[vertex.vertex_id] for vertex in vertices if _submitted(vertex) == greatest]
-        return min((bound for bound in found if bound > 1), default=1)  # an enumerator is alone, and hinders nobody
+        least = min((bound for bound in found if bound > 1), default=1)  # an enumerator is alone, and hinders nobody
+        return min(least, max(1, MAX_SUBTASKS // len(vertices)))
 
     @property
     def _bounds(self) -> Mapping[JobVertexID, int]:

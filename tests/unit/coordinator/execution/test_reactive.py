@@ -80,3 +80,11 @@ def test_two_vertices_that_a_forward_edge_ties_together_go_no_further_than_the_n
         job("j", [vertex("source", 1, source=True), alone], [edge("source", "alone", Partitioning.FORWARD)], {})
     )
     assert (reactive.slots_wanted, found(reactive, 5)) == (1, [1, 1])
+
+
+def test_a_job_asks_for_no_more_slots_than_its_subtasks_may_be() -> None:
+    """One with the greatest max parallelism and five vertices asked for more than a job may have, and failed."""
+    vertices = [vertex("source", 1, source=True), *(vertex(f"map {number}", 1) for number in range(4))]
+    reactive = ReactiveParallelism(job("j", [replace(one, max_parallelism=32_768) for one in vertices], [], {}))
+    assert reactive.slots_wanted == 26_214
+    assert found(reactive, 40_000) == [26_214] * 5
