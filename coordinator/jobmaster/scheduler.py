@@ -242,7 +242,7 @@ class Scheduler:
         self.is_reconciling_over = True
         self._changes += [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
         self._job_status(JobStatus.RESTARTING, now_ms)
-        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
+        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms, initial=True)
         self._advance_round(now_ms)
         return self._done()
 

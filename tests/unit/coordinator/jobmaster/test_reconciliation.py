@@ -438,6 +438,17 @@ def test_reports_that_stay_away_restart_the_job() -> None:
     ]
 
 
+def test_a_reactive_job_that_a_new_leader_deploys_anew_waits_until_its_slots_have_settled() -> None:
+    """It began with the first slot that was offered, and had to be rescaled for those that came right behind."""
+    story = recovering(is_reactive=True, resource_stabilization_ms=100)
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5))]
+    story.take(TimerFired(ReconciliationTimer()), 700)
+
+    assert messages(story.task_manager(A, 0), SubmitTasks) == messages(story.task_manager(B, 0), SubmitTasks) == []
+    deployed = messages(story.take(TimerFired(RestartDelayTimer()), 800), SubmitTasks)
+    assert {task.parallelism for message in deployed for task in message.tasks} == {2}
+
+
 def test_a_task_that_failed_without_a_leader_restarts_the_job_at_once() -> None:
     """Nobody waits for the others."""
     story = recovering()
