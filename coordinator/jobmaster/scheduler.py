@@ -341,7 +341,11 @@ class Scheduler:
         return self._done()
 
     def slots_offered(self, now_ms: int) -> list[SchedulerEffect]:
-        """Deploy what waits, because the pool has got slots."""
+        """Deploy what waits, because the pool has got slots. In reactive mode a job that had too few for anything to
+        run waits until their number has settled."""
+        current = self.round
+        if current is not None and current.lacks_slots and len(self.pool):
+            current.lacks_slots, current.not_before_ms = False, now_ms + self._stabilization_ms
         self._advance_round(now_ms)
         return self._done()
 
@@ -589,7 +593,8 @@ class Scheduler:
                     current.delay_timer_runs = True
                     self._out.append(StartTimer(RestartDelayTimer(), current.not_before_ms))
                 return
-            if self._fits_slots(current):
+            current.lacks_slots = not self._fits_slots(current)
+            if not current.lacks_slots:
                 self._begin_restore(current, now_ms)
         elif current.phase is RoundPhase.WAITING_FOR_SLOTS:
             if self.pool.free_count < current.free_slots_needed:

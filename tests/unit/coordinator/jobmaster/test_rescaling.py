@@ -285,6 +285,21 @@ def test_a_reactive_job_without_slots_says_that_it_waits_for_some() -> None:
     assert story.core.status_detail == "waiting for slots"
 
 
+def test_a_reactive_job_that_waited_for_slots_begins_once_their_number_has_settled() -> None:
+    """It began with the very first one, and was rescaled for those that came right behind it."""
+    story = Story(**REACTIVE).start()
+    story.take(TimerFired(RestartDelayTimer()), 100)
+    story.now_ms = 5_000
+    effects = story.task_manager(A, 0)
+    assert messages(effects, SubmitTasks) == [] and StartTimer(RestartDelayTimer(), 5_100) in effects
+    assert story.core.status_detail.startswith("the restart delay, until ")
+    story.now_ms = 5_050
+    assert messages(story.task_manager(B, 0), SubmitTasks) == []
+
+    effects = story.take(TimerFired(RestartDelayTimer()), 5_100)
+    assert {task.parallelism for each in messages(effects, SubmitTasks) for task in each.tasks} == {2}
+
+
 def test_a_reactive_job_follows_its_slots_up_and_down() -> None:
     """More: a checkpoint, then a restart. Fewer: a restart with those that are left."""
     story = Story(**REACTIVE).start()
