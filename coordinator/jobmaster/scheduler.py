@@ -622,9 +622,11 @@ class Scheduler:
             return True
         leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
         parallelism = self.reactive.of(len(self.pool) - leaving)
+        if parallelism is None and leaving:  # what it had elsewhere is lost: it stays
+            self._leaving, parallelism = {}, self.reactive.of(len(self.pool))
         if parallelism is None:
             return False
-        if parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:
+        if self._rescale_to or parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:
             self._rescale_to = dict(parallelism)
         return True
 
@@ -644,7 +646,9 @@ class Scheduler:
     def _expand_rescaled(self, current: DeploymentRound, now_ms: int) -> None:
         """Nothing runs: the same job with other parallelism takes the place of the old one."""
         self._sharing.release_all(now_ms)
-        for resource_id in self._leaving:
+        leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
+        needed = required_slots(with_parallelism(self.graph.job_graph, self._rescale_to))
+        for resource_id in self._leaving if self.pool.count() - leaving >= needed else ():  # else it stays
             slots = self.pool.give_back(self.pool.allocations_of(resource_id))
             if slots:
                 self._out.append(GiveSlotsBack(resource_id, tuple(slot.allocation_id for slot in slots)))
