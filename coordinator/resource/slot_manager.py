@@ -1,8 +1,9 @@
 """SlotManager: every slot of every TaskManager, what jobs need, and who gets what.
 
 Declarative: each job says how many slots it needs in all; what it has or is being given counts against that. A slot is
-FREE, PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the
-jobs in the order in which they began to need, one by one from the TaskManager that has the smallest share in use.
+FREE, PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the job
+that lacks the fewest, since one that follows its slots always lacks many, among equals to the one that began first to
+need, one by one from the TaskManager that has the smallest share in use.
 Reports of TaskManagers win over what is believed here, with one exception: a report that shows a PENDING slot as free
 was sent before the TaskManager knew (messages of one connection keep their order), and says nothing.
 
@@ -265,6 +266,7 @@ class SlotManager:
         wanting = [(job_id, missing) for job_id, needs in self._jobs.items() if (missing := self._missing(needs))]
         if not wanting or not self._free_slots:
             return []
+        wanting.sort(key=lambda each: each[1])
         heap = [
             (task_manager.in_use / len(task_manager.slots), order, task_manager)
             for order, task_manager in enumerate(self._task_managers.values())

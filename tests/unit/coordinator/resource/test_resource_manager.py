@@ -148,6 +148,21 @@ def test_requests_wait_until_task_managers_come() -> None:
     ]
 
 
+def test_a_slot_goes_to_the_job_that_lacks_the_fewest() -> None:
+    """One that follows its slots took each that came, and another that had lost one stood still for ever."""
+    core = manager()
+    with_job(core, 128)
+    with_job(core, 2, OTHER_JOB)
+    core.handle(said("tm-a", RegisterTaskExecutor(info(A, 3))), 0)
+
+    effects = core.handle(said("tm-a", report(A, "", "", "")), 1)
+    assert [effect for effect in effects if isinstance(effect, Send)] == [
+        send("tm-a", request(0, 1, OTHER_JOB)),
+        send("tm-a", request(1, 2, OTHER_JOB)),
+        send("tm-a", request(2, 3)),
+    ]
+
+
 def test_slots_are_spread_over_task_managers() -> None:
     """One from each, whoever has the smallest share in use."""
     core = manager()
