@@ -462,7 +462,10 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             if job.job_id in there and _may_be_anywhere(details):
                 why = "it is not known yet which of its tasks run there: drain again in a moment"
                 await self._refuse_drain(resource_id, f"job {job.name} ({job.job_id})", why, context)
-            if resource_id not in task_managers_of(details):
+            restarts = job.job_id in there and decode_job_status(details.overview.status) is JobStatus.RESTARTING
+            if (
+                resource_id not in task_managers_of(details) and not restarts
+            ):  # else it will have tasks there in a moment
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):
