@@ -31,6 +31,7 @@ from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     HeldJob,
+    JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -432,6 +433,7 @@ class ClusterEntrypoint:
         given_up = threading.Event()
 
         def work() -> JobGraphStored | None:
+            stored = graph
             problem = self._hooks_problem(graph)
             if problem:
                 raise ConfigurationError(problem)
@@ -453,10 +455,11 @@ class ClusterEntrypoint:
                 snapshot = read_snapshot(
                     self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
                 )
-                check_restorable(self._storages, snapshot, graph)
+                stored = check_restorable(self._storages, snapshot, graph)
+                self._tell_dispatcher(JobGraphChanged(stored))
             if given_up.is_set():  # its client was told so: a later leader must not find it
                 return None
-            self._high_availability.job_graphs.put(graph)
+            self._high_availability.job_graphs.put(stored)
             return JobGraphStored(graph.job_id)
 
         def failed(error: BaseException) -> JobGraphStoreFailed:

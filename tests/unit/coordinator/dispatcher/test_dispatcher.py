@@ -76,6 +76,15 @@ def test_a_job_is_acknowledged_when_it_is_durable() -> None:
     assert core.handle(JobGraphStored(JOB), 2) == []
 
 
+def test_a_job_starts_with_the_graph_that_was_stored() -> None:
+    """The snapshot that it starts from may have fixed its max parallelism meanwhile."""
+    core, stored = started(), replace(GRAPH, name="of its state")
+    core.handle(SubmitJob(R, GRAPH), 0)
+    core.handle(JobGraphChanged(stored), 1)
+
+    assert core.handle(JobGraphStored(JOB), 1) == [StartJobMaster(stored, False), Reply(R, JobSubmitted(JOB))]
+
+
 SECRETS = {
     "security.auth.token": "hunter2",
     "s3.access-key": "hunter2",
