@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher, JobOverview
+from snapline.coordinator.dispatcher.dispatcher import (
+    BROKE_TOGETHER_MS,
+    JOB_MASTER_RESTARTS,
+    Dispatcher,
+    JobOverview,
+)
 from snapline.coordinator.dispatcher.effects import (
     ForwardToJobMaster,
     RemoveJobGraph,
@@ -308,6 +313,15 @@ def test_a_broken_job_master_is_started_again_a_few_times() -> None:
         JobStatus.FAILED,
         "its JobMaster broke 4 times: invariant",
     )
+
+
+def test_a_job_whose_job_master_breaks_once_in_a_while_goes_on() -> None:
+    """It was given up when that had happened four times under one leader, in however many months."""
+    core = running()
+    broken = JobMasterEnded(JOB, JobStatus.RUNNING, SerializedFailure("invariant", Blame.INTERNAL))
+
+    for times in range(1, 3 * JOB_MASTER_RESTARTS):
+        assert core.handle(broken, 2 * times * BROKE_TOGETHER_MS) == [StartJobMaster(GRAPH, True)]
 
 
 def test_a_new_leader_goes_on_with_what_it_finds() -> None:
