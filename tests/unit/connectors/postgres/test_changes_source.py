@@ -7,6 +7,7 @@ import decimal
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -381,6 +382,25 @@ def test_a_server_that_is_killed(server, table):
                 reading.until(lambda: False)
         finally:
             server.start()
+
+
+@pytest.mark.leaks("the server that is started again is the one of the other tests, too")
+def test_a_server_that_is_killed_while_the_table_is_read(server: PostgresServer, table: str) -> None:
+    """The source failed at once, in each attempt until the server was back, which was more than a job may fail; it
+    waits as it does behind the table, and reads each row once."""
+    server.run(f"INSERT INTO {table} SELECT n, '' FROM generate_series(1, 5) n")
+    source = source_of(server, table, batch_rows=1, snapshot_transaction_rows=2, give_up_after_ms=10_000)
+    with Reading(source) as reading:
+        reading.until(lambda: bool(reading.rows))
+        server.kill()
+        try:
+            reading.until(lambda: reading.place.metrics.counter("connection_errors").value > 2)
+        finally:
+            server.start()
+        server.run(f"DELETE FROM {table} WHERE id = 1", f"INSERT INTO {table} VALUES (6, '')")
+        assert [*range(1, 7), 1] == [
+            n for n, *_ in sorted(reading.until(lambda: len(reading.rows) >= 7), key=itemgetter(2))
+        ]
 
 
 @pytest.mark.parametrize(
