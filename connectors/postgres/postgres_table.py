@@ -183,8 +183,8 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
         )
     if state == "55P03":
         return ConnectorError(
-            f"{what}: a row is locked by another transaction ({said}); another program holds it, or two checkpoints that are not "
-            "committed yet have written one key"
+            f"{what}: a row is locked by another transaction ({said}); another program holds it, two checkpoints that are not "
+            "committed yet have written one key, or an earlier job has left it prepared: see pg_prepared_xacts"
         )
     if state == "42501":
         return ConnectorError(f"{what}: {said}; grant INSERT, and with a key UPDATE and SELECT, to the user of dsn=")
