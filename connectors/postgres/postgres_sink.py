@@ -95,6 +95,8 @@ class PostgresSink(Sink):
         self.guarantee = guarantee
         self.stream_schema: pa.Schema | None = None
         """What the stream's rows are known to be."""
+        self._table: TargetTable | None = None
+        """The table as it was when the target was looked at."""
         if guarantee == "idempotent" and not self.key:
             raise ConnectorError(
                 "PostgresSink: guarantee='idempotent' needs key=, the columns by which rows replace each other; without one there is "
@@ -113,10 +115,8 @@ class PostgresSink(Sink):
     def validate(self) -> None:
         connection = connect(self.dsn)
         try:
-            table = TargetTable.read(connection, self.table, self.key, self.described)
-            if self.stream_schema is not None:
-                table.require_columns(self.stream_schema.names, self.described)
-                texts(no_rows(self.stream_schema), table.bare_types, self.described)
+            self._table = TargetTable.read(connection, self.table, self.key, self.described)
+            self._require_columns()
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -126,7 +126,15 @@ class PostgresSink(Sink):
 
     def before_writing(self, stream: Any) -> Any:
         self.stream_schema = getattr(stream, "schema", None)
+        self._require_columns()
         return stream.key_by(*self.key) if self.key else stream
+
+    def _require_columns(self) -> None:
+        """Raise ConnectorError for rows that the table does not take, once both are known: the table is looked at first,
+        before the stream comes."""
+        if self._table is not None and self.stream_schema is not None:
+            self._table.require_columns(self.stream_schema.names, self.described)
+            texts(no_rows(self.stream_schema), self._table.bare_types, self.described)
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         return PostgresWriter(self, TransactionOf.attempt_of(context), context.metrics.counter(BYTES_WRITTEN))

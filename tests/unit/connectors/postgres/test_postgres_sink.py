@@ -13,6 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors import PostgresSink
 from snapline.connectors.postgres import postgres_sink
 from snapline.dataflow.api.connector_api import Committable
@@ -429,6 +430,17 @@ def test_what_cannot_work_is_said_at_submission(server, table, make, says):
     with pytest.raises(ConnectorError) as refusal:
         make(server)
     assert says in str(refusal.value) and "\n" not in str(refusal.value) and "wrong" not in str(refusal.value)
+
+
+def test_columns_that_the_table_has_not_are_said_at_submission(server: PostgresServer, table: str) -> None:
+    """The sink looked at the table before it knew the rows, so that only the first row of the running job said so."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    totals = env.from_collection([{"id": 1, "amount": 2}], uid="totals")
+    lists = env.from_collection([{"id": 1, "word": ["a"]}], uid="lists")
+    with pytest.raises(ConnectorError, match="the rows have the column 'amount', and the table has id, word"):
+        totals.sink_to(sink_of(server, key=["id"]), uid="totals-table")
+    with pytest.raises(ConnectorError, match=r"column 'word' is list<.*>, and text in the table"):
+        lists.sink_to(sink_of(server), uid="lists-table")
 
 
 @pytest.mark.parametrize(
