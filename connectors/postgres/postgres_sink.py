@@ -299,14 +299,27 @@ class PostgresWriter(SinkWriter):
     def _begin(self) -> TargetTable:
         """The table, in a transaction."""
         if not self._is_open:
-            self._connection.execute(BEGIN)
+            self._outside(lambda: self._connection.execute(BEGIN))
             self._is_open = True
         return self._known_target()
 
     def _known_target(self) -> TargetTable:
         if self._target is None:
-            self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
+            sink = self._sink
+            self._target = self._outside(
+                lambda: TargetTable.read(self._connection, sink.table, sink.key, sink.described)
+            )
         return self._target
+
+    def _outside(self, action: Any) -> Any:
+        """Do what begins outside of a transaction, over a new connection where the server has ended the one before."""
+        try:
+            return action()
+        except library().OperationalError:
+            if not self._connection.closed:
+                raise
+        self._connection = connect(self._sink.dsn)
+        return action()
 
     def _append(self, batch: pa.RecordBatch) -> None:
         target = self._begin()
@@ -436,6 +449,17 @@ class PostgresCommitter(Committer):
         """Made when it is needed, which that of an idempotent sink hardly ever is."""
         return connect(self._sink.dsn)
 
+    def _execute(self, *query: Any) -> Any:
+        """Ask the server, over a new connection where it has ended the one before: to end a transaction again, or ask
+        about one, does no harm."""
+        try:
+            return self._connection.execute(*query)
+        except library().OperationalError:
+            if not self._connection.closed:
+                raise
+        del self._connection
+        return self._connection.execute(*query)
+
     def restored_from(self, checkpoint_id: int) -> None:
         """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks. Rows of a key
         come from any subtask, so that all have been restarted; without one others may run on, and what they have
@@ -493,7 +517,7 @@ class PostgresCommitter(Committer):
         """The server has no such prepared transaction any more: it says what became of it."""
         what = f"{self._sink.described}: {data['rows']} rows of checkpoint {data['checkpoint_id']} (prepared transaction {data['transaction']})"
         try:
-            (status,) = self._connection.execute("SELECT txid_status(%s)", [data["number"]]).fetchone()
+            (status,) = self._execute("SELECT txid_status(%s)", [data["number"]]).fetchone()
         except library().Error:
             status = None  # a number that this server has not come to
         if status == "committed":
@@ -518,7 +542,7 @@ class PostgresCommitter(Committer):
         from psycopg import errors
 
         try:
-            found = self._connection.execute(
+            found = self._execute(
                 "SELECT gid, extract(epoch FROM prepared) < %s FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
                 [self._began, self._own.whose],
             ).fetchall()
@@ -541,7 +565,7 @@ class PostgresCommitter(Committer):
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                self._connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
+                self._execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
                 return
             except errors.ObjectNotInPrerequisiteState:
                 if time.monotonic() > deadline:

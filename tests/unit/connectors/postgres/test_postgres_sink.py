@@ -18,6 +18,7 @@ from snapline.connectors import PostgresSink
 from snapline.connectors.postgres import postgres_sink
 from snapline.dataflow.api.connector_api import Committable
 from snapline.dataflow.errors import ConnectorError
+from tests.services.cluster import wait_until
 from tests.services.postgres import PASSWORD, PostgresServer, programs
 from tests.unit.connectors.parquet.places import Place
 
@@ -218,6 +219,33 @@ def test_a_server_that_crashes_keeps_what_is_prepared(server, table):
     assert ids(server) == [0, 1, 2, 3] and prepared(server) == 0
 
 
+@pytest.mark.parametrize(("guarantee", "key"), [("idempotent", ["id"]), ("exactly_once", []), ("exactly_once", ["id"])])
+def test_a_connection_that_the_server_has_ended_is_made_anew(
+    server: PostgresServer, table: str, guarantee: Any, key: list[str]
+) -> None:
+    """Servers and what stands before them end connections that are idle for long, and a job whose rows come more rarely
+    restarted with each of them, and with each commit."""
+    sink = sink_of(server, guarantee=guarantee, key=key)
+    writer, committer = sink.create_writer(place(), ()), sink.create_committer(place())
+    assert committer is not None
+    for number in range(3):
+        end_connections(server)
+        writer.write(rows(number))
+        pending = writer.prepare_commit(number + 1)
+        end_connections(server)
+        committer.commit(pending)
+    writer.close()
+    committer.close()
+    assert ids(server) == [0, 1, 2] and prepared(server) == 0
+
+
+def end_connections(server: PostgresServer) -> None:
+    """Let the server end those of all others, as it does with idle ones."""
+    others = "FROM pg_stat_activity WHERE datname = 'snapline' AND pid <> pg_backend_pid()"
+    server.rows(f"SELECT pg_terminate_backend(pid) {others}")
+    wait_until(lambda: not server.rows(f"SELECT {others}"), "the end of the connections")
+
+
 def test_what_somebody_rolled_back_is_a_loss_with_a_name(server, table):
     """The server is asked what became of the transaction."""
     job = Job(sink_of(server))
@@ -274,7 +302,7 @@ def test_a_transaction_that_somebody_ends_just_now_is_not_an_error(server, table
         itself.execute(statement_of[how].format(left[-1].data["transaction"]))
 
     statement_of = {"commit": "COMMIT PREPARED '{}'", "roll back": "ROLLBACK PREPARED '{}'"}
-    committer._connection = SimpleNamespace(execute=execute, close=itself.close)
+    committer._connection = SimpleNamespace(execute=execute, close=itself.close, closed=False)
     monkeypatch.setattr(postgres_sink, "time", SimpleNamespace(sleep=end_meanwhile, monotonic=lambda: 0.0))
     if how == "commit":
         committer.commit(left)
