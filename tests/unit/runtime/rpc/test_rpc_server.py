@@ -147,7 +147,9 @@ def test_a_request_that_is_too_large_is_not_decoded() -> None:
 
     def add(server: grpc.aio.Server) -> list[str]:
         names = ("Ask", "SubmitJob")
-        methods = {name: grpc.unary_unary_rpc_method_handler(answer, request_deserializer=decode) for name in names}
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(answer, request_deserializer=decode) for name in names
+        }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("snapline.v1.ClientService", methods)])
         return []
 

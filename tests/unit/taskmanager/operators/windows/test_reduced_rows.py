@@ -74,9 +74,12 @@ def test_rows_with_uuids_are_reduced_and_go_on_from_a_snapshot(windowed: bool) -
     schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "at": pa.int64(), "id": pa.uuid()})
 
     def build(rows: sl.DataStream) -> sl.DataStream:
+        def added_up(one: sl.Row, other: sl.Row) -> sl.Row:
+            return {**other, "v": one["v"] + other["v"]}
+
         keyed = rows.key_by("k")
-        keyed = keyed.window(sl.TumblingEventTimeWindows(1_000)) if windowed else keyed
-        return keyed.reduce(lambda one, other: {**other, "v": one["v"] + other["v"]}, uid="op")
+        window = sl.TumblingEventTimeWindows(1_000)
+        return keyed.window(window).reduce(added_up, uid="op") if windowed else keyed.reduce(added_up, uid="op")
 
     three = [{"k": 1, "v": v, "at": v, "id": uuid.UUID(int=v)} for v in (4, 9, 1)]
     snapshot = OperatorHarness(build, schema, event_time="at").push(three[:2]).snapshot()
