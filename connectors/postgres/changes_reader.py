@@ -23,6 +23,7 @@ from snapline.connectors.postgres.replication import (
     ServerQuestions,
     anew,
     in_use,
+    is_given_up,
     slot_is_gone,
     unreadable,
 )
@@ -117,7 +118,7 @@ class ChangesReader(SourceReader):
             self._disconnect()
             self._end_part()
             self._position = _between_parts(self._position)
-            if not is_away(error):
+            if not is_away(error) or is_given_up(error):
                 raise unreadable(self._source.described, self._source.dsn, self._source.slot, error) from error
             return self._wait_for_server(now_ms, error)
 
@@ -161,7 +162,6 @@ class ChangesReader(SourceReader):
     def _is_free(self, now_ms: int) -> bool:
         """Whether nobody reads the slot; raises ConnectorError when another one does so for too long."""
         if self._ask.take_from_lost_attempt(self._source.slot):
-            self._away_since_ms = None
             return True
         known = self._ask.slot(self._source.slot)
         self._away_since_ms = now_ms if self._away_since_ms is None else self._away_since_ms

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -401,6 +402,63 @@ def test_a_server_that_is_killed_while_the_table_is_read(server: PostgresServer,
         assert [*range(1, 7), 1] == [
             n for n, *_ in sorted(reading.until(lambda: len(reading.rows) >= 7), key=itemgetter(2))
         ]
+
+
+def test_a_server_whose_slots_are_used_up_after_the_submission(server: PostgresServer, table: str) -> None:
+    """Others may give one back, so it is tried for a while, and then the line says what to do."""
+    source = source_of(server, table, give_up_after_ms=100)
+    splits = source.enumerate_splits()
+    ((free,),) = server.rows(
+        "SELECT current_setting('max_replication_slots')::int - count(*) FROM pg_replication_slots"
+    )
+    server.rows(f"SELECT pg_create_physical_replication_slot('full_' || n) FROM generate_series(1, {free}) n")
+    try:
+        with (
+            Reading(source, splits) as reading,
+            pytest.raises(ConnectorError, match="drop replication slots that nobody"),
+        ):
+            reading.until(lambda: False)
+    finally:
+        server.rows(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE 'full_%'"
+        )
+
+
+def test_a_slot_that_the_server_gives_up_while_the_job_is_down(server: PostgresServer, table: str) -> None:
+    """The job was behind by more of the log than the server keeps; it called the server away, and tried on for ever."""
+    with Reading(source_of(server, table)) as reading:
+        reading.until(lambda: reading.splits()[0].position.get("phase") == "log")
+        splits = reading.splits()
+    try:
+        server.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        for number in range(4):
+            server.run(f"INSERT INTO {table} VALUES ({number}, '')", "SELECT pg_switch_wal()")
+        server.run("CHECKPOINT")
+    finally:
+        server.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    lost = Reading(source_of(server, table), splits)
+    with (
+        lost,
+        pytest.raises(ConnectorError, match=r"has given up the replication slot .* changes are lost to this job"),
+    ):
+        lost.until(lambda: False)
+
+
+def test_a_server_that_takes_no_reader_of_its_log_is_given_up(server: PostgresServer, table: str) -> None:
+    """Its other connections were answered, and each answer began the time anew after which the reader gives up."""
+    with Reading(source_of(server, table)) as reading:
+        reading.until(lambda: reading.splits()[0].position.get("phase") == "log")
+        splits = reading.splits()
+    wait_until(lambda: not server.rows("SELECT FROM pg_stat_replication"), "the end of readers")
+    ((most,),) = server.rows("SELECT current_setting('max_wal_senders')::int")
+    readers = [psycopg.connect(f"{server.dsn} replication=database", autocommit=True) for _ in range(most)]
+    try:
+        waiting = Reading(source_of(server, table, give_up_after_ms=100), splits)
+        with waiting, pytest.raises(ConnectorError, match="max_wal_senders"):
+            waiting.until(lambda: False)
+    finally:
+        for each in readers:
+            each.close()
 
 
 @pytest.mark.parametrize(
