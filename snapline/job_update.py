@@ -33,6 +33,8 @@ from snapline.protos import checkpoint_pb2
 LOOK_SECONDS = 0.2
 END_SECONDS = 60.0
 """How long a version that is given up may take to end, and how long a coordinator that has gone away is asked again."""
+SOON = 0.1
+"""Part of the time for a first checkpoint after which it is asked for."""
 
 
 T = TypeVar("T")
@@ -251,8 +253,10 @@ def _patiently(call: Callable[[], T]) -> T:
 
 
 def _wait_for_checkpoint(client: ClusterClient, job_id: str, timeout_s: float) -> str:
-    """Until the job has completed a checkpoint, or all its rows; returns why it has not, else nothing."""
+    """Until the job has completed a checkpoint, or all its rows; returns why it has not, else nothing. One that does
+    not come soon is asked for: its own may be hours away."""
     until = time.monotonic() + timeout_s
+    soon = time.monotonic() + timeout_s * SOON
     while time.monotonic() < until:
         overview = _patiently(lambda: client.get_job(job_id)).overview
         status = decode_job_status(overview.status)
@@ -260,6 +264,9 @@ def _wait_for_checkpoint(client: ClusterClient, job_id: str, timeout_s: float) -
             return ""
         if status.is_globally_terminal:
             return f"is {status.value}: {overview.failure.summary}"
+        if time.monotonic() > soon and {*overview.subtasks_by_state} <= {"RUNNING", "FINISHED"}:
+            with contextlib.suppress(SnaplineError):  # it fails meanwhile, or takes too long, which is seen here
+                client.trigger_checkpoint(job_id, timeout_s=until - time.monotonic())
         time.sleep(LOOK_SECONDS)
     found = _patiently(lambda: client.explain_job(job_id)).summary
     return f"has completed no checkpoint within {timeout_s:.0f} s ({found})"

@@ -92,7 +92,12 @@ class Cluster:
     def answer_get_job(self, job_id: str) -> Any:
         ended = JobStatus.FINISHED if job_id in self.finished else JobStatus.CANCELED
         status = JobStatus.RUNNING if job_id in self.running else ended
-        return SimpleNamespace(overview=SimpleNamespace(status=encode_job_status(status)))
+        return SimpleNamespace(
+            overview=SimpleNamespace(status=encode_job_status(status), subtasks_by_state={"RUNNING": 2})
+        )
+
+    def answer_trigger_checkpoint(self, job_id: str, *, timeout_s: float) -> None:
+        self.completes = job_id in self.running
 
     def answer_list_checkpoints(self, job_id: str) -> Any:
         stopped = SimpleNamespace(
@@ -213,6 +218,16 @@ def test_an_old_version_that_cannot_start_either_is_told(cluster: Cluster) -> No
 
     with pytest.raises(UpdateFailed, match=r"cannot start: too many jobs: .* start one of them from /savepoint"):
         update(cluster)
+
+
+def test_a_new_version_that_takes_checkpoints_seldom_takes_the_place(cluster: Cluster) -> None:
+    """The first one of a job that takes one an hour came after the time for it: each update of such a job ended with
+    the old version, however well the new one worked."""
+    cluster.completes = False
+    cluster.before["trigger_checkpoint"] = [RequestRefused("its tasks have just failed")]
+
+    done = update(cluster, timeout_s=2.0)
+    assert cluster.running == {done.job_id: "the second version"}
 
 
 # --- while the old one is asked to stop ------------------------------------------------------------------------------
