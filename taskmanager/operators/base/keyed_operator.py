@@ -89,7 +89,8 @@ class KeyedOperator(StreamOperator):
         self._may_be_unheard = self.watermark_ms > MIN_WATERMARK_MS
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
-            header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
+            headers = [read_header(part.read_range) for part in reversed(restored.keyed)]
+            header = max(headers, key=lambda one: len(one.state_fields))  # the newest delta, of who has had most states
             problem = key_columns_problem(header.key_fields, self.key_columns)
             if problem:
                 raise StateError(problem)
