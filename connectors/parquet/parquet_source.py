@@ -92,10 +92,10 @@ class ParquetSource(Source):
         with ThreadPoolExecutor(
             max_workers=min(FOOTER_THREADS, len(files)), thread_name_prefix="parquet-footer"
         ) as pool:
-            footers = list(pool.map(_footer, files))
-        first = footers[0].schema_arrow.remove_metadata()
-        for file, footer in zip(files, footers, strict=True):
-            _require_same_columns(files[0].url, first, file.url, footer.schema_arrow.remove_metadata(), self.columns)
+            schemas, footers = zip(*pool.map(_read_footer, files), strict=True)
+        first = schemas[0]
+        for file, schema in zip(files, schemas, strict=True):
+            _require_same_columns(files[0].url, first, file.url, schema, self.columns)
         self._schema = _selected(first, self.columns, files[0].url)
         require_sound([file.url for file in files], lambda number: _row_groups(footers[number], self.columns))
         groups = [
@@ -270,6 +270,13 @@ def _footer(file: Location, int96_unit: str | None = None) -> pq.ParquetFile:
         raise _unreadable(file.url, error) from error
 
 
+def _read_footer(file: Location) -> tuple[pa.Schema, pq.FileMetaData]:
+    """What a file says of its columns and row groups. It is closed again: there may be more than a process may have
+    open."""
+    with _footer(file) as opened:
+        return opened.schema_arrow.remove_metadata(), opened.metadata
+
+
 class _RowGroup(NamedTuple):
     """What a footer says of one row group."""
 
@@ -280,9 +287,9 @@ class _RowGroup(NamedTuple):
     """The least value of each column that can be event time: timestamps, and integers of 64 bits as milliseconds."""
 
 
-def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[_RowGroup]:
     """All row groups of a file. Ends the process for a footer that contradicts itself (see `require_sound`)."""
-    schema, metadata, found = footer.schema, footer.metadata, []
+    schema, found = metadata.schema, []
     paths = [schema.column(number).path for number in range(metadata.num_columns)]
     wanted = [number for number, path in enumerate(paths) if columns is None or path.partition(".")[0] in columns]
     times = {number: per_ms for number in wanted if (per_ms := _units_per_ms(schema.column(number))) is not None}
@@ -300,7 +307,7 @@ def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_
     return found
 
 
-def _readable_row_groups(url: str, footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+def _readable_row_groups(url: str, footer: pq.FileMetaData, columns: Sequence[str] | None) -> list[_RowGroup]:
     """All row groups of a file whose footer is sound, which can still have less than its schema says."""
     try:
         return _row_groups(footer, columns)
