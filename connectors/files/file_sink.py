@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import posixpath
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -279,7 +280,8 @@ class CompactingCommitter(GlobalCommitter):
                 require_nothing_missing(self._sink, [(gone[0], target)])
                 return [each for each in group if each not in small]
             partition = hashlib.blake2b(directory.encode(), digest_size=12).hexdigest()
-            begun = f"{staging}/{partition}-{name}{MERGING}"
+            own = f"{partition}-{name}-"
+            begun = f"{staging}/{own}{secrets.token_hex(8)}{MERGING}"  # who is thought dead may be at it as well
             with failures("write", target):
                 opened = [self._files.read(source) for source in sources]
                 try:
@@ -291,6 +293,10 @@ class CompactingCommitter(GlobalCommitter):
             sealed = f"{begun}{STAGED}"
             self._files.seal(begun, sealed)
             self._files.publish([(sealed, target)])
+            if together.may_repeat:  # somebody may have died in the middle of it
+                for left in self._files.names(staging):
+                    if left.startswith(own):
+                        self._files.delete(f"{staging}/{left}")
         for source in sources:
             self._files.delete(source)
         return [each for each in group if each not in small]
