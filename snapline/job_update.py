@@ -19,15 +19,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.connectors.parquet.staged_rows import StagedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_graph, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.interrupts import HeldInterrupts
-from snapline.plan import plan_job, snapshot_at_hand
+from snapline.plan import NEW, JobPlan, plan_job, snapshot_at_hand
 from snapline.protos import checkpoint_pb2
 
 LOOK_SECONDS = 0.2
@@ -70,6 +72,11 @@ def update_job(
         with contextlib.suppress(OSError):  # whoever has read the lines is gone, and the job must not be
             say(line)
 
+    if translation.job_graph.staged_directories:
+        raise UpdateFailed(
+            f"job {job_id} runs on as it was: it has a streaming DataFrame, whose query runs in its program, and after an update there is "
+            "none: snapline stop, and start the program from that savepoint"
+        )
     with HeldInterrupts() as held:
         try:
             with held.let_through():
@@ -94,6 +101,11 @@ def update_job(
             raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
         if not plan.would_start:
             raise UpdateFailed(f"job {job_id} runs on as it was: the new version cannot start from it: {plan.refusal}")
+        if frame := _frame_without_rows(translation.job_graph, plan):
+            raise UpdateFailed(
+                f"job {job_id} runs on as it was: the DataFrame of source {frame!r} is new, and only a program that runs computes it: "
+                "snapline stop, and start the program from that savepoint"
+            )
 
         update = _Update(client, old, translation.job_graph, uuid.uuid4().hex, allow_non_restored_state, tell)
         update.savepoint = _stop(client, job_id, directory)
@@ -108,6 +120,14 @@ def update_job(
         except Exception as error:  # whatever it is, one of both must run
             why_not = f"cannot start: {error}"
         return update.settle(why_not)
+
+
+def _frame_without_rows(job_graph: JobGraph, plan: JobPlan) -> str:
+    """The source of a DataFrame that the snapshot does not know, by its uid; empty: there is none."""
+    new = {operator.uid for operator in plan.operators if operator.verdict == NEW}
+    nodes = (node for vertex in job_graph.vertices for node in vertex.operators if node.is_source and node.uid in new)
+    specs = ((node.uid, load_payload(node.payload)) for node in nodes)
+    return next((uid for uid, spec in specs if isinstance(getattr(spec, "source", None), StagedRowsSource)), "")
 
 
 def _stop(client: ClusterClient, job_id: str, directory: str) -> str:

@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
+import pyarrow as pa
 import pytest
 
 from snapline import job_update
 from snapline.client import CoordinatorUnreachable, RequestRefused
+from snapline.connectors.parquet.staged_rows import StagedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
+from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.job_update import UpdateFailed, update_job
+from snapline.plan import NEW
 from snapline.protos import checkpoint_pb2
 
 
@@ -23,6 +28,8 @@ class Version(str):
 
     __slots__ = ()
     configuration = Configuration()
+    staged_directories: tuple[str, ...] = ()
+    vertices: tuple[Any, ...] = ()
 
 
 class Cluster:
@@ -119,7 +126,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(job_update, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(job_update, "decode_job_graph", lambda version: version)
     monkeypatch.setattr(job_update, "snapshot_at_hand", lambda _: None)
-    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: SimpleNamespace(would_start=True))
+    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: SimpleNamespace(would_start=True, operators=()))
     monkeypatch.setattr(
         job_update,
         "replace",
@@ -137,6 +144,32 @@ def update(cluster: Cluster, **options: Any) -> Any:
 
 
 GONE = CoordinatorUnreachable("no coordinator answers")
+
+
+def test_a_job_whose_rows_come_from_its_program_is_not_updated(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new version had no query, and waited for rows for ever; the update had been said to have succeeded."""
+    monkeypatch.setattr(Version, "staged_directories", ("/checkpoints/snapline-staged-1",))
+
+    with pytest.raises(
+        UpdateFailed, match="job old runs on as it was: it has a streaming DataFrame, whose query runs in"
+    ):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
+
+
+def test_a_job_is_not_updated_to_one_with_another_dataframe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had computed it, and the new version went on as if it had no rows."""
+    spec = SourceSpec(StagedRowsSource("", (), pa.schema([("n", pa.int64())]), {}), (), None)
+    node = SimpleNamespace(uid="orders", is_source=True, payload=cloudpickle.dumps(spec))
+    plan = SimpleNamespace(would_start=True, operators=[SimpleNamespace(uid="orders", verdict=NEW)])
+    monkeypatch.setattr(Version, "vertices", (SimpleNamespace(operators=[node]),))
+    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: plan)
+
+    with pytest.raises(UpdateFailed, match="job old runs on as it was: the DataFrame of source 'orders' is new"):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
 
 
 def test_a_job_that_has_ended_is_not_said_to_run_on(cluster: Cluster) -> None:
