@@ -28,7 +28,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.python_values import check_levels, misspelled, table_of
+from snapline.dataflow.columnar.python_values import check_levels, misspelled, table_in_arrow, table_of
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -87,7 +87,7 @@ class CollectionSource(Source):
             )
         try:
             if hasattr(rows, "__arrow_c_stream__"):
-                rows = table = pa.table(rows, schema=schema)
+                rows = table = table_in_arrow(rows, schema)
             else:
                 rows = [dict(row) for row in rows]
                 if schema is None:

@@ -168,6 +168,19 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def table_in_arrow(table: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """What Arrow can read as a table. Where pandas numbers rows because nobody has named an index, that is no column,
+    as in Polars and Spark. Raises what pyarrow raises.
+
+    >>> table_in_arrow(pa.table({"n": [1, 2]})).column_names
+    ['n']
+    """
+    names = getattr(getattr(table, "index", None), "names", ())
+    if names and all(name is None for name in names):
+        return pa.Table.from_pandas(table, schema=schema, preserve_index=False)
+    return pa.table(table, schema=schema)
+
+
 def check_levels(values: Iterable[Any]) -> None:
     """Raises ValueError for lists and dictionaries in one another that have no end, or too many levels: pyarrow, which
     is to find a type for them, goes down until the process has no stack left."""

@@ -162,6 +162,21 @@ def test_a_table_of_another_library_is_a_collection() -> None:
         CollectionSource.of_rows([("Oslo", 1, 2)])
 
 
+def test_the_index_of_a_frame_of_pandas_is_a_column_where_it_has_a_name() -> None:
+    """Rows that were chosen from a frame had their old numbers in a column `__index_level_0__`, up to the sink."""
+    frame = pytest.importorskip("pandas").DataFrame([{"town": "Oslo", "n": 1}, {"town": "Bern", "n": 2}])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    chosen = env.from_collection(frame[frame["n"] > 1])
+    named = frame.set_index("town")
+
+    assert list(chosen.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2}]
+    with_others = (
+        chosen.select("town").enrich(frame[frame["n"] > 1], "town").enrich(lambda: named.add_prefix("their_"), "town")
+    )
+    assert list(with_others.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2, "their_n": 2}]
+    assert CollectionSource.of_rows(named).schema().names == ["n", "town"]
+
+
 @pytest.mark.parametrize("rows", [[{}, {}], pa.table({"n": [1, 2]}).select([])], ids=["rows", "table"])
 def test_rows_without_columns_are_refused(rows: object) -> None:
     """Nothing would be left of them in a table, and a job would read none where there are two."""
