@@ -137,6 +137,28 @@ def test_who_takes_no_row_at_all_ends_the_job(tmp_path, monkeypatch, limit):
     assert job.has_ended
 
 
+def test_a_stream_without_end_has_checkpoints_where_its_rows_come_through_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They appear with checkpoints alone: who showed a topic on Spark, and had set no interval, waited for ever."""
+    started: list[sl.StreamExecutionEnvironment] = []
+
+    def start(environment: sl.StreamExecutionEnvironment, *_: Any, **__: Any) -> StartedJob:
+        started.append(environment)
+        return StartedJob()
+
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute_async", start)
+    mine = environment(tmp_path)
+    endless(mine).execute_and_collect(local=False, limit=1).close()
+    endless(environment(tmp_path).enable_checkpointing(20_000)).execute_and_collect(local=False, limit=1).close()
+    environment(tmp_path).from_collection(ROWS).execute_and_collect(local=False, limit=1).close()
+
+    intervals = [each.configuration.get("execution.checkpointing.interval") for each in started]
+    assert intervals == ["1 s", "20000 ms", None]
+    assert [each.configuration.get("restart-strategy.type") for each in started] == ["none", None, None]
+    assert mine.configuration.get("execution.checkpointing.interval") is None
+
+
 @pytest.mark.parametrize(
     ("master", "conf", "place"),
     [
