@@ -25,6 +25,7 @@ from snapline.beside_drivers import announce
 from snapline.client import ClusterClient
 from snapline.dataflow.config import (
     CHECKPOINTS_DIRECTORY,
+    HA_STORAGE_DIR,
     HA_TYPE,
     HEARTBEAT_INTERVAL,
     LOG_LEVEL,
@@ -69,6 +70,8 @@ CONNECT_PORT = 15002
 """Where a Connect server listens unless it is told."""
 HEARTBEAT_INTERVAL_MS = 1000
 """Unless it is set; progress is as fresh as the heartbeats that carry the counters."""
+_leading: dict[str, CoordinatorProcess] = {}
+"""Coordinators of this process by where they lead with high availability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +374,18 @@ class EmbeddedCluster:
 
         failures_are_told = self._failures_are_told and LOG_LEVEL.key not in self.configuration
         try:
+            place = self.configuration.get_option(HA_STORAGE_DIR) if self.recovers_jobs else ""
+            if (
+                other := _leading.get(place)
+            ) is not None and other.is_alive:  # which would end, and its job become ours
+                raise SnaplineError(
+                    f"another job of this program runs with {HA_STORAGE_DIR.key} = {place}: wait for its end, or give each a directory "
+                    "of its own"
+                )
             begun = self.spark.head_start.take_coordinator() if self.spark.head_start is not None else None
             self._coordinator = begun or CoordinatorProcess.begin()
+            if place:
+                _leading[place] = self._coordinator
             self._coordinator.serve(
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
