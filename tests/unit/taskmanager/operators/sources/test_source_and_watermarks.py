@@ -144,6 +144,20 @@ def test_a_split_that_waits_holds_the_watermark_back_only_to_its_least_time() ->
     assert read(again) == [Watermark(149), [154], [150], [300], Watermark(294)]
 
 
+def test_the_least_times_of_splits_that_only_the_snapshot_knows_are_kept() -> None:
+    """As of the rows of a DataFrame: after a start from a savepoint the watermark stood still until all splits were
+    begun, which with another parallelism were read in the order of the subtasks that had had them."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(100)], [times(200)], [times(300)], [times(400)]], strategy)
+    splits = [replace(split, least_times_ms={"t": 100 * (n + 1)}) for n, split in enumerate(spec.splits)]
+    spec = replace(spec, splits=tuple(splits))
+    written = [Harness(SourceOperator(spec), subtask=n, parallelism=2).start().snapshot() for n in (0, 1)]
+    emitted = read(Harness(SourceOperator(replace(spec, splits=()))).start(restored_state(written)))
+
+    assert values(emitted) == [100, 200, 300, 400]
+    assert Watermark(299) in emitted[: emitted.index([400])]
+
+
 def test_the_watermark_of_a_computed_least_time_is_a_whole_number_of_python() -> None:
     """One of NumPy cannot be written into the snapshots of keyed operators, whose checkpoints failed for ever."""
     spec = source([[times(200)], [times(150)]], WatermarkStrategy.for_monotonous_timestamps("t"))
