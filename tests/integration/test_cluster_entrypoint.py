@@ -352,6 +352,27 @@ def test_a_coordinator_leads_and_ends_although_the_disk_below_its_output_is_full
         assert coordinator.returncode == 0
 
 
+def test_a_coordinator_ends_whichever_of_its_threads_the_signal_comes_to(tmp_path):
+    """Its main thread waited for an end without looking up, and now and then led on although it had been told to end:
+    on another thread, or on its own one in the moment before the wait."""
+    program = f"""
+import signal, sys, threading
+from pathlib import Path
+from snapline.coordinator.__main__ import main
+from tests.services.cluster import wait_until
+
+def end():
+    frames, leader = sys._current_frames, threading.main_thread().ident
+    wait_until(Path({str(tmp_path / "address")!r}).exists, "it listens")
+    wait_until(lambda: frames()[leader].f_code.co_filename == threading.__file__, "it waits")
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=end).start()
+sys.exit(main(["--bind=127.0.0.1:0", "-Dweb.port=-1", "--address-file={tmp_path / "address"}"]))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+
+
 def test_a_job_that_runs_again_is_not_shown_as_it_ended(tmp_path, monkeypatch):
     """Its leader died after the job was archived, and before its graph was gone; the next one opens its stores late."""
     storage = open_storage(str(tmp_path / "ha"), Configuration({}))
