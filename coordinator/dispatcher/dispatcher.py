@@ -271,7 +271,7 @@ class Dispatcher:
         from them."""
         held.status = status
         self._move_to_history(held, now_ms)
-        return RemoveJobGraph(held.graph.job_id)
+        return RemoveJobGraph(held.graph.job_id, is_unseen=True)
 
     def _move_to_history(self, job: _Job, now_ms: int) -> None:
         """Into the history, which forgets its oldest."""
@@ -347,7 +347,7 @@ class Dispatcher:
             status, failure = JobStatus.FAILED, SerializedFailure(summary, blame, retryable=False)
         job.status, job.failure = status, failure
         self._move_to_history(job, now_ms)
-        return [RemoveJobGraph(event.job_id)]
+        return [RemoveJobGraph(event.job_id, is_unseen=not event.status.is_globally_terminal)]
 
     def _suspend(self, reason: str) -> list[DispatcherEffect]:
         self.is_leader = False

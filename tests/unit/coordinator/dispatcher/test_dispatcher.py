@@ -306,7 +306,7 @@ def test_a_broken_job_master_is_started_again_a_few_times() -> None:
 
     for _ in range(JOB_MASTER_RESTARTS):
         assert core.handle(broken, 5) == [StartJobMaster(GRAPH, True)]
-    assert core.handle(broken, 6) == [RemoveJobGraph(JOB)]
+    assert core.handle(broken, 6) == [RemoveJobGraph(JOB, is_unseen=True)]
     overview = core.find(JOB)
     assert overview is not None and overview.failure is not None
     assert (overview.status, overview.failure.summary) == (
@@ -383,7 +383,10 @@ def test_a_held_job_is_cancelled_and_nothing_else() -> None:
     (reply,) = core.handle(OperateJob(R, JOB, TakeSavepoint()), 1)
     assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
     assert reply.answer.failure.summary == "from an earlier Snapline"
-    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [RemoveJobGraph(JOB), Reply(R, Acknowledged())]
+    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [
+        RemoveJobGraph(JOB, is_unseen=True),
+        Reply(R, Acknowledged()),
+    ]
     assert [job.status for job in core.jobs()] == [JobStatus.CANCELED]
 
 
@@ -397,7 +400,7 @@ def test_a_held_job_keeps_its_name_until_one_starts_from_a_snapshot() -> None:
     assert core.handle(JobGraphStored(goes_on.job_id), 2) == [
         StartJobMaster(goes_on, recovered=False),
         Reply(R, JobSubmitted(goes_on.job_id)),
-        RemoveJobGraph(JOB),
+        RemoveJobGraph(JOB, is_unseen=True),
     ]
     assert {job.job_id: job.status for job in core.jobs()} == {
         goes_on.job_id: JobStatus.CREATED,
