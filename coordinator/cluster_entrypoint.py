@@ -563,7 +563,9 @@ class ClusterEntrypoint:
     def _start_metrics(self, address: str) -> None:
         if self._config.metrics_port < 0:
             return
-        source = CoordinatorMetrics(self._resource_manager, self._registry, self._clock, self._clock.now_ms())
+        source = CoordinatorMetrics(
+            self._resource_manager, self._dispatcher, self._registry, self._clock, self._clock.now_ms()
+        )
         self._metrics = MetricsServer(source.samples, self._logger, source.user_families, self._security)
         host = self._config.configuration.get_option(COORDINATOR_BIND_HOST) or address.rpartition(":")[0]
         port = self._metrics.start(host, self._config.metrics_port)

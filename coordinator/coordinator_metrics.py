@@ -17,6 +17,7 @@ from typing import Any
 
 import pykka
 
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.metric_table import sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
@@ -77,7 +78,12 @@ class CoordinatorMetrics:
     """Reads the figures of one coordinator for Prometheus."""
 
     def __init__(
-        self, resource_manager: pykka.ActorRef[Any], registry: JobRegistry, clock: Clock, start_time_ms: int
+        self,
+        resource_manager: pykka.ActorRef[Any],
+        dispatcher: pykka.ActorRef[Any],
+        registry: JobRegistry,
+        clock: Clock,
+        start_time_ms: int,
     ) -> None:
         self._resource_manager = resource_manager
         self._registry = registry
@@ -86,6 +92,7 @@ class CoordinatorMetrics:
 
     def samples(self) -> Iterable[Sample]:
         """Everything, as of now. Blocks until the actors have answered."""
+        self._dispatcher = dispatcher
         now_ms = self._clock.now_ms()
         jobs = self._registry.live()
         figures: Any = self._resource_manager.ask(Query(_cluster), timeout=TIMEOUT_SECONDS)
@@ -109,6 +116,10 @@ class CoordinatorMetrics:
         """Metrics of users' functions, as families for Prometheus. Blocks until the actors have answered."""
         found: list[LabelledValue] = []
         for _, values in _ask_all(self._registry.live(), lambda _: user_values_of):
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+            for job in self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS):
+                if job.job_id not in shown and job.job_id not in self._registry:  # it has no JobMaster: it is held, say
+                    found += _statuses(job.status, {"job_id": job.job_id, "job_name": job.name})
             found += values
         return families_of(found)
 

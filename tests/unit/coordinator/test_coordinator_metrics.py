@@ -37,7 +37,7 @@ def test_a_job_that_ends_while_its_actor_is_asked_is_shown_as_ended() -> None:
     registry.started(cast(LiveJob, SimpleNamespace(master=master, actor=actor)))
     nobody = cast(Any, SimpleNamespace(ask=lambda *_question, **_options: []))
 
-    found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
+    found = list(CoordinatorMetrics(nobody, nobody, registry, ManualClock(), 0).samples())
 
     assert 1.0 in [each.value for each in found if "failedState" in each.name]
 
@@ -82,7 +82,7 @@ def test_a_job_that_does_not_answer_hides_nothing_else() -> None:
         registry.started(cast(LiveJob, SimpleNamespace(master=master, actor=actor)))
     nobody = cast(Any, SimpleNamespace(ask=lambda *_question, **_options: []))
 
-    found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
+    found = list(CoordinatorMetrics(nobody, nobody, registry, ManualClock(), 0).samples())
 
     assert answer[0] in found
     assert [1] == [each.value for each in found if each.name == "isLeader"]
