@@ -22,7 +22,13 @@ from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.metric_table import sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
-from snapline.coordinator.user_metric_samples import LabelledValue, families_of, task_labels, user_values_of
+from snapline.coordinator.user_metric_samples import (
+    LabelledValue,
+    counters_of_now,
+    families_of,
+    task_labels,
+    user_values_of,
+)
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.wire.codec import decode_job_status
@@ -86,13 +92,13 @@ class CoordinatorMetrics:
         start_time_ms: int,
     ) -> None:
         self._resource_manager = resource_manager
+        self._dispatcher = dispatcher
         self._registry = registry
         self._clock = clock
         self._start_time_ms = start_time_ms
 
     def samples(self) -> Iterable[Sample]:
         """Everything, as of now. Blocks until the actors have answered."""
-        self._dispatcher = dispatcher
         now_ms = self._clock.now_ms()
         jobs = self._registry.live()
         figures: Any = self._resource_manager.ask(Query(_cluster), timeout=TIMEOUT_SECONDS)
@@ -110,16 +116,16 @@ class CoordinatorMetrics:
         for details in self._registry.ended_jobs(ENDED_JOBS_SHOWN):
             if details.overview.job_id not in shown:
                 found += _ended_job(details)
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+            for job in self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS):
+                if job.job_id not in shown and job.job_id not in self._registry:  # it has no JobMaster: it is held, say
+                    found += _statuses(job.status, {"job_id": job.job_id, "job_name": job.name})
         return found
 
     def user_families(self) -> list[Any]:
         """Metrics of users' functions, as families for Prometheus. Blocks until the actors have answered."""
         found: list[LabelledValue] = []
         for _, values in _ask_all(self._registry.live(), lambda _: user_values_of):
-        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
-            for job in self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS):
-                if job.job_id not in shown and job.job_id not in self._registry:  # it has no JobMaster: it is held, say
-                    found += _statuses(job.status, {"job_id": job.job_id, "job_name": job.name})
             found += values
         return families_of(found)
 
@@ -236,7 +242,7 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
 def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     last = job.statistics().latest_completed
     measured = {each[:2]: each[3:] for each in last.reports} if last is not None else {}
-    for vertex, counters in job.master.metrics.items():
+    for vertex, counters in counters_of_now(job.master):
         labels = task_labels(job.master, vertex, counters.attempt_id)
         for field, name in (*TASK_FIGURES.items(), *QUEUE_FIGURES.items()):
             yield sample("taskmanager_job_task", name, attrgetter(field)(counters), labels)

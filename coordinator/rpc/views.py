@@ -140,7 +140,8 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
         shown.busy_ms = counters.busy_ms
         shown.backpressured_ms = counters.backpressured_ms
         shown.idle_ms = counters.idle_ms
-        if counters.attempt_id == execution.attempt_id:  # what an attempt did that has ended is no news
+        is_live = counters.attempt_id == execution.attempt_id and not execution.state.is_terminal
+        if is_live:  # what an attempt did that has ended is no news
             shown.busy_ms_per_second = counters.busy_ms_per_second
             shown.backpressured_ms_per_second = counters.backpressured_ms_per_second
             shown.idle_ms_per_second = counters.idle_ms_per_second
