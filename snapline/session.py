@@ -38,7 +38,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
-from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token, settings_of_token
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, Security, configured_token, settings_of_token
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
@@ -400,7 +400,7 @@ class EmbeddedCluster:
                     coordinator_address=self._coordinator.address,
                     task_managers=self.instances,
                     slots=self.slots_each,
-                    token=self.token,
+                    security=Security(self.token),
                     token_from_spark=self._token_from_spark,
                     settings=self._task_manager_settings,
                     packages=self._packages,
@@ -418,8 +418,6 @@ class EmbeddedCluster:
 
     def _open_client(self, addresses: str = "") -> ClusterClient:
         """Open a client of our coordinator, or of the one that leads of those at these addresses."""
-        from snapline.runtime.rpc.security import Security
-
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")
         with_token = self.configuration.with_values(settings_of_token(self.token))
