@@ -7,7 +7,7 @@ Errors are gRPC status codes with one line of text that names the culprit and th
 checkpoint), INVALID_ARGUMENT, ALREADY_EXISTS (job id taken), FAILED_PRECONDITION (not in this state of the job),
 UNAVAILABLE (not the leader, or shutting down), UNAUTHENTICATED. Details of a failure that came from a job are
 a SerializedFailure in the response. Where the cluster has a token (`security.auth.token`), every call carries it as metadata
-`snapline-token`; `snapline-client` may say who asks, for the audit. Every call may have a deadline; what was asked for goes on when it passes. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
+`snapline-token`; `snapline-client` may say who asks, for the audit. An answer may have 256 MiB, and gRPC takes 4 MiB unless it is told otherwise. Every call may have a deadline; what was asked for goes on when it passes. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
 """
 
 from collections import abc as _abc
