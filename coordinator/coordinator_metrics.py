@@ -198,7 +198,8 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
         figures["lastCheckpointAge"] = now_ms - began_ms  # a job that takes none would look as if they had stopped
     if last is not None:
         figures["lastCheckpointDuration"] = last.end_timestamp_ms - last.trigger_timestamp_ms
-        figures["lastCheckpointSize"] = figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
+        figures["lastCheckpointSize"] = last.totals.checkpointed_size_bytes
+        figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
         figures["lastCheckpointProcessedData"] = last.totals.processed_data_bytes
         figures["lastCheckpointPersistedData"] = last.totals.persisted_data_bytes
         figures["lastCompletedCheckpointId"] = last.checkpoint_id
@@ -241,7 +242,7 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
 
 def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     last = job.statistics().latest_completed
-    measured = {each[:2]: each[3:] for each in last.reports} if last is not None else {}
+    measured = {each[:2]: (each[3], each[5]) for each in last.reports} if last is not None else {}
     for vertex, counters in counters_of_now(job.master):
         labels = task_labels(job.master, vertex, counters.attempt_id)
         for field, name in (*TASK_FIGURES.items(), *QUEUE_FIGURES.items()):

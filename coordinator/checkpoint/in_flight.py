@@ -150,8 +150,9 @@ class CheckpointsInFlight:
             result = entry.pending.acknowledge_task(attempt, state)
             if result is TaskAcknowledgeResult.SUCCESS:
                 size_bytes = with_room(state.state_size_bytes) if state.operators else 0
+                written_bytes = with_room(size_bytes - self._publication.shared_bytes(state)) if size_bytes else 0
                 entry.stats.reports.append(
-                    (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, message.metrics)
+                    (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, written_bytes, message.metrics)
                 )
                 if entry.pending.is_fully_acknowledged:
                     self._acknowledged.append(entry)

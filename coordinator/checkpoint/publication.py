@@ -98,6 +98,13 @@ class CheckpointPublication:
         """Checkpoints whose files are there: while the job runs, and those that stay for its user after the end."""
         return frozenset(checkpoint.checkpoint_id for checkpoint in (*self.store.checkpoints, *self._kept))
 
+    def shared_bytes(self, state: TaskStateSnapshot) -> int:
+        """How much of a task's state lies in files that completed checkpoints have written."""
+        if self.registry.is_empty:
+            return 0
+        parts = (part for operator in state.operators.values() for part in operator.managed_keyed if part.shared_key)
+        return sum(part.handle.state_size_bytes for part in parts if self.registry.references(part.shared_key))
+
     # --- storing
 
     def begin(
