@@ -50,13 +50,15 @@ def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -
         return is_below(inside)
     own = _OWN_FILE.fullmatch(path)
     written_for = checkpoint_of_shared_file(path) if own is None else int(own["checkpoint"])
-    return is_below(path) and written_for in (None, checkpoint_id)
+    if written_for is None:
+        return may_be_shared(path)
+    return is_below(path) and written_for == checkpoint_id
 
 
 def may_be_shared(path: str) -> bool:
-    """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single
-    checkpoint."""
-    return is_below(path) and _OWN_FILE.fullmatch(path) is None
+    """Whether incremental checkpoints of the job can have shared this file: in the job's directory, or where it has
+    shared ones. Whatever else lies below that directory, such as a savepoint, is its owner's."""
+    return is_below(path) and ("/" not in path or path.startswith("shared/"))
 
 
 def may_be_claimed(path: str) -> bool:

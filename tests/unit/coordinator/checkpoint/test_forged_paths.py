@@ -40,6 +40,7 @@ FOREIGN = (
     "chk-1/../chk-3/segment-tm-0",
     "chk-3/segment-tm-0",
     "shared/segment-tm-3-0",
+    "savepoint-1f/segment-tm-1-0",
 )
 """For checkpoint 1 of a job."""
 
