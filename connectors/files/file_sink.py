@@ -47,7 +47,7 @@ from snapline.connectors.files.staging import (
 )
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -310,6 +310,7 @@ def _place_among_rows(each: Committable) -> tuple[int, int, int]:
 
 def require_staged(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:
     """Raise ConnectorError for what no sink of this name has staged, before anything is moved or deleted."""
+    require_kind(sink.described, committables, "staged")
     moves = [(each.data["staged"], each.data.get("target")) for each in committables if "staged" in each.data]
     require_own(
         sink.described, "staged file and its place", moves, lambda move: is_of_sink(uid, *move), whose=repr(uid)

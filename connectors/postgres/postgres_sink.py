@@ -26,7 +26,7 @@ import pyarrow.csv as pacsv
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.partitions import names_of
 from snapline.connectors.files.staging import file_name
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.postgres.postgres_table import (
     NO_PREPARED,
     TargetTable,
@@ -500,6 +500,7 @@ class PostgresCommitter(Committer):
 
     def _require_own(self, committables: Sequence[Committable]) -> None:
         """Raise ConnectorError for a transaction that no job's sink of this name has prepared, before one is ended."""
+        require_kind(self._sink.described, committables, "transaction")
         names = [each.data["transaction"] for each in committables if "transaction" in each.data]
         require_own(self._sink.described, "transaction", names, self._own.is_of_same_sink, whose=repr(self._own.uid))
 

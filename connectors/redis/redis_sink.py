@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.connectors.files.staging import file_name
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.redis.redis_connection import connect, failures, library, refused, texts
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.connectors.whole_numbers import require_positive
@@ -225,6 +225,7 @@ class RedisCommitter(Committer):
         self._client.close()
 
     def _require_own(self, committables: Sequence[Committable]) -> None:
+        require_kind(self._sink.described, committables, "marker")
         markers = [each.data["marker"] for each in committables]
         require_own(self._sink.described, "marker", markers, self._is_own, whose=repr(self._uid))
 
