@@ -32,6 +32,8 @@ from snapline.taskmanager.operators.base.operator_state import OperatorStateBack
 COMMITTABLES_STATE = "sink-committables"
 WRITER_STATE = "sink-writer-state"
 FLUSH_MS = 1_000
+_LISTS = {COMMITTABLES_STATE, STATE_NAME}
+"""Where sinks and functions keep what they have pre-committed. A committable to sweep tells a committer to clean up."""
 
 
 def has_checkpoints(configuration: Mapping[str, str]) -> bool:
@@ -61,9 +63,12 @@ def nobody_commits(operator_uid: str) -> StateError:
 def require_own_commits(restored: RestoredState, operator_uid: str, own: str) -> None:
     """Raise StateError where a snapshot holds what a sink of another kind has pre-committed, in another list than the
     sink's own one."""
-    for name in {COMMITTABLES_STATE, STATE_NAME} - {own}:
-        if (restored.operator_lists or {}).get(name):
-            raise nobody_commits(operator_uid)
+    lists = OperatorStateBackend(restored.operator_lists)
+    foreign = {name: lists.list_state(name, OperatorStateMode.SPLIT_DISTRIBUTE).get() for name in _LISTS - {own}}
+    if any("sweep" not in each["data"] for each in foreign.get(COMMITTABLES_STATE, ())) or any(
+        each["pending"] for each in foreign.get(STATE_NAME, ())
+    ):
+        raise nobody_commits(operator_uid)
 
 
 class SinkOperator(StreamOperator):
