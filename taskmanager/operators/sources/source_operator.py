@@ -76,7 +76,7 @@ class SourceOperator(WatermarkedSource):
             new = [
                 split
                 for split in self._spec.splits
-                if known and split.split_id not in held and split_digest(split.split_id) not in known
+                if digests and split.split_id not in held and split_digest(split.split_id) not in known
             ]
             self._known = known
         self._known.update(split_digest(split_id) for split_id in all_ids)

@@ -81,6 +81,14 @@ def test_splits_that_the_snapshot_does_not_know_are_read_from_their_start() -> N
     assert [values(read(one)) for one in subtasks] == [[2], [1]]
 
 
+def test_a_source_that_had_no_split_yet_reads_those_that_have_come_since() -> None:
+    """A directory that was empty when the job was started: nothing that came into it was read after a restore, ever."""
+    snapshot = Harness(SourceOperator(source([]))).start().snapshot()
+    subject = Harness(SourceOperator(source([[times(0)], [times(1)]]))).start(restored_state([snapshot]))
+
+    assert values(read(subject)) == [0, 1]
+
+
 def test_splits_that_are_new_are_not_given_to_a_subtask_that_had_finished() -> None:
     """It is restored as finished where the parallelism is the same, and nobody read them."""
     one = source([[times(0)]])
