@@ -19,6 +19,7 @@ from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
 from snapline.dataflow.columnar.column_types import workable
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -30,6 +31,8 @@ from snapline.taskmanager.operators.sources.watermarked_source import Watermarke
 
 SPLITS_STATE = "source-splits"
 KNOWN_STATE = "source-known-splits"
+GREATEST_STATE = "source-greatest-event-time"
+"""A list that readers have which are fed by an enumerator, and others not."""
 READERS_STATE = "source-readers"
 """Which subtasks had not finished."""
 DIGEST_BYTES = 8
@@ -63,6 +66,11 @@ class SourceOperator(WatermarkedSource):
     def initialize_state(self, restored: RestoredState) -> None:
         self._state = OperatorStateBackend(restored.operator_lists)
         self.restore_drained(self._state, restored)
+        if restored.operator_lists and GREATEST_STATE in restored.operator_lists:
+            raise JobDefinitionError(
+                f"source {self.context.operator_uid!r} discovered splits when the snapshot was made, and does not now, so that no new split would "
+                "ever be read; give it the options that it had, or another uid to read from the start"
+            )
         elements = self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         digests = self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).get()
         own = [self._from_element(element) for element in elements]
