@@ -267,22 +267,24 @@ def _locally(
 ) -> tuple[Iterator[pa.RecordBatch], Callable[[], None]]:
     from snapline.execution import queries_of
     from snapline.local.collect_sink import ProcessCollectSink, close_collected, open_collected
-    from snapline.local.local_execution import open_local_job, result_of_local
+    from snapline.local.local_execution import open_local_job, result_of_local, teller_of
     from snapline.rows_read import RowsRead
 
     number, collected = open_collected()
     has_checkpoints = bool(environment.configuration.get_option(CHECKPOINTING_INTERVAL))
     end.sink_to(ProcessCollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
     job: LocalJob = open_local_job(environment, job_name, threads)
+    read = RowsRead()
+    note = teller_of(read)
 
     def batches() -> Generator[pa.RecordBatch]:
         try:
             with job, queries_of(environment, job.job_graph.job_id):
                 while not job.has_ended:
-                    job.run(until=lambda: bool(collected.batches))
+                    job.run(until=lambda: bool(collected.batches), on_change=note)
                     while collected.batches:
                         yield collected.batches.popleft()
-                result_of_local(job, RowsRead())
+                result_of_local(job, read)
         finally:
             close_collected(number)
 

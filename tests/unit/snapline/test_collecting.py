@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -412,3 +413,27 @@ def test_a_stream_alone_starts_from_the_snapshot_of_its_environment(tmp_path):
     with pytest.raises(SnaplineError, match="nowhere"):
         collected_from_snapshot(tmp_path, tmp_path / "nowhere", beside=False)
     assert [row["v"] for row in open_state(sums).read("sums")["reduced"].to_pylist()] == [100]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda rows: list(rows.execute_and_collect(local=True)),
+        lambda rows: rows.environment.execute_async("job", local=True).wait(),
+    ],
+    ids=["collected", "in the background"],
+)
+def test_a_failure_is_told_that_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Callable[[sl.DataStream], Any]
+) -> None:
+    """A job here that failed again and again said nothing, unless it was executed: it looked as if it hung."""
+    restarts = {"type": "fixed-delay", "fixed-delay.attempts": 1, "fixed-delay.delay": "300 ms"}
+    settings = {f"restart-strategy.{key}": value for key, value in restarts.items()}
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "1 min"}, **settings)
+    rows = env.from_collection(ROWS).map_batches(lambda batch: batch.drop_columns(["missing"]), uid="odd")
+    rows.sink_to(DiscardingSink(), uid="out")
+    with pytest.raises(sl.JobFailed, match="missing"):
+        run(rows)
+    said = capsys.readouterr().err
+    assert said.count("; it restarts") == 1
+    assert "in operator 'odd'" in said or "(uid 'odd')" in said
