@@ -280,10 +280,15 @@ def _locally(
     def batches() -> Generator[pa.RecordBatch]:
         try:
             with job, queries_of(environment, job.job_graph.job_id):
-                while not job.has_ended:
-                    job.run(until=lambda: bool(collected.batches), on_change=note)
-                    while collected.batches:
-                        yield collected.batches.popleft()
+                try:
+                    while not job.has_ended:
+                        collected.is_asked.set()
+                        job.run(until=lambda: bool(collected.batches), on_change=note)
+                        collected.is_asked.clear()
+                        while collected.batches:
+                            yield collected.batches.popleft()
+                finally:
+                    collected.is_asked.set()
                 result_of_local(job, read)
         finally:
             close_collected(number)

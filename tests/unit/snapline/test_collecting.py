@@ -437,3 +437,31 @@ def test_a_failure_is_told_that_is_tried_again(
     said = capsys.readouterr().err
     assert said.count("; it restarts") == 1
     assert "in operator 'odd'" in said or "(uid 'odd')" in said
+
+
+def test_tasks_with_threads_of_their_own_wait_for_who_takes_their_rows() -> None:
+    """They worked on while the program looked at the first row, until the memory was full of those behind it."""
+    collected = collect_sink.Collected()
+    collected.is_asked.clear()
+    batch = pa.record_batch({"x": [1]})
+    writer = collect_sink._DirectWriter(collected)
+
+    def write() -> None:
+        for _ in range(collect_sink.MOST_WAITING + 1):
+            writer.write(batch)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    while len(collected.batches) < collect_sink.MOST_WAITING:
+        assert thread.is_alive()
+    assert thread.is_alive()
+    collected.is_asked.set()
+    thread.join()
+    assert len(collected.batches) == collect_sink.MOST_WAITING + 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"execution.checkpointing.interval": "20 ms"}])
+def test_rows_of_tasks_with_threads_of_their_own_are_all_taken(tmp_path: Path, settings: dict[str, str]) -> None:
+    """However many wait while one of them is looked at."""
+    numbers = environment(tmp_path, **settings).from_source(CollectionSource.of_rows(ROWS * 20, batch_rows=2))
+    assert list(numbers.execute_and_collect(local=True, threads=2)) == ROWS * 20
