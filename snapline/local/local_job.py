@@ -282,11 +282,9 @@ class LocalJob:
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
         """Within, Ctrl-C is raised in a task's code or while nothing runs; else after what is being done."""
-        is_ours = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if not is_ours:
+        before = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or not callable(before):  # ignored, or left to the system
             yield
             return
 
@@ -295,11 +293,11 @@ class LocalJob:
                 raise KeyboardInterrupt
             self._interrupted = True
 
-        signal.signal(signal.SIGINT, handle)
+        signal.signal(signal.SIGINT, handle)  # that of asyncio raises for the second one only
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, before)
 
     def _remove_directory(self) -> None:
         """Unless something lies in it that a job could start from."""

@@ -3,6 +3,7 @@ function."""
 
 from __future__ import annotations
 
+import asyncio
 import bdb
 import os
 import signal
@@ -124,6 +125,21 @@ def test_ctrl_c_cancels_the_job(tmp_path):
         with pytest.raises(KeyboardInterrupt, match="job 'job' was cancelled"):
             run(tmp_path, interrupt, **{"execution.checkpointing.interval": "1 min"})
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
+def test_ctrl_c_cancels_a_job_that_a_coroutine_waits_for(tmp_path: Path) -> None:
+    """Asyncio has a handler of its own, which let the job run on: it cancels what does not come to its next await."""
+
+    async def main() -> None:
+        run(tmp_path, interrupt, **{"execution.checkpointing.interval": "1 min"})
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="job 'job' was cancelled"):
+            asyncio.run(main())
     finally:
         signal.signal(signal.SIGINT, before)
     assert list((tmp_path / "out").glob("*.parquet")) == []
