@@ -229,6 +229,25 @@ def _environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
 
 
+def test_a_program_that_waits_for_no_job_hears_that_it_ends_with_it(tmp_path: Path) -> None:
+    """A script whose last line started a job was over at once, with exit code 0 and nothing done."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import snapline as sl\n"
+        "from snapline.connectors import DiscardingSink\n"
+        "env = sl.StreamExecutionEnvironment.get_execution_environment()\n"
+        "env.from_source(sl.GeneratorSource(keys=1, rows_per_second=1), uid='endless').sink_to(DiscardingSink())\n"
+        "for name in ('cancelled', 'left'):\n"
+        "    job = env.execute_async(name, local=True)\n"
+        "    if name == 'cancelled':\n"
+        "        job.cancel()\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=_environment())
+    assert ended.returncode == 0
+    said = [line for line in ended.stderr.splitlines() if "ends here, unfinished" in line]
+    assert [line.partition(" (")[0] for line in said] == ["snapline: job 'left'"]
+
+
 def test_a_row_that_fails_every_time_ends_the_job(tmp_path, capsys):
     """With checkpoints it restarted for ever, and said nothing."""
     with pytest.raises(JobFailed, match="the same row has failed the same way 3 times"):
