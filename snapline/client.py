@@ -85,6 +85,10 @@ class JobFailed(SnaplineError):
         super().__init__(message)
         self.failure = failure
 
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[str, SerializedFailure | None]]:
+        """Pickle with both arguments: a program may run its jobs in processes of a pool."""
+        return type(self), (str(self), self.failure)
+
 
 class ClusterClient:
     """One connection to a coordinator. Use as a context manager, or `close` it.
