@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -24,6 +26,9 @@ from google.protobuf.descriptor import FileDescriptor
 OURS = "snapline"
 
 
+_HELD: Counter[str] = Counter()
+"""How many are within `pickled_by_value` for each module that it has registered."""
+_HOLDING = threading.Lock()
 def modules_beside_script() -> list[ModuleType]:
     """Imported modules whose file lies in the directory of the running script, or below, and is not installed. A
     notebook stands in its working directory."""
@@ -69,13 +74,22 @@ def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     before = cloudpickle.list_registry_pickle_by_value()
     mine = [module for module in modules if module.__name__ not in before]
     try:
-        for module in mine:
-            cloudpickle.register_pickle_by_value(module)
+        with _HOLDING:
+            before = cloudpickle.list_registry_pickle_by_value()
+            for module in modules:
+                if module.__name__ in _HELD or module.__name__ not in before:
+                    cloudpickle.register_pickle_by_value(module)
+                    _HELD[module.__name__] += 1
+                    mine.append(module)
         yield
     finally:
-        for module in mine:
-            if module.__name__ in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.unregister_pickle_by_value(module)
+        with _HOLDING:
+            for module in mine:
+                _HELD[module.__name__] -= 1
+                if not _HELD[module.__name__]:
+                    del _HELD[module.__name__]
+                    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+                        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _installed() -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
@@ -30,8 +31,6 @@ print(*sorted(module.__name__ for module in modules_beside_script()))
 
 def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
     """The script itself, the standard library, site-packages and Snapline are left out."""
-    from pathlib import Path
-
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
@@ -47,8 +46,6 @@ def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
 def test_code_that_protoc_generated_is_imported_where_it_is_needed(tmp_path):
     """Its descriptors cannot be pickled: a function that uses a message travels by value, and the message's class by
     name."""
-    from pathlib import Path
-
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
     (tmp_path / "pkg" / "note.proto").write_text('syntax = "proto3"; package notes; message Note { string text = 1; }')
@@ -176,3 +173,20 @@ def test_a_serializer_that_cannot_be_loaded_is_asked_for_by_who_uses_it_alone(mo
     assert task_of(payload).process(batch).rows() == [{"shop": "a", "cents": 5}]
     with pytest.raises(ModuleNotFoundError, match="a_library_of_the_driver"):
         state.serializer_named("a library's")
+
+
+def test_two_threads_may_send_modules_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that was done took the module from the other one, whose job then named what no executor could
+    import."""
+    module = ModuleType("a_module_beside_the_script")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec("def answer():\n    return 42", module.__dict__)
+    first, second = pickled_by_value([module]), pickled_by_value([module])
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    payload = cloudpickle.dumps(module.answer)
+    second.__exit__(None, None, None)
+    assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert cloudpickle.loads(payload)() == 42
