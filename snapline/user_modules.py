@@ -2,10 +2,10 @@
 
 Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie
 beside the script or below its directory, and those that were named with `add_python_module`. What is installed
-(site-packages, the standard library, Snapline) is imported on the executors, and must be there. Larger code goes with
-`--py-files` of spark-submit, or in an environment of its own with `--archives`; this does not know about either. That
-is also how code goes that protoc has generated: its descriptors live in a pool of the process and cannot travel by
-value.
+(site-packages, the standard library, requirements of the job, Snapline) is imported on the executors, and must be
+there. Larger code goes with `--py-files` of spark-submit, or in an environment of its own with `--archives`; this does
+not know about either. That is also how code goes that protoc has generated: its descriptors live in a pool of the
+process and cannot travel by value.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from types import ModuleType
 import cloudpickle
 from google.protobuf.descriptor import FileDescriptor
 
+from snapline.job_files import REQUIRED_HERE
+
 OURS = "snapline"
-
-
 _HELD: Counter[str] = Counter()
 """How many are within `pickled_by_value` for each module that it has registered."""
 _HOLDING = threading.Lock()
+
+
 def modules_beside_script() -> list[ModuleType]:
     """Imported modules whose file lies in the directory of the running script, or below, and is not installed. A
     notebook stands in its working directory."""
@@ -70,9 +72,9 @@ def _home() -> Path | None:
 
 @contextmanager
 def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Within, what these modules define is pickled with its code; what was registered before stays so."""
-    before = cloudpickle.list_registry_pickle_by_value()
-    mine = [module for module in modules if module.__name__ not in before]
+    """Within, what these modules define is pickled with its code; what was registered before stays so. Several threads
+    may be within at once: a module stays registered for the last of them."""
+    mine: list[ModuleType] = []
     try:
         with _HOLDING:
             before = cloudpickle.list_registry_pickle_by_value()
@@ -95,5 +97,7 @@ def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
 def _installed() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     places = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
-    named = (Path(entry).resolve() for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    return (*sorted(places), *named)
+    named = (
+        entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")) or entry in REQUIRED_HERE
+    )
+    return (*sorted(places), *(Path(entry).resolve() for entry in named))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -190,3 +192,27 @@ def test_two_threads_may_send_modules_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
     monkeypatch.delitem(sys.modules, module.__name__)
     assert cloudpickle.loads(payload)() == 42
+
+
+def test_requirements_of_a_job_are_no_modules_beside_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in the home directory has the cache below it, in which they are installed: whole libraries were sent by
+    value, and most of them cannot be."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "job.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    library = tmp_path / "a_library-1.0-py3-none-any.whl"
+    info = "a_library-1.0.dist-info"
+    with zipfile.ZipFile(library, "w") as archive:
+        archive.writestr("a_library.py", "")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: a-library\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "a_library.py,,\n")
+    (tmp_path / "requirements.txt").write_text(f"--no-index\n{library}\n")
+    sl.StreamExecutionEnvironment.get_execution_environment().add_requirements(tmp_path / "requirements.txt")
+    monkeypatch.setitem(sys.modules, "a_library", importlib.import_module("a_library"))
+    assert Path(str(sys.modules["a_library"].__file__)).is_relative_to(tmp_path)
+    assert "a_library" not in {module.__name__ for module in modules_beside_script()}
