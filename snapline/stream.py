@@ -26,7 +26,7 @@ from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
-from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy, event_time_in
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
@@ -546,8 +546,7 @@ class DataStream(StreamResults):
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
         stream = DataStream(self.environment, edges, schema, time)
         if stream.schema is not None:
-            if time not in stream.schema.names:
-                stream = replace(stream, event_time_column="")
+            stream = replace(stream, event_time_column=event_time_in(stream.schema, time))
             for node in (self.environment.graph.nodes[edge.source] for edge in edges):
                 node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
         if not unseen.columns:
@@ -742,7 +741,7 @@ class DataStream(StreamResults):
         commits: bool = False,
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
-        """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        """Append an operator that reads this stream. Event time is kept as long as its column is, and is a time."""
         if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
             name = describe_windows(assigner)
         function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
@@ -762,9 +761,7 @@ class DataStream(StreamResults):
         node.uid = uid
         if self.schema is not None:
             node.key_fields = tuple(self.schema.field(column) for column in key_columns)
-        time = self.event_time_column
-        if schema is not None and time and time not in schema.names:
-            time = ""
+        time = event_time_in(schema, self.event_time_column)
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
 
 
