@@ -744,7 +744,7 @@ class DataStream(StreamResults):
         """Append an operator that reads this stream. Event time is kept as long as its column is, and is a time."""
         if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
             name = describe_windows(assigner)
-        function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
+        function = getattr(spec, "function", getattr(spec, "predicate", None))
         if isinstance(spec, CALLING_SPECS):
             check_called(function, name)
         elif isinstance(function, type):

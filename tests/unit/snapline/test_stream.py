@@ -255,3 +255,20 @@ def test_a_function_with_half_of_what_state_takes_is_refused(method: str, lacks:
     stream = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"n": 1}])
     with pytest.raises(sl.JobDefinitionError, match=f"'counted': Counted has {method} and no {lacks}, so that neither"):
         stream.map_batches(Counted(), name="counted")
+
+
+class Prices(dict[str, int]):
+    """A function that is a dictionary, which is empty until it is opened."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self["a"] = 7
+
+    def __call__(self, row: sl.Row) -> sl.Row:
+        return {"price": self[row["k"]]}
+
+
+def test_a_function_may_be_an_object_that_is_empty() -> None:
+    """It counted as none, which cannot be called."""
+    environment = sl.StreamExecutionEnvironment.get_execution_environment()
+    prices = environment.from_collection([{"k": "a"}]).map(Prices(), uid="prices")
+    assert list(prices.execute_and_collect(local=True)) == [{"price": 7}]
