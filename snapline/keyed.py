@@ -25,7 +25,8 @@ from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedP
 from snapline.expressions.expression import Expr
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
-from snapline.stream import DataStream, check_called, with_computed_columns
+from snapline.stream import DataStream, with_computed_columns
+from snapline.stream_results import check_called
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -194,13 +195,13 @@ class KeyedStream:
         """
         return self.window(GlobalWindows(CountTrigger(size, purge=True)))
 
-    def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
     @overload
     def connect(self, other: KeyedStream) -> ConnectedStreams: ...
 
     @overload
     def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
 
+    def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
         """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises
         JobDefinitionError for keys of other types.
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.aggregates import WithoutComputed
-from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
 from snapline.dataflow.api.connector_api import Sink
@@ -57,7 +56,7 @@ from snapline.expressions.expression import Expr, col
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 from snapline.row_hints import schema_by_hints
-from snapline.stream_results import StreamResults
+from snapline.stream_results import StreamResults, check_called
 from snapline.stream_sink import DataStreamSink, end_in_sink
 
 if TYPE_CHECKING:
@@ -769,17 +768,6 @@ def with_computed_columns(stream: DataStream, columns: Mapping[str, object]) -> 
     """Add columns that keys or aggregates read, without a change of the order in which rows come."""
     projection = Projection(as_columns((), columns, "with_columns"), keep=True)
     return stream._projected(projection, "with_columns", in_order=True)  # noqa: SLF001 - of this module
-
-
-def check_called(function: object, name: str) -> None:
-    """Raise JobDefinitionError for what an operator of this name cannot call as it is."""
-    if not callable(function):
-        raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
-    if is_async(function):
-        raise JobDefinitionError(
-            f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
-            "async_wait takes an AsyncFunction"
-        )
 
 
 def _checked_on_error(on_error: OnError, name: str) -> OnError:

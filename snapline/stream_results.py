@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from snapline.stream import DataStream
 
 
+def check_called(function: object, name: str) -> None:
+    """Raise JobDefinitionError for what an operator of this name cannot call as it is."""
+    if not callable(function):
+        raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+    if isinstance(function, type) and any("__call__" in vars(one) for one in function.__mro__):
+        kind = function.__name__
+        raise JobDefinitionError(f"operator {name!r}: {kind} is a class of functions: hand over {kind}(...)")
+    if is_async(function):
+        raise JobDefinitionError(
+            f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
+            "async_wait takes an AsyncFunction"
+        )
+
+
 class Inspection(Function):
     """Shows rows to a function, and passes them on."""
 
@@ -81,10 +95,7 @@ class StreamResults:
         stream: Any = self  # which is a DataStream
         if not callable(function):
             raise JobDefinitionError(f"{name}: {function!r} cannot be called with a row")
-        if is_async(function):
-            raise JobDefinitionError(
-                f"{name}: {function!r} is async, and nothing awaits it: hand over a plain function"
-            )
+        check_called(function, name)
         inspected: DataStream = stream.map_batches(Inspection(function), uid=uid, name=name, schema=stream.schema)
         return inspected
 
