@@ -47,6 +47,8 @@ WATERMARK_STATE = "operator-watermark"
 class KeyedOperator(StreamOperator):
     """Base of the operators over keyed state."""
 
+    why_no_state = "functions of windows have none beside the rows of their window: use key_by(...).process(...)"
+    """What a user's function is told that asks for state when it is opened."""
     asks_later = False
     """Whether states are asked for by a function, and not by the operator when it is restored."""
 
@@ -203,7 +205,7 @@ class KeyedOperator(StreamOperator):
         opener = getattr(self.user_function, "open", None)
         self._function_opened = True
         if callable(opener):
-            opener(FunctionRuntimeContext(self.context))
+            opener(FunctionRuntimeContext(self.context, self.why_no_state))
 
     def close(self) -> None:
         closer = getattr(self.user_function, "close", None)
