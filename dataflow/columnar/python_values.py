@@ -40,7 +40,7 @@ _CUT_NOTHING = frozenset(
     data_type.id
     for data_type in (
         pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(),
-        pa.large_binary(), pa.binary(1), pa.date32(), pa.date64(), pa.decimal128(1), pa.decimal256(1),
+        pa.large_binary(), pa.binary(1), pa.decimal128(1), pa.decimal256(1),
     )
 )  # fmt: skip
 
@@ -205,6 +205,10 @@ def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
             for value in values:
                 if isinstance(value, _WITH_FRACTIONS) and value != int(value):
                     raise pa.ArrowInvalid(f"{value!r} is no whole number")
+    elif pa.types.is_date(data_type):
+        for value in values:
+            if value != value:  # noqa: PLR0124 - NaT, of which pyarrow would make the first day of the year 1
+                raise pa.ArrowInvalid(f"{value!r} is no date: take None where there is none")
     elif step := _MICROSECONDS.get(getattr(data_type, "unit", "")):
         below_seconds = "microseconds" if pa.types.is_duration(data_type) else "microsecond"
         for value in values:
