@@ -12,6 +12,7 @@ import pyarrow as pa
 from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.functions import Function
+from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.errors import JobDefinitionError
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class StreamResults:
         """
         from snapline.collecting import as_text
 
+        check_whole("show: the number of rows", rows, 0)
         with self.execute_and_collect("show", limit=rows + 1, local=local) as collected:
             table = collected.to_arrow()
         shown = table.slice(0, rows) if table.num_rows > rows else table  # one without columns has as many as asked for
