@@ -143,12 +143,12 @@ class ChangesReader(SourceReader):
                 with suppress(library().errors.UndefinedObject):  # it was being made, and went with that attempt
                     self._ask.rows("SELECT pg_drop_replication_slot(%s)", [source.slot])
             self._stream = ReplicationStream(source.dsn, self._who)
-            self._away_since_ms = None
             self._stream.begin_to_create(source.slot)
             return NOTHING
         lsn = self._stream.created()
         if lsn is None:
-            return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
+            return self._wait_for_transactions(now_ms)
+        self._away_since_ms = None
         self._disconnect()
         log.info("%s: made the replication slot %s at %s", source.described, source.slot, lsn_text(lsn))
         if not source.snapshot:
@@ -177,9 +177,18 @@ class ChangesReader(SourceReader):
         ((oldest,),) = self._ask.rows("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         self._away_since_ms = None
         if oldest < self._position["older_than"] and not self._position["parts"]:
-            return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
+            return self._wait_for_transactions(now_ms)
         self._step = self._read_table
         return NOTHING
+
+    def _wait_for_transactions(self, now_ms: int) -> Polled:
+        """Nothing for now. Says so now and then: one of them may be open for ever."""
+        if now_ms >= self._next_lag_ms:
+            if self._next_lag_ms:
+                log.warning("%s: waits for transactions of the server that began before it; see pg_stat_activity and pg_prepared_xacts",
+                            self._source.described)  # fmt: skip
+            self._next_lag_ms = now_ms + LAG_EVERY_MS
+        return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
 
     def _read_table(self, now_ms: int) -> Polled:
         source, position = self._source, self._position

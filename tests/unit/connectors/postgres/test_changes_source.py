@@ -461,6 +461,30 @@ def test_a_server_that_takes_no_reader_of_its_log_is_given_up(server: PostgresSe
             each.close()
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_transaction_that_the_source_waits_for_is_said(
+    server: PostgresServer, table: str, caplog: pytest.LogCaptureFixture, is_made: bool
+) -> None:
+    """One that somebody had left open, or prepared, kept a source from its slot, or from its first row behind that, for
+    days and without a word."""
+    server.run(f"INSERT INTO {table} VALUES (1, '')")
+    source = source_of(server, table)
+    (split,) = source.enumerate_splits()
+    if is_made:
+        with Reading(source, [split]) as reading:
+            reading.until(lambda: "older_than" in reading.splits()[0].position)
+            (split,) = reading.splits()
+        split.position["older_than"] = 1 << 62
+    with Reading(source, [split]) as waiting, server.connect() as other:
+        other.execute("BEGIN")
+        other.execute(f"INSERT INTO {table} VALUES (2, '')")
+        for _ in range(4):
+            waiting.poll()
+            waiting.now_ms += LAG_EVERY_MS
+        assert "waits for transactions" in caplog.text and not waiting.rows
+        other.execute("ROLLBACK")
+
+
 @pytest.mark.parametrize(
     ("statements", "says"),
     [
