@@ -177,7 +177,7 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
         return ConnectorError(f"{what}: {said}; create it, or correct dsn=")
     if state == "55000" and "prepared transactions" in said:
         return ConnectorError(f"{what}: {NO_PREPARED}")
-    if state == "53200" or "maximum number of prepared transactions" in said:
+    if (state == "53200" and "out of" not in said) or "maximum number of prepared transactions" in said:
         return ConnectorError(
             f"{what}: {said}; raise max_prepared_transactions to twice the parallelism of all such sinks at least"
         )

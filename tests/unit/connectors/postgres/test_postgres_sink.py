@@ -512,6 +512,19 @@ def test_a_table_that_changes_and_rights_that_are_missing_are_named(server, tabl
     with_rights.close()
 
 
+def test_a_server_without_memory_for_locks_is_not_told_to_prepare_more(server: PostgresServer, table: str) -> None:
+    """The server gives both one code, and rows for a table of many partitions take many locks."""
+    server.run(
+        """CREATE FUNCTION no_locks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION USING ERRCODE = '53200', MESSAGE = 'out of shared memory'; END $$""",
+        "CREATE TRIGGER no_locks BEFORE INSERT ON totals FOR EACH ROW EXECUTE FUNCTION no_locks()",
+    )
+    writer = sink_of(server).create_writer(place(), ())
+    with pytest.raises(ConnectorError, match="out of shared memory$"):
+        writer.write(rows(1))
+    writer.close()
+
+
 def test_a_server_without_prepared_transactions_is_refused(tmp_path_factory):
     """At submission, with the setting and the other way."""
     server = PostgresServer(tmp_path_factory.mktemp("unprepared"), prepared_transactions=0)
