@@ -520,7 +520,7 @@ def test_a_server_without_memory_for_locks_is_not_told_to_prepare_more(server: P
         "CREATE TRIGGER no_locks BEFORE INSERT ON totals FOR EACH ROW EXECUTE FUNCTION no_locks()",
     )
     writer = sink_of(server).create_writer(place(), ())
-    with pytest.raises(ConnectorError, match="out of shared memory$"):
+    with pytest.raises(ConnectorError, match=r"out of shared memory$"):
         writer.write(rows(1))
     writer.close()
 
