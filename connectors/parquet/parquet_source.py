@@ -23,6 +23,7 @@ from snapline.connectors.builtin.rate_limit import RateLimiter, require_rate
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
+from snapline.connectors.formats.file_format import written_type
 from snapline.connectors.formats.file_reading import int96_unit_of
 from snapline.connectors.formats.row_format import require_names_differ
 from snapline.connectors.parquet.footer_check import require_sound
@@ -35,7 +36,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.arrow_columns import narrow_type, with_null_parts
+from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
@@ -390,7 +391,12 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.
     wanted = schema.names if columns is None else columns
     require_names_differ(schema, wanted, f"ParquetSource: {url}")
     fields = (schema.field(name).with_nullable(True) for name in wanted)
-    return pa.schema([field.with_type(with_null_parts(field.type)) for field in fields])
+    return pa.schema([field.with_type(written_type(field.type)) for field in fields])
+
+
+def _comparable(data_type: pa.DataType) -> pa.DataType:
+    """What is the same for types of the same values, whatever the width of offsets and of the numbers of categories."""
+    return narrow_type(written_type(data_type))
 
 
 def _require_same_columns(
@@ -402,7 +408,7 @@ def _require_same_columns(
         mine, theirs = _type_of(schema, name), _type_of(first, name)
         if mine == theirs or (columns is not None and theirs == "missing"):
             continue
-        if "missing" in (mine, theirs) or narrow_type(schema.field(name).type) != narrow_type(first.field(name).type):
+        if "missing" in (mine, theirs) or _comparable(schema.field(name).type) != _comparable(first.field(name).type):
             raise ConnectorError(
                 f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
                 "columns that they share"
