@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.columnar.column_types import workable, workable_schema
+
 RowMaker = Callable[..., list[dict[str, Any]]]
 UNFIT = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError, pa.ArrowCapacityError)
 """Raised for values that do not fit a column: ArrowInvalid is a ValueError, and ArrowTypeError a TypeError. Memory that
@@ -178,7 +180,11 @@ def table_in_arrow(table: Any, schema: pa.Schema | None = None) -> pa.Table:
     names = getattr(getattr(table, "index", None), "names", ())
     if names and all(name is None for name in names):
         return pa.Table.from_pandas(table, schema=schema, preserve_index=False)
-    return pa.table(table, schema=schema)
+    found = pa.table(table)
+    if schema is None:
+        return found
+    batches = [workable(batch) for batch in found.to_batches()]  # Arrow casts no category of a view
+    return pa.Table.from_batches(batches, workable_schema(found.schema)).cast(schema)
 
 
 def check_levels(values: Iterable[Any]) -> None:

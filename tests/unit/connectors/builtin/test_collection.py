@@ -254,3 +254,39 @@ def test_what_is_no_batch_is_refused(make: Callable[[Any], object], given: objec
         make(given)
 
     assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "said"),
+    [
+        (
+            lambda: pa.table({"n": pa.array([43_200], pa.timestamp("s"))}),
+            pa.date32(),
+            "column 'n': some values of timestamp",
+        ),
+        (lambda: pl.DataFrame({"n": [2]}), pa.bool_(), "column 'n': some values of int64 are not the same as bool"),
+        (
+            lambda: pytest.importorskip("pandas").DataFrame({"n": [1e300]}),
+            pa.float32(),
+            "column 'n': some values of double are not the same",
+        ),
+        (
+            lambda: pytest.importorskip("pandas").DataFrame({"m": [1]}),
+            pa.int64(),
+            "name 'n' present in the specified schema is not found",
+        ),
+    ],
+)
+def test_a_table_is_not_changed_by_its_schema(make: Callable[[], Any], kind: pa.DataType, said: str) -> None:
+    """Noon became a day, 2 became true and a large number infinite, without a word; a lacking column was a KeyError."""
+    with pytest.raises(ConnectorError, match=f"the rows do not fit together .*{said}"):
+        CollectionSource.of_rows(make(), schema=pa.schema([("n", kind)]))
+
+
+def test_categories_of_polars_are_the_texts_that_the_schema_says() -> None:
+    """Arrow takes no category of a view."""
+    frame = pl.DataFrame({"n": ["a", None, "a"]}, schema={"n": pl.Categorical})
+
+    source = CollectionSource.of_rows(frame, schema=pa.schema([("n", pa.string())]))
+
+    assert [row for batch in source._batches for row in batch.to_pylist()] == [{"n": "a"}, {"n": None}, {"n": "a"}]
