@@ -117,9 +117,10 @@ class CoordinatorMetrics:
             if details.overview.job_id not in shown:
                 found += _ended_job(details)
         with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
-            for job in self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS):
-                if job.job_id not in shown and job.job_id not in self._registry:  # it has no JobMaster: it is held, say
-                    found += _statuses(job.status, {"job_id": job.job_id, "job_name": job.name})
+            listed: Any = self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS)
+            for known in listed:
+                if known.job_id not in shown and known.job_id not in self._registry:  # it has no JobMaster: it is held
+                    found += _statuses(known.status, {"job_id": known.job_id, "job_name": known.name})
         return found
 
     def user_families(self) -> list[Any]:

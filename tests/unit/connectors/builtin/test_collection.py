@@ -174,7 +174,8 @@ def test_the_index_of_a_frame_of_pandas_is_a_column_where_it_has_a_name() -> Non
         chosen.select("town").enrich(frame[frame["n"] > 1], "town").enrich(lambda: named.add_prefix("their_"), "town")
     )
     assert list(with_others.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2, "their_n": 2}]
-    assert CollectionSource.of_rows(named).schema().names == ["n", "town"]
+    schema = CollectionSource.of_rows(named).schema()
+    assert schema is not None and schema.names == ["n", "town"]
 
 
 @pytest.mark.parametrize("rows", [[{}, {}], pa.table({"n": [1, 2]}).select([])], ids=["rows", "table"])

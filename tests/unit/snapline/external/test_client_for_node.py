@@ -113,6 +113,7 @@ def test_a_program_registers_again_with_the_certificates_of_now(tmp_path):
         before.server.stop(0).wait()
         after = serve(int(before.address.rpartition(":")[2]))
         after.answers.put(grpc.StatusCode.PERMISSION_DENIED)
+        assert process.stdout is not None
         try:
             assert "PERMISSION_DENIED" in [*map(str.strip, process.stdout)][-1]
         finally:
