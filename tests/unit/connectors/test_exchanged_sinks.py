@@ -48,3 +48,8 @@ def test_files_that_are_put_together_are_not_taken_for_those_of_another_sink(tmp
     with pytest.raises(ConnectorError, match="another kind of sink has pre-committed under this uid"):
         committer.commit(GlobalCommittable("job", "out", 7, (FOREIGN,)))
     committer.close()
+
+
+def test_a_note_of_what_is_to_be_swept_does_not_keep_a_job_from_starting(tmp_path: Path) -> None:
+    """A RedisSink in place of a FileSink ended in `KeyError: 'marker'`, although no row was left to be committed."""
+    committer_of("redis", tmp_path).commit([Committable({"sweep": "0-ab", "subtask": 0, "parallelism": 1})])
