@@ -197,6 +197,11 @@ class StreamExecutionEnvironment:
         >>> import json
         >>> _ = env.add_python_module(json)
         """
+        given: object = module
+        if not isinstance(given, ModuleType):
+            raise JobDefinitionError(
+                f"add_python_module({module!r}): give the module itself, as in `import pricing` and add_python_module(pricing)"
+            )
         self.python_modules.append(module)
         return self
 

@@ -105,6 +105,7 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         (lambda s: s.show("5", local=True), "show: the number of rows must be a whole number, at least 0, got '5'"),
         (lambda s: s.environment.restore_from(None), "restore_from(None): give the path of a savepoint or checkpoint"),
         (lambda s: s.environment.restore_from(""), "restore_from(''): give the path of a savepoint or checkpoint"),
+        (lambda s: s.environment.add_python_module("pricing"), "add_python_module('pricing'): give the module itself"),
         (lambda s: s.map(Prices), "operator 'map': Prices is a class of functions: hand over Prices(...)"),
         (lambda s: s.inspect(Prices), "operator 'inspect': Prices is a class of functions"),
         (lambda s: s.key_by("k").reduce(Prices), "operator 'reduce': Prices is a class of functions"),
