@@ -291,3 +291,14 @@ def test_categories_of_polars_are_the_texts_that_the_schema_says() -> None:
     source = CollectionSource.of_rows(frame, schema=pa.schema([("n", pa.string())]))
 
     assert [row for batch in source._batches for row in batch.to_pylist()] == [{"n": "a"}, {"n": None}, {"n": "a"}]
+
+
+def test_categories_of_a_table_may_be_more_than_one_batch_numbers() -> None:
+    """A table has several dictionaries, which do not go together."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    words = [pa.array([f"{part}-{n}" for n in range(100)]).dictionary_encode().cast(kind) for part in range(2)]
+    table = pa.table({"w": pa.chunked_array(words), "n": pa.array(range(200))})
+
+    source = CollectionSource.of_rows(table, schema=pa.schema([("w", pa.string()), ("n", pa.int16())]))
+
+    assert [row for batch in source._batches for row in batch.to_pylist()] == table.to_pylist()
