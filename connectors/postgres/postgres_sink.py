@@ -130,7 +130,7 @@ class PostgresSink(Sink):
         return stream.key_by(*self.key) if self.key else stream
 
     def _require_columns(self) -> None:
-        """Raise ConnectorError for rows that the table does not take, once both are known: the table is looked at first,
+        """Raise ConnectorError for rows that the table does not take, once both are known: the table is looked at
         before the stream comes."""
         if self._table is not None and self.stream_schema is not None:
             self._table.require_columns(self.stream_schema.names, self.described)
