@@ -110,7 +110,7 @@ class FileSink(Sink):
             NAMED_LINES[self._lines](pa.schema([])) if self._lines else format, compression
         )
         self.partition_by: tuple[str, ...] = names_of(partition_by)
-        self.rolling = rolling_policy(rolling, "FileSink")
+        self.rolling: RollingPolicy = rolling_policy(rolling, "FileSink")
         if self.path.startswith(("s3:", "s3a:")) and self.rolling.max_bytes > MERGED_BYTES_MAX:
             raise ConnectorError(
                 f"FileSink {self.path}: S3 publishes no file of more than 5 GB; give RollingPolicy max_bytes={MERGED_BYTES_MAX} at most"

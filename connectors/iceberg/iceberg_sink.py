@@ -116,7 +116,7 @@ class IcebergSink(Sink):
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
             raise ConnectorError("IcebergSink: shuffle=True needs partition_by")
-        self.rolling = rolling_policy(rolling, "IcebergSink")
+        self.rolling: RollingPolicy = rolling_policy(rolling, "IcebergSink")
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
         self.stream_schema: pa.Schema | None = None

@@ -127,7 +127,8 @@ class IcebergSource(TableSource):
         self._names_by_id = {number: field.name for number, field in index_by_id(table.schema()).items()}
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
-        if "s3.session-token" in self._options:  # lent by the catalogue, and for less time than the job runs
+        """A reader with the keys that the catalogue lends now: they are good for less time than the job runs."""
+        if "s3.session-token" in self._options:
             self._options = data_directory(self._versions().table)[1]
         return super().create_reader(context)
 

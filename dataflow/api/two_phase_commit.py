@@ -102,7 +102,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
 
     # What holds of a subclass whose own __init__ does not call this one.
     transaction_timeout_ms: int | None = None
-    ignore_failures_after_transaction_timeout = False
+    ignore_failures_after_transaction_timeout: bool = False
     transaction_timeout_warning_ratio: float | None = None
     _clock_ms: Callable[[], int] | None = None
     _current: TransactionHolder | None = None
