@@ -456,9 +456,10 @@ class ClusterEntrypoint:
                     self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
                 )
                 stored = check_restorable(self._storages, snapshot, graph)
-                self._tell_dispatcher(JobGraphChanged(stored))
             if given_up.is_set():  # its client was told so: a later leader must not find it
                 return None
+            if stored is not graph:
+                self._tell_dispatcher(JobGraphChanged(stored))
             self._high_availability.job_graphs.put(stored)
             return JobGraphStored(graph.job_id)
 

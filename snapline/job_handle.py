@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 30.0
 AWAKE_SECONDS = 0.2
 CHECK_SECONDS = 0.5
+NOTICED_SECONDS = 1.0
 
 
 class JobHandle:
@@ -279,7 +280,9 @@ class JobHandle:
                 self._end(error)
 
     def _say_that_it_ends(self) -> None:
-        """The program ends, and nobody has waited for the job."""
+        """The program ends, and nobody has waited for the job; one that has just ended is noticed in a moment."""
+        if self._ended.wait(NOTICED_SECONDS):
+            return
         tell(
             f"snapline: job {self.name!r} ({self.job_id}) ends here, unfinished, with the program: job.wait() waits for it"
         )

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,6 +73,22 @@ HEARTBEAT_INTERVAL_MS = 1000
 """Unless it is set; progress is as fresh as the heartbeats that carry the counters."""
 _leading: dict[str, CoordinatorProcess] = {}
 """Coordinators of this process by where they lead with high availability."""
+_leading_lock = threading.Lock()
+LEAVES_SECONDS = 10.0
+"""A coordinator whose job is over, or was cancelled, takes a moment to end."""
+
+
+def _require_place(place: str) -> None:
+    """Raise SnaplineError where another job of this program is led there: its coordinator would end, and its job be
+    taken over."""
+    other, until = _leading.get(place), time.monotonic() + LEAVES_SECONDS
+    while other is not None and other.is_alive:
+        if time.monotonic() >= until:
+            raise SnaplineError(
+                f"another job of this program runs with {HA_STORAGE_DIR.key} = {place}: wait for its end, or give each a directory of "
+                "its own"
+            )
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,17 +392,12 @@ class EmbeddedCluster:
         failures_are_told = self._failures_are_told and LOG_LEVEL.key not in self.configuration
         try:
             place = self.configuration.get_option(HA_STORAGE_DIR) if self.recovers_jobs else ""
-            if (
-                other := _leading.get(place)
-            ) is not None and other.is_alive:  # which would end, and its job become ours
-                raise SnaplineError(
-                    f"another job of this program runs with {HA_STORAGE_DIR.key} = {place}: wait for its end, or give each a directory "
-                    "of its own"
-                )
             begun = self.spark.head_start.take_coordinator() if self.spark.head_start is not None else None
-            self._coordinator = begun or CoordinatorProcess.begin()
-            if place:
-                _leading[place] = self._coordinator
+            with _leading_lock:
+                _require_place(place)
+                self._coordinator = begun or CoordinatorProcess.begin()
+                if place:
+                    _leading[place] = self._coordinator
             self._coordinator.serve(
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},

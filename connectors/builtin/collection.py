@@ -88,6 +88,8 @@ class CollectionSource(Source):
             )
         try:
             if hasattr(rows, "__arrow_c_stream__"):
+                if not hasattr(rows, "select_dtypes"):  # it may be one that is read once
+                    rows = table_in_arrow(rows)
                 table = table_in_arrow(rows, schema)
                 if schema is not None:
                     _require_same_values(rows, table)
@@ -127,7 +129,7 @@ def _require_same_values(given: Any, found: pa.Table) -> None:
     """Raises ArrowInvalid where a column of a table got other values with its type. What pandas keeps as objects was
     made into the type from the values themselves."""
     if hasattr(given, "select_dtypes"):
-        given = given.select_dtypes(exclude="object")
+        given = given[[name for name in found.column_names if name in given.columns]].select_dtypes(exclude="object")
     plain = table_in_arrow(given)
     for name in set(found.column_names) & set(plain.column_names):
         try:

@@ -113,7 +113,8 @@ class FileSink(Sink):
         self.rolling: RollingPolicy = rolling_policy(rolling, "FileSink")
         if self.path.startswith(("s3:", "s3a:")) and self.rolling.max_bytes > MERGED_BYTES_MAX:
             raise ConnectorError(
-                f"FileSink {self.path}: S3 publishes no file of more than 5 GB; give RollingPolicy max_bytes={MERGED_BYTES_MAX} at most"
+                f"FileSink {self.path}: S3 publishes no file of more than 5 GB, and one gets larger than max_bytes by what is written at once; "
+                f"give RollingPolicy max_bytes={MERGED_BYTES_MAX} at most"
             )
         if compact_below is not None:
             require_positive("FileSink", compact_below=compact_below)

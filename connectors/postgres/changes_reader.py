@@ -183,6 +183,7 @@ class ChangesReader(SourceReader):
 
     def _wait_for_transactions(self, now_ms: int) -> Polled:
         """Nothing for now. Says so now and then: one of them may be open for ever."""
+        self._away_since_ms = None
         if now_ms >= self._next_lag_ms:
             if self._next_lag_ms:
                 log.warning("%s: waits for transactions of the server that began before it; see pg_stat_activity and pg_prepared_xacts",

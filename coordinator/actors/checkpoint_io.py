@@ -58,7 +58,7 @@ VERIFY_PAUSE_MS = 1_000
 STATISTICS_PAUSE_MS = 1_000
 """Statistics are written down at most this often."""
 MAX_TO_DISCARD = 10_000
-"""Files that wait to be discarded; what is more stays until the job has ended."""
+"""Files of what tasks have said that wait to be discarded; what is more stays until the job has ended."""
 
 
 class CheckpointIo:
@@ -274,7 +274,8 @@ class CheckpointIo:
         to say at once, and everything of the job waits in one lane."""
         with self._discard_lock:
             is_first = not self._to_discard
-            self._to_discard.update(dict.fromkeys(effect.paths[: MAX_TO_DISCARD - len(self._to_discard)]))
+            room = max(0, MAX_TO_DISCARD - len(self._to_discard)) if effect.states else None
+            self._to_discard.update(dict.fromkeys(effect.paths[:room]))
         if not is_first or not effect.paths:
             return
         paths: list[str] = []

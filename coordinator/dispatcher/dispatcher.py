@@ -264,7 +264,7 @@ class Dispatcher:
         held = [
             each for each in self._jobs.values() if each.phase is JobPhase.HELD and each.graph.name == job.graph.name
         ]
-        return [*effects, *(self._let_go(each, JobStatus.FAILED, job.submitted_ms) for each in held)]
+        return [*effects, *(self._let_go(each, JobStatus.CANCELED, job.submitted_ms) for each in held)]
 
     def _let_go(self, held: _Job, status: JobStatus, now_ms: int) -> DispatcherEffect:
         """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts

@@ -51,6 +51,11 @@ class ReactiveParallelism:
         """More than these are of no use."""
         return self._slots_for(self.most)
 
+    @property
+    def slots_needed(self) -> int:
+        """With fewer than these nothing runs."""
+        return self._slots_for(1)
+
     def of(self, slots: int) -> Mapping[JobVertexID, int] | None:
         """The parallelism of all vertices with so many slots; None: they are too few for anything to run."""
         low, high = 0, min(self.most, slots)

@@ -190,7 +190,8 @@ class Scheduler:
         programs = required_programs(self.graph.job_graph)
         for task, number in (more_programs or {}).items():
             programs[task] = max(programs[task], number)
-        self.pool.set_required(max(needed, more), programs)
+        least = 0 if self.reactive is None else self.reactive.slots_needed
+        self.pool.set_required(max(needed, more), programs, least)
 
     def use_max_parallelism(self, max_parallelism: Mapping[JobVertexID, int]) -> None:
         """A restored snapshot fixes the number of key groups of these vertices: a job in reactive mode follows its

@@ -133,7 +133,9 @@ def _records_of(values: list[Any], data_type: pa.StructType) -> pa.Array:
     fields = [
         array_of([None if one is None else one.get(field.name) for one in values], field.type) for field in data_type
     ]
-    return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=pa.array([one is None for one in values]))
+    return pa.StructArray.from_arrays(
+        fields, fields=list(data_type), mask=pa.array([one is None for one in values], pa.bool_())
+    )
 
 
 def misspelled(rows: Iterable[Mapping[str, Any]], names: Sequence[str], kind: str = "column") -> tuple[int, str] | None:
@@ -177,11 +179,11 @@ def table_in_arrow(table: Any, schema: pa.Schema | None = None) -> pa.Table:
     >>> table_in_arrow(pa.table({"n": [1, 2]})).column_names
     ['n']
     """
-    names = getattr(getattr(table, "index", None), "names", ())
-    if names and all(name is None for name in names):
-        return pa.Table.from_pandas(table, schema=schema, preserve_index=False)
+    if names := getattr(getattr(table, "index", None), "names", ()):
+        keep = False if all(name is None for name in names) else None
+        return pa.Table.from_pandas(table, schema=schema, preserve_index=keep)
     found = pa.table(table)
-    if schema is None:
+    if schema is None or found.schema.equals(schema):
         return found
     batches = [workable(batch) for batch in found.to_batches()]  # Arrow casts no category of a view
     return pa.Table.from_batches(batches, workable_schema(found.schema)).cast(schema)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.api.master_hooks import functions_with_hooks
 from snapline.dataflow.api.state import pickled_with_serializers
+from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.windows import RowsBy, SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.config import (
     AUTO_GENERATE_UIDS,
@@ -193,7 +194,8 @@ def _warnings_of_uncommitted(graph: StreamGraph, configuration: Configuration) -
         never_ends = isinstance(spec, SourceSpec) and not spec.source.bounded
         if never_ends or any(edge.source in endless for edge in node.inputs):
             endless.add(node.node_id)
-            if isinstance(spec, SinkWriterSpec) or (isinstance(spec, SinkSpec) and spec.sink.two_phase):
+            is_function = isinstance(spec, SinkFunctionSpec) and isinstance(spec.function, TwoPhaseCommitSinkFunction)
+            if is_function or isinstance(spec, SinkWriterSpec) or (isinstance(spec, SinkSpec) and spec.sink.two_phase):
                 waiting.append(repr(node.uid or node.name))
     if waiting and configuration.get_option(CHECKPOINTING_INTERVAL) <= 0:
         yield (

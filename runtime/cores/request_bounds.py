@@ -18,7 +18,11 @@ def refuse_bytes(method: str, size: int, *, may_submit: bool) -> str:
     """Why a request of a method (`/package.Service/Method`) with so many bytes is not decoded, in one line; empty: it
     is. Two bytes of it can be a message within it, which takes fifty in memory."""
     name = f"{method.rpartition('/')[2]}Request"
-    return "" if may_submit and name in BRINGS_A_JOB else _too_large(name, size)
+    if name not in BRINGS_A_JOB:
+        return _too_large(name, size)
+    if may_submit or size <= MAX_REQUEST_BYTES:
+        return ""
+    return f"{name} has {size} bytes, and this credential is for one job only, so that it submits none"
 
 
 def refuse_size(request: Any) -> str:

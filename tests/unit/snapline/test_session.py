@@ -201,6 +201,7 @@ def test_a_program_does_not_take_its_own_job_over(monkeypatch: pytest.MonkeyPatc
     settings = {"high-availability.type": "embedded", "high-availability.storageDir": "/ha"}
     settings["execution.checkpointing.dir"] = str(tmp_path)
     monkeypatch.setitem(session._leading, "/ha", SimpleNamespace(is_alive=True))
+    monkeypatch.setattr(session, "LEAVES_SECONDS", 0)
 
     with pytest.raises(
         SnaplineError, match=r"another job of this program runs with high-availability\.storageDir = /ha"

@@ -176,6 +176,10 @@ def test_the_index_of_a_frame_of_pandas_is_a_column_where_it_has_a_name() -> Non
     assert list(with_others.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2, "their_n": 2}]
     schema = CollectionSource.of_rows(named).schema()
     assert schema is not None and schema.names == ["n", "town"]
+    wanted = pa.schema({"town": pa.string(), "n": pa.int32()})
+    assert CollectionSource.of_rows(named, schema=wanted).schema() == wanted
+    once = pa.RecordBatchReader.from_batches(wanted, pa.table({"town": ["Bern"], "n": [2]}, wanted).to_batches())
+    assert CollectionSource.of_rows(once, schema=wanted).schema() == wanted
 
 
 @pytest.mark.parametrize("rows", [[{}, {}], pa.table({"n": [1, 2]}).select([])], ids=["rows", "table"])

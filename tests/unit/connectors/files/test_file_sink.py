@@ -346,7 +346,7 @@ def test_files_are_closed_beyond_a_size_and_an_age(tmp_path):
 def test_files_that_s3_cannot_publish_are_refused_before_any_is_written() -> None:
     """It copies 5 GB at most, and a checkpoint with such a file failed after each restart."""
     large = RollingPolicy(max_bytes=6 << 30)
-    with pytest.raises(ConnectorError, match="no file of more than 5 GB; give RollingPolicy max_bytes=4294967296 at"):
+    with pytest.raises(ConnectorError, match=r"no file of more than 5 GB, .* give RollingPolicy max_bytes=4294967296"):
         FileSink("s3://bucket/out", rolling=large)
     assert FileSink("gs://bucket/out", rolling=large).rolling is large
 

@@ -404,7 +404,7 @@ def test_a_held_job_keeps_its_name_until_one_starts_from_a_snapshot() -> None:
     ]
     assert {job.job_id: job.status for job in core.jobs()} == {
         goes_on.job_id: JobStatus.CREATED,
-        JOB: JobStatus.FAILED,
+        JOB: JobStatus.CANCELED,
     }
 
 

@@ -142,5 +142,6 @@ def test_records_may_have_uuids_in_them() -> None:
     assert array_of(values, kind).to_pylist() == [
         values[0], values[1], {"id": None, "in": {"id": None}}, None,
     ]  # fmt: skip
+    assert array_of([], kind).type == kind
     with pytest.raises(pa.ArrowTypeError, match="1 is no record of struct<id: "):
         array_of([1], kind)
