@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
 from snapline.connectors.parquet.staged_rows import StagedRowsSource
+from snapline.connectors.parquet.streamed_rows import StreamedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.declared_payload import load_payload
@@ -72,7 +73,7 @@ def update_job(
         with contextlib.suppress(OSError):  # whoever has read the lines is gone, and the job must not be
             say(line)
 
-    if translation.job_graph.staged_directories:
+    if translation.job_graph.staged_directories or _sources(translation.job_graph, StreamedRowsSource):
         raise UpdateFailed(
             f"job {job_id} runs on as it was: it has a streaming DataFrame, whose query runs in its program, and after an update there is "
             "none: snapline stop, and start the program from that savepoint"
@@ -125,9 +126,14 @@ def update_job(
 def _frame_without_rows(job_graph: JobGraph, plan: JobPlan) -> str:
     """The source of a DataFrame that the snapshot does not know, by its uid; empty: there is none."""
     new = {operator.uid for operator in plan.operators if operator.verdict == NEW}
-    nodes = (node for vertex in job_graph.vertices for node in vertex.operators if node.is_source and node.uid in new)
-    specs = ((node.uid, load_payload(node.payload)) for node in nodes)
-    return next((uid for uid, spec in specs if isinstance(getattr(spec, "source", None), StagedRowsSource)), "")
+    found = _sources(job_graph, StagedRowsSource)
+    return next((uid for uid in found if uid in new), "")
+
+
+def _sources(job_graph: JobGraph, kind: type) -> list[str]:
+    """The uids of the job's sources of a kind."""
+    nodes = (node for vertex in job_graph.vertices for node in vertex.operators if node.is_source)
+    return [node.uid for node in nodes if isinstance(getattr(load_payload(node.payload), "source", None), kind)]
 
 
 def _stop(client: ClusterClient, job_id: str, directory: str) -> str:

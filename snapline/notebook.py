@@ -95,7 +95,8 @@ def follow(job: JobHandle) -> None:
     from IPython import display, get_ipython
 
     ipython: Any = display
-    if type(get_ipython()).__name__ == "TerminalInteractiveShell":  # prints what stands for each picture
+    kinds = type(get_ipython()).__mro__  # embed() has one of its own
+    if any(kind.__name__ == "TerminalInteractiveShell" for kind in kinds):  # prints what stands for each picture
         sys.stdout.write(f"{job!r}\n")
         return
     shown = ipython.display(ipython.HTML(job._repr_html_()), display_id=True)

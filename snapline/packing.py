@@ -68,11 +68,11 @@ def distributions(names: Iterable[str], extras: Sequence[str] = ()) -> dict[str,
         known = ", ".join(sorted(ours.metadata.get_all("Provides-Extra") or ()))
         raise PackingError(f"snapline has no extra {unknown[0]!r}; there are {known}")
     found: dict[str, metadata.Distribution] = {}
-    waiting = [(OURS, tuple(extras), True), *((*_name_and_extras(name), True) for name in names)]
+    waiting = [(OURS, tuple(map(_normal, extras)), True), *((*_name_and_extras(name), True) for name in names)]
     done: set[tuple[str, tuple[str, ...]]] = set()
     while waiting:
         name, wanted, is_named = waiting.pop()
-        name = re.sub(r"[-_.]+", "-", name).lower()
+        name = _normal(name)
         if (name, wanted) in done or name in OF_SPARK:
             continue
         done.add((name, wanted))
@@ -90,7 +90,7 @@ def distributions(names: Iterable[str], extras: Sequence[str] = ()) -> dict[str,
         found[name] = here
         for requirement in here.requires or ():
             extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
-            if extra is not None and extra[1] not in wanted:
+            if extra is not None and _normal(extra[1]) not in wanted:
                 continue
             waiting.append((*_name_and_extras(requirement), False))
     return found
@@ -101,17 +101,22 @@ def _is_link(distribution: metadata.Distribution) -> bool:
     return bool(source.get("dir_info", {}).get("editable"))
 
 
+def _normal(name: str) -> str:
+    """The name of a package or an extra as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def _name_and_extras(requirement: str) -> tuple[str, tuple[str, ...]]:
     asked = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", requirement)
     if asked is None:
         return requirement, ()
-    return asked[1], tuple(sorted(each.strip() for each in (asked[2] or "").split(",") if each.strip()))
+    return asked[1], tuple(sorted(_normal(each.strip()) for each in (asked[2] or "").split(",") if each.strip()))
 
 
 def files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
     """Where each of its files goes below the directory of packages, and where it lies. Of Snapline, which may be
     installed as a link to its repository, it is what is imported here."""
-    if re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower() == OURS:
+    if _normal(distribution.metadata["Name"]) == OURS:
         yield from _package(Path(__file__).resolve().parent)
     for file in distribution.files or ():
         path = Path(str(distribution.locate_file(file)))

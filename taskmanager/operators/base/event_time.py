@@ -32,7 +32,7 @@ def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
     position = batch.schema.get_field_index(column)
     if position < 0:
         raise KeyError(
-            f"no event time column {column!r}: the columns are {', '.join(map(repr, batch.schema.names))}; keep it in the function "
+            f"no event time column {column!r}: the columns are {', '.join(map(repr, batch.schema.names))}; if that is its name, keep it in the function "
             "that leaves it out, or give that one schema=, which ends event time there"
         )
     array = batch.column(position)

@@ -181,10 +181,10 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         for descriptor in declared_states(self._function):
             if backend.has_state(descriptor.name):
                 state.of(descriptor)
-        if backend.get_timers().processing.next_timestamp() is not None:
+        if backend.get_timers().processing.next_timestamp() is not None and not backend.drop_columns:
             raise StateError(
                 f"operator {self.context.operator_uid!r}: the snapshot holds timers of processing time, which a function over batches has "
-                "not, so that they would never fire: go on with process, or give the operator another uid"
+                "not, so that they would never fire: go on with process, or leave them unfired by {DROP_STATE_COLUMNS.key} = true"
             )
         if names := declared_names(self._function):
             self.refuse_foreign(names, backend.restored_states)

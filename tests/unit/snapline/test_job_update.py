@@ -14,6 +14,7 @@ import pytest
 from snapline import job_update
 from snapline.client import CoordinatorUnreachable, RequestRefused
 from snapline.connectors.parquet.staged_rows import StagedRowsSource
+from snapline.connectors.parquet.streamed_rows import StreamedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.wire.messages import JobStatus
@@ -155,6 +156,20 @@ def test_a_job_whose_rows_come_from_its_program_is_not_updated(
     with pytest.raises(
         UpdateFailed, match="job old runs on as it was: it has a streaming DataFrame, whose query runs in"
     ):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
+
+
+def test_a_job_whose_rows_come_from_its_program_is_not_updated_where_it_goes_on_from_a_snapshot(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a job has no directory of its own, and the update went through."""
+    schema = pa.schema([("n", pa.int64())])
+    source = StreamedRowsSource("", "orders", schema, {}, bounded=False, restored="/before", retained=1)
+    node = SimpleNamespace(uid="orders", is_source=True, payload=cloudpickle.dumps(SourceSpec(source, (), None)))
+    monkeypatch.setattr(Version, "vertices", (SimpleNamespace(operators=[node]),))
+
+    with pytest.raises(UpdateFailed, match="job old runs on as it was: it has a streaming DataFrame"):
         update(cluster)
     assert cluster.running == {"old": "the first version"}
 

@@ -72,7 +72,7 @@ def test_a_job_is_a_line_of_text_in_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """IPython printed there each second what stands for a picture, until the job had ended."""
-    terminal = type("TerminalInteractiveShell", (), {})()
+    terminal = type("InteractiveShellEmbed", (type("TerminalInteractiveShell", (), {}),), {})()
     monkeypatch.setattr("IPython.get_ipython", lambda: terminal)
     env = sl.StreamExecutionEnvironment(Configuration({}))
     env.from_collection([{"x": 1}], uid="rows").sink_to(DiscardingSink(), uid="out")

@@ -246,8 +246,11 @@ def test_timers_of_the_clock_do_not_come_to_a_function_over_batches() -> None:
     written = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Clocked()))).start()
     written.process(pa.record_batch({"k": ["a", "b"], "after": [5, 7]}))
     again = Harness(KeyedBatchesOperator([(("k",), "")], [OverBatches().process_batch], OverBatches(), None))
+    snapshot = restored_state([written.snapshot()])
     with pytest.raises(StateError, match=r"operator 'op': the snapshot holds timers of processing time, .* never fire"):
-        again.start(restored_state([written.snapshot()]))
+        again.start(snapshot)
+    operator = KeyedBatchesOperator([(("k",), "")], [OverBatches().process_batch], OverBatches(), None)
+    Harness(operator, configuration={"state.schema-evolution.drop-columns": "true"}).start(snapshot)
 
 
 class Reminded(KeyedProcessFunction):
