@@ -41,6 +41,9 @@ EXIT_BROKE_DOWN = 2
 EXIT_REPLACED = 3
 PAUSE_SECONDS = 1.0
 """Between two tries to lead."""
+SIGNAL_SECONDS = 1.0
+"""How long a signal may wait that has come on another thread, or just before the main one began to wait: Python's own
+handlers run when that one does something, and in a wait without an end it would do nothing."""
 PARENT_CHECK_SECONDS = 5.0
 """Between looks at whether the process that started this one lives; the end of its input says so before."""
 
@@ -179,7 +182,8 @@ def _lead(
     if leadership is not None:
         leadership.session.on_over(lambda _: ended.set())
     stopping.ring(ended)
-    ended.wait()
+    while not ended.wait(SIGNAL_SECONDS):
+        pass
     if config.address_file:
         Path(config.address_file).unlink(missing_ok=True)
     fatal, lost = entrypoint.fatal_error, entrypoint.leadership_lost

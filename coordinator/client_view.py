@@ -107,7 +107,9 @@ class ClientView:
         shown, next_page_token = page_of_jobs(times, page_size, page_token)
         found = await self._registry.overviews(shown)
         found |= {
-            each: _minimal(dispatched[each]).overview for each in shown if each not in found and each in dispatched
+            each: minimal_details(dispatched[each]).overview
+            for each in shown
+            if each not in found and each in dispatched
         }
         jobs = [shorten_causes(found[job_id]) for job_id in shown if job_id in found]
         return pb.ListJobsResponse(jobs=jobs, next_page_token=next_page_token)
@@ -171,7 +173,7 @@ class ClientView:
         jobs = {job.job_id: job for job in await self._ask_dispatcher()}
         # the Dispatcher has answered, so a JobMaster that it was about to start is there now
         details = await self._registry.details(job_id)
-        return details if details is not None or job_id not in jobs else _minimal(jobs[job_id])
+        return details if details is not None or job_id not in jobs else minimal_details(jobs[job_id])
 
     async def list_checkpoints(self, job_id: JobID) -> pb.ListCheckpointsResponse | None:
         found = await self._registry.checkpoints(job_id)
@@ -272,6 +274,10 @@ class ClientView:
         return await read_actor(self._dispatcher, read)
 
 
-def _minimal(job: JobOverview) -> pb.JobDetails:
+def minimal_details(job: JobOverview) -> pb.JobDetails:
     """What the Dispatcher alone knows."""
-    return views.job_that_never_ran(job.job_id, job.name, job.status, job.start_time_ms, job.end_time_ms, job.failure)
+    details = views.job_that_never_ran(
+        job.job_id, job.name, job.status, job.start_time_ms, job.end_time_ms, job.failure
+    )
+    details.submission_digest = job.submission_digest
+    return details

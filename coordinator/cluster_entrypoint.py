@@ -21,16 +21,17 @@ import pykka
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices, job_directory
 from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounterError
 from snapline.coordinator.checkpoint.metadata import MetadataError, is_absolute, pointer_location
-from snapline.coordinator.client_view import ClientView
+from snapline.coordinator.client_view import ClientView, minimal_details
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
 from snapline.coordinator.deletions import Deletions
 from snapline.coordinator.dispatcher import effects as dispatching
-from snapline.coordinator.dispatcher.dispatcher import Dispatcher
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
 from snapline.coordinator.dispatcher.events import (
     DispatcherStarted,
     DispatcherSuspended,
     HeldJob,
+    JobGraphChanged,
     JobGraphRemoved,
     JobGraphStored,
     JobGraphStoreFailed,
@@ -47,7 +48,7 @@ from snapline.coordinator.ha.start_marks import StartMarks
 from snapline.coordinator.ha.stored_job_graphs import JobGraphSetAside
 from snapline.coordinator.ha.zookeeper_high_availability import ZooKeeperHighAvailability
 from snapline.coordinator.io import IoExecutor
-from snapline.coordinator.job_registry import JobRegistry
+from snapline.coordinator.job_registry import EndedJob, JobRegistry
 from snapline.coordinator.jobmaster.events import OperationRequested
 from snapline.coordinator.jobmaster.operations import OperationFailed, Reply
 from snapline.coordinator.resource.effects import DeclareWorkers, ReleaseWorker, ThreadDumpArrived
@@ -103,7 +104,7 @@ from snapline.runtime.signing import NotSigned, Signer
 from snapline.runtime.storage.memory_storage import MemoryStorage
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
-from snapline.runtime.storage.storage_port import Storage
+from snapline.runtime.storage.storage_port import Storage, StorageError
 from snapline.runtime.storage.storage_probe import probe_storage
 from snapline.runtime.timers import TimerScheduler
 from snapline.runtime.version import VERSION
@@ -366,7 +367,7 @@ class ClusterEntrypoint:
         )
         performers: dict[type, Performer] = {
             dispatching.StoreJobGraph: self._store_job_graph,
-            dispatching.RemoveJobGraph: self._remove_job_graph,
+            dispatching.RemoveJobGraph: lambda effect: self._remove_job_graph(effect, core.find(effect.job_id)),
             dispatching.StartJobMaster: self._start_job_master,
             dispatching.SuspendJobMaster: self._suspend_job_master,
             dispatching.ForwardToJobMaster: self._forward,
@@ -432,6 +433,7 @@ class ClusterEntrypoint:
         given_up = threading.Event()
 
         def work() -> JobGraphStored | None:
+            stored = graph
             problem = self._hooks_problem(graph)
             if problem:
                 raise ConfigurationError(problem)
@@ -453,10 +455,12 @@ class ClusterEntrypoint:
                 snapshot = read_snapshot(
                     self._storages, graph.savepoint_restore.path, Signer.of_storage(self._config.configuration)
                 )
-                check_restorable(self._storages, snapshot, graph)
+                stored = check_restorable(self._storages, snapshot, graph)
             if given_up.is_set():  # its client was told so: a later leader must not find it
                 return None
-            self._high_availability.job_graphs.put(graph)
+            if stored is not graph:
+                self._tell_dispatcher(JobGraphChanged(stored))
+            self._high_availability.job_graphs.put(stored)
             return JobGraphStored(graph.job_id)
 
         def failed(error: BaseException) -> JobGraphStoreFailed:
@@ -475,11 +479,16 @@ class ClusterEntrypoint:
             f"{SECURITY_MASTER_HOOKS.key} is false there: take them out, or let a sink commit"
         )
 
-    def _remove_job_graph(self, effect: dispatching.RemoveJobGraph) -> None:
+    def _remove_job_graph(self, effect: dispatching.RemoveJobGraph, job: JobOverview | None) -> None:
         job_id = effect.job_id
         self._forget_runner(job_id)  # one that broke too often has not said that the job has ended
+        view = EndedJob(minimal_details(job)) if job is not None and effect.is_unseen else None
+        if view is not None:
+            self._registry.ended(job_id, view)
 
         def remove() -> None:
+            if view is not None:
+                self._archive_unseen(view)
             self._high_availability.job_graphs.remove(job_id)
             self._high_availability.forget_job(job_id)
             self._start_marks.end(job_id)
@@ -495,6 +504,13 @@ class ClusterEntrypoint:
             return JobGraphRemoved(job_id, str(error))
 
         self._io.lane(job_id).submit(f"remove job {job_id}", work, self._tell_dispatcher, failed)
+
+    def _archive_unseen(self, view: EndedJob) -> None:
+        """Keep what is known of the job for later leaders, before its graph is gone; its end does not wait for that."""
+        try:
+            self._services.archive.put(view.to_archive(), self._clock.now_ms())
+        except StorageError as error:
+            self._logger.warning("the job cannot be archived", reason=str(error))
 
     def _start_job_master(self, effect: dispatching.StartJobMaster) -> None:
         job_id = effect.job_graph.job_id
@@ -548,7 +564,9 @@ class ClusterEntrypoint:
     def _start_metrics(self, address: str) -> None:
         if self._config.metrics_port < 0:
             return
-        source = CoordinatorMetrics(self._resource_manager, self._registry, self._clock, self._clock.now_ms())
+        source = CoordinatorMetrics(
+            self._resource_manager, self._dispatcher, self._registry, self._clock, self._clock.now_ms()
+        )
         self._metrics = MetricsServer(source.samples, self._logger, source.user_families, self._security)
         host = self._config.configuration.get_option(COORDINATOR_BIND_HOST) or address.rpartition(":")[0]
         port = self._metrics.start(host, self._config.metrics_port)

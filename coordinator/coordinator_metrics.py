@@ -17,11 +17,18 @@ from typing import Any
 
 import pykka
 
+from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
 from snapline.coordinator.metric_table import sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
-from snapline.coordinator.user_metric_samples import LabelledValue, families_of, task_labels, user_values_of
+from snapline.coordinator.user_metric_samples import (
+    LabelledValue,
+    counters_of_now,
+    families_of,
+    task_labels,
+    user_values_of,
+)
 from snapline.dataflow.config import CHECKPOINTING_INTERVAL, Configuration
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from snapline.dataflow.wire.codec import decode_job_status
@@ -77,9 +84,15 @@ class CoordinatorMetrics:
     """Reads the figures of one coordinator for Prometheus."""
 
     def __init__(
-        self, resource_manager: pykka.ActorRef[Any], registry: JobRegistry, clock: Clock, start_time_ms: int
+        self,
+        resource_manager: pykka.ActorRef[Any],
+        dispatcher: pykka.ActorRef[Any],
+        registry: JobRegistry,
+        clock: Clock,
+        start_time_ms: int,
     ) -> None:
         self._resource_manager = resource_manager
+        self._dispatcher = dispatcher
         self._registry = registry
         self._clock = clock
         self._start_time_ms = start_time_ms
@@ -103,6 +116,11 @@ class CoordinatorMetrics:
         for details in self._registry.ended_jobs(ENDED_JOBS_SHOWN):
             if details.overview.job_id not in shown:
                 found += _ended_job(details)
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+            listed: Any = self._dispatcher.ask(Query(Dispatcher.jobs), timeout=TIMEOUT_SECONDS)
+            for known in listed:
+                if known.job_id not in shown and known.job_id not in self._registry:  # it has no JobMaster: it is held
+                    found += _statuses(known.status, {"job_id": known.job_id, "job_name": known.name})
         return found
 
     def user_families(self) -> list[Any]:
@@ -181,7 +199,8 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
         figures["lastCheckpointAge"] = now_ms - began_ms  # a job that takes none would look as if they had stopped
     if last is not None:
         figures["lastCheckpointDuration"] = last.end_timestamp_ms - last.trigger_timestamp_ms
-        figures["lastCheckpointSize"] = figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
+        figures["lastCheckpointSize"] = last.totals.checkpointed_size_bytes
+        figures["lastCheckpointFullSize"] = last.totals.state_size_bytes
         figures["lastCheckpointProcessedData"] = last.totals.processed_data_bytes
         figures["lastCheckpointPersistedData"] = last.totals.persisted_data_bytes
         figures["lastCompletedCheckpointId"] = last.checkpoint_id
@@ -224,8 +243,8 @@ def _ended_job(details: pb.JobDetails) -> Iterator[Sample]:
 
 def _task_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     last = job.statistics().latest_completed
-    measured = {each[:2]: each[3:] for each in last.reports} if last is not None else {}
-    for vertex, counters in job.master.metrics.items():
+    measured = {each[:2]: (each[3], each[5]) for each in last.reports} if last is not None else {}
+    for vertex, counters in counters_of_now(job.master):
         labels = task_labels(job.master, vertex, counters.attempt_id)
         for field, name in (*TASK_FIGURES.items(), *QUEUE_FIGURES.items()):
             yield sample("taskmanager_job_task", name, attrgetter(field)(counters), labels)

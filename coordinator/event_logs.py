@@ -7,14 +7,19 @@ or lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from snapline.coordinator.execution.given_slots import ForgedSlot
 from snapline.coordinator.jobmaster.job_master import JobMaster
-from snapline.coordinator.resource.resource_manager import RegistrationOutcome, ResourceManager
+from snapline.coordinator.resource.resource_manager import RegistrationNews, RegistrationOutcome, ResourceManager
 from snapline.runtime.logs import TASK_FAILED, Logger
 from snapline.runtime.rpc.sender_limits import RefusalLog
 
 JOB_FAILED = "job failed"
 JOB_STATUS = "job status"
+REJECTED = "rejected"
+"""Whoever is rejected chooses what it is called, so that all of them are one."""
 FORGED_SLOT = (
     "it names a slot that no coordinator has given to the job on it: either somebody forges slots, or the secret of that "
     "time is no longer in security.auth.token"
@@ -75,6 +80,7 @@ class RegistrationLog:
         """Begin with nothing that was written before."""
         self._manager = manager
         self._logger = logger
+        self._streams = RefusalLog(logger)
         self._last = 0
         self._forged = _ForgedSlots(logger)
 
@@ -88,11 +94,15 @@ class RegistrationLog:
             info = each.info
             details = {"resource_id": info.resource_id, "host": info.host, "version": info.version}
             if each.outcome is RegistrationOutcome.REGISTERED:
-                self._logger.info(each.outcome.value, slots=info.slots, pid=info.pid, **details)
+                self._say(info.resource_id, self._logger.info, each, slots=info.slots, pid=info.pid, **details)
             elif (
                 each.outcome is RegistrationOutcome.LOST
             ):  # it may go because its work is done; tasks that fail are warned of
-                self._logger.info(each.outcome.value, reason=each.reason, **details)
+                self._say(info.resource_id, self._logger.info, each, reason=each.reason, **details)
             else:
-                self._logger.warning(each.outcome.value, reason=each.reason, **details)
+                self._say(REJECTED, self._logger.warning, each, reason=each.reason, **details)
         self._last = news[-1].number
+
+    def _say(self, about: str, log: Callable[..., Any], news: RegistrationNews, **details: Any) -> None:
+        """A hundred lines at once, and then one a second: a process may register and go as often as it likes."""
+        self._streams.note_stream(about, log, news.outcome.value, **details)

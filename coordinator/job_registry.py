@@ -180,10 +180,10 @@ class JobRegistry:
     def find_for_program(self, job: str, task: str, own: str = "") -> JobID | external_pb2.Rejected:
         """The job with this id or name that a program outside can take part in as this task; or why there is none. Of
         jobs of one name the newest one that has not ended is meant. `own`: the only job that the program acts for, so
-        that it is told nothing of another; empty: any."""
-        found = self._live.get(JobID(job)) or next(
-            (each for each in reversed(list(self._live.values())) if each.name == job), None
-        )
+        that it is told nothing of another, and no other one of that name is meant; empty: any."""
+        named = [each for each in reversed(list(self._live.values())) if each.name == job]
+        meant = (each for each in named if own in ("", each.master.job_id))
+        found = self._live.get(JobID(job)) or next(meant, None)
         if found is None:
             ended = [each.details.overview for each in list(self._ended.values())]
             for overview in reversed(ended):
@@ -191,6 +191,8 @@ class JobRegistry:
                     status = job_pb2.JobStatus.Name(overview.status).removeprefix("JOB_STATUS_")
                     detail = f"job {overview.name!r} ({overview.job_id}) is {status}"
                     return external_pb2.Rejected(reason=external_pb2.REJECTION_REASON_JOB_IS_OVER, detail=detail)
+            if named:
+                return named[0].master.job_id
             detail = f"no job {job!r} runs here: submit it (snapline external submit), or look at snapline list"
             reason = external_pb2.REJECTION_REASON_UNKNOWN_JOB
             return external_pb2.Rejected(reason=reason, detail=detail, try_again=True)

@@ -6,6 +6,8 @@ Loads Arrow, which a coordinator does without as long as it can: import this mod
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from snapline.coordinator.checkpoint.restore.state_assignment import AssignmentRefused, assign_states
@@ -54,9 +56,9 @@ def _distinct_headers(storages: StateStorages, operator: OperatorState) -> list[
     return list(found.values())
 
 
-def check_restorable(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> None:
-    """Raise NoSnapshot when the job cannot start from it; names the operator, for its state the column, and the way
-    out."""
+def check_restorable(storages: StateStorages, snapshot: Snapshot, job_graph: JobGraph) -> JobGraph:
+    """Return the job with the max parallelism that the state has. Raises NoSnapshot when it cannot start from that;
+    names the operator, for its state the column, and the way out."""
     verdict = assign_states(
         snapshot.metadata.operators,
         job_graph.vertices,
@@ -77,3 +79,6 @@ def check_restorable(storages: StateStorages, snapshot: Snapshot, job_graph: Job
         raise NoSnapshot(f"cannot start from {snapshot.location}: {error}") from error
     if problems:
         raise NoSnapshot(f"cannot start from {snapshot.location}: {'; '.join(problems.values())}")
+    of_state = verdict.plan.max_parallelism
+    vertices = (replace(v, max_parallelism=of_state.get(v.vertex_id, v.max_parallelism)) for v in job_graph.vertices)
+    return replace(job_graph, vertices=tuple(vertices))

@@ -9,13 +9,14 @@ name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
 from snapline.coordinator.jobmaster.job_master import JobMaster
 from snapline.dataflow.api.user_metrics import COUNTER, HISTOGRAM, MetricValue, is_sound
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID
+from snapline.dataflow.wire.messages import ExecutionState, TaskMetrics
 
 SCOPE = "snapline_taskmanager_job_task_operator"
 LATENCY_NAME = "snapline_taskmanager_job_latency_ms"
@@ -27,10 +28,19 @@ LabelledValue = tuple[Mapping[str, str], MetricValue]
 def user_values_of(master: JobMaster) -> list[LabelledValue]:
     """Read what the functions of one job have measured, on the job's actor."""
     found: list[LabelledValue] = []
-    for vertex, counters in master.metrics.items():
+    for vertex, counters in counters_of_now(master):
         labels = task_labels(master, vertex, counters.attempt_id)
         found += [(labels, value) for value in counters.user_metrics]
     return found
+
+
+def counters_of_now(master: JobMaster) -> Iterator[tuple[ExecutionVertexID, TaskMetrics]]:
+    """The last counters of each present attempt that has not failed: what one said that was lost with its TaskManager
+    would go on as if it still ran, until the job has slots again."""
+    for vertex, counters in master.metrics.items():
+        execution = master.scheduler.graph.find(counters.attempt_id)
+        if execution is not None and execution.state not in (ExecutionState.FAILED, ExecutionState.CANCELED):
+            yield vertex, counters
 
 
 def task_labels(master: JobMaster, vertex: ExecutionVertexID, attempt: ExecutionAttemptID) -> dict[str, str]:

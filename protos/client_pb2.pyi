@@ -481,16 +481,18 @@ class GetCheckpointRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., checkpoint_id: _Optional[int] = ...) -> None: ...
 
 class SubtaskCheckpointDetails(_message.Message):
-    __slots__ = ("subtask_index", "acknowledge_timestamp_ms", "state_size_bytes", "metrics")
+    __slots__ = ("subtask_index", "acknowledge_timestamp_ms", "state_size_bytes", "metrics", "checkpointed_size_bytes")
     SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     subtask_index: int
     acknowledge_timestamp_ms: int
     state_size_bytes: int
     metrics: _checkpoint_pb2.CheckpointMetrics
-    def __init__(self, subtask_index: _Optional[int] = ..., acknowledge_timestamp_ms: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., metrics: _Optional[_Union[_checkpoint_pb2.CheckpointMetrics, _Mapping]] = ...) -> None: ...
+    checkpointed_size_bytes: int
+    def __init__(self, subtask_index: _Optional[int] = ..., acknowledge_timestamp_ms: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., metrics: _Optional[_Union[_checkpoint_pb2.CheckpointMetrics, _Mapping]] = ..., checkpointed_size_bytes: _Optional[int] = ...) -> None: ...
 
 class VertexCheckpointDetails(_message.Message):
     __slots__ = ("vertex_id", "name", "subtasks")

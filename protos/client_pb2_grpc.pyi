@@ -4,10 +4,12 @@ isort:skip_file
 What any program may ask of a coordinator: submit and control jobs, trigger and watch checkpoints, see the cluster.
 
 Errors are gRPC status codes with one line of text that names the culprit and the way out: NOT_FOUND (unknown job or
-checkpoint), INVALID_ARGUMENT, ALREADY_EXISTS (job id taken), FAILED_PRECONDITION (not in this state of the job),
-UNAVAILABLE (not the leader, or shutting down), UNAUTHENTICATED. Details of a failure that came from a job are
+checkpoint), INVALID_ARGUMENT (asking again never helps: also for a job id that is taken, and of a job that has ended),
+FAILED_PRECONDITION (not now), RESOURCE_EXHAUSTED (too many ask for this at once), UNAVAILABLE (not the leader, or shutting down;
+the trailing metadata `snapline-leader` says who leads, where that is known), UNAUTHENTICATED, PERMISSION_DENIED (the credential
+opens less), INTERNAL (a defect, or a job whose JobMaster is being replaced). Details of a failure that came from a job are
 a SerializedFailure in the response. Where the cluster has a token (`security.auth.token`), every call carries it as metadata
-`snapline-token`; `snapline-client` may say who asks, for the audit. Every call may have a deadline; what was asked for goes on when it passes. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
+`snapline-token`; `snapline-client` may say who asks, for the audit. An answer may have 256 MiB, and gRPC takes 4 MiB unless it is told otherwise. Every call may have a deadline; what was asked for goes on when it passes. Timestamps are in milliseconds since the Unix epoch (UTC); 0: not yet.
 """
 
 from collections import abc as _abc
@@ -80,7 +82,8 @@ class ClientServiceStub:
     """TaskManagers that are registered."""
     DrainTaskManager: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainTaskManagerRequest, _client_pb2.DrainTaskManagerResponse]
     """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
-    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave. When its
+    deadline passes, jobs that have not begun to leave stay, and its slots are given to nobody: ask again, or undo it.
     """
     ReportWorkers: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
@@ -146,7 +149,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """TaskManagers that are registered."""
     DrainTaskManager: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainTaskManagerRequest, _client_pb2.DrainTaskManagerResponse]  # type: ignore[assignment]
     """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
-    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+    others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave. When its
+    deadline passes, jobs that have not begun to leave stay, and its slots are given to nobody: ask again, or undo it.
     """
     ReportWorkers: _aio.UnaryUnaryMultiCallable[_client_pb2.ReportWorkersRequest, _client_pb2.ReportWorkersResponse]  # type: ignore[assignment]
     """What a launcher of TaskManagers can give at most, and which of them have ended; said again whenever it changes, and every
@@ -323,7 +327,8 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.DrainTaskManagerResponse, _abc.Awaitable[_client_pb2.DrainTaskManagerResponse]]:
         """Prepare for the end of a TaskManager: its slots are given to nobody any more, and the jobs that have some move their tasks to
-        others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave.
+        others by a rescale. Returns when nothing runs there; FAILED_PRECONDITION, and all is as before, when a job cannot leave. When its
+        deadline passes, jobs that have not begun to leave stay, and its slots are given to nobody: ask again, or undo it.
         """
 
     @_abc_1.abstractmethod

@@ -408,14 +408,16 @@ class SlotsHeld(_message.Message):
     def __init__(self, resource_id: _Optional[str] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class DeclareRequiredSlots(_message.Message):
-    __slots__ = ("job_id", "required", "held")
+    __slots__ = ("job_id", "required", "held", "least")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     required: int
     held: _containers.RepeatedCompositeFieldContainer[SlotsHeld]
-    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., held: _Optional[_Iterable[_Union[SlotsHeld, _Mapping]]] = ...) -> None: ...
+    least: int
+    def __init__(self, job_id: _Optional[str] = ..., required: _Optional[int] = ..., held: _Optional[_Iterable[_Union[SlotsHeld, _Mapping]]] = ..., least: _Optional[int] = ...) -> None: ...
 
 class NotEnoughResources(_message.Message):
     __slots__ = ("job_id", "required", "available", "reason")

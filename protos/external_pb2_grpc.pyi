@@ -58,6 +58,9 @@ the conversation goes on. Rejected, and gRPC statuses: INVALID_ARGUMENT (the con
 metadata `snapline-token` has to be the cluster's security.auth.token), RESOURCE_EXHAUSTED (the program does not read),
 UNAVAILABLE (the coordinator or the job's leader is gone: connect again).
 
+SIZES. A message may have 256 MiB: RunTask with the state of several tasks, say, or Rows. gRPC takes 4 MiB unless it is told
+otherwise, and a program that cannot receive its state never begins again.
+
 VERSIONS. `protocol_version` is 1. Within a version, messages and fields are only added: ignore those that you do not know.
 """
 

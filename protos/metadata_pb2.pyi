@@ -100,16 +100,18 @@ class CompletedCheckpointPointer(_message.Message):
     def __init__(self, checkpoint_id: _Optional[int] = ..., location: _Optional[str] = ..., completion_timestamp_ms: _Optional[int] = ..., snapshot_type: _Optional[_Union[_checkpoint_pb2.SnapshotType, str]] = ..., discard_on_subsumed: _Optional[bool] = ..., discard_on_finished: _Optional[bool] = ..., discard_on_canceled: _Optional[bool] = ..., discard_on_failed: _Optional[bool] = ..., discard_on_suspended: _Optional[bool] = ..., is_unclaimed: _Optional[bool] = ...) -> None: ...
 
 class SubtaskStats(_message.Message):
-    __slots__ = ("subtask_index", "ack_timestamp_ms", "state_size_bytes", "metrics")
+    __slots__ = ("subtask_index", "ack_timestamp_ms", "state_size_bytes", "metrics", "checkpointed_size_bytes")
     SUBTASK_INDEX_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     subtask_index: int
     ack_timestamp_ms: int
     state_size_bytes: int
     metrics: _checkpoint_pb2.CheckpointMetrics
-    def __init__(self, subtask_index: _Optional[int] = ..., ack_timestamp_ms: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., metrics: _Optional[_Union[_checkpoint_pb2.CheckpointMetrics, _Mapping]] = ...) -> None: ...
+    checkpointed_size_bytes: int
+    def __init__(self, subtask_index: _Optional[int] = ..., ack_timestamp_ms: _Optional[int] = ..., state_size_bytes: _Optional[int] = ..., metrics: _Optional[_Union[_checkpoint_pb2.CheckpointMetrics, _Mapping]] = ..., checkpointed_size_bytes: _Optional[int] = ...) -> None: ...
 
 class TaskStats(_message.Message):
     __slots__ = ("vertex_id", "number_of_subtasks", "subtasks")
@@ -122,7 +124,7 @@ class TaskStats(_message.Message):
     def __init__(self, vertex_id: _Optional[str] = ..., number_of_subtasks: _Optional[int] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskStats, _Mapping]]] = ...) -> None: ...
 
 class CheckpointStats(_message.Message):
-    __slots__ = ("checkpoint_id", "snapshot_type", "status", "trigger_timestamp_ms", "end_timestamp_ms", "location", "failure_reason", "failure_detail", "tasks", "state_size_bytes", "processed_data_bytes", "persisted_data_bytes", "number_of_subtasks", "number_of_acknowledged_subtasks")
+    __slots__ = ("checkpoint_id", "snapshot_type", "status", "trigger_timestamp_ms", "end_timestamp_ms", "location", "failure_reason", "failure_detail", "tasks", "state_size_bytes", "processed_data_bytes", "persisted_data_bytes", "number_of_subtasks", "number_of_acknowledged_subtasks", "checkpointed_size_bytes")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +139,7 @@ class CheckpointStats(_message.Message):
     PERSISTED_DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUMBER_OF_SUBTASKS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_OF_ACKNOWLEDGED_SUBTASKS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: int
     snapshot_type: _checkpoint_pb2.SnapshotType
     status: CheckpointStatsStatus
@@ -151,7 +154,8 @@ class CheckpointStats(_message.Message):
     persisted_data_bytes: int
     number_of_subtasks: int
     number_of_acknowledged_subtasks: int
-    def __init__(self, checkpoint_id: _Optional[int] = ..., snapshot_type: _Optional[_Union[_checkpoint_pb2.SnapshotType, str]] = ..., status: _Optional[_Union[CheckpointStatsStatus, str]] = ..., trigger_timestamp_ms: _Optional[int] = ..., end_timestamp_ms: _Optional[int] = ..., location: _Optional[str] = ..., failure_reason: _Optional[str] = ..., failure_detail: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStats, _Mapping]]] = ..., state_size_bytes: _Optional[int] = ..., processed_data_bytes: _Optional[int] = ..., persisted_data_bytes: _Optional[int] = ..., number_of_subtasks: _Optional[int] = ..., number_of_acknowledged_subtasks: _Optional[int] = ...) -> None: ...
+    checkpointed_size_bytes: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., snapshot_type: _Optional[_Union[_checkpoint_pb2.SnapshotType, str]] = ..., status: _Optional[_Union[CheckpointStatsStatus, str]] = ..., trigger_timestamp_ms: _Optional[int] = ..., end_timestamp_ms: _Optional[int] = ..., location: _Optional[str] = ..., failure_reason: _Optional[str] = ..., failure_detail: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[TaskStats, _Mapping]]] = ..., state_size_bytes: _Optional[int] = ..., processed_data_bytes: _Optional[int] = ..., persisted_data_bytes: _Optional[int] = ..., number_of_subtasks: _Optional[int] = ..., number_of_acknowledged_subtasks: _Optional[int] = ..., checkpointed_size_bytes: _Optional[int] = ...) -> None: ...
 
 class RestoredCheckpointStats(_message.Message):
     __slots__ = ("checkpoint_id", "snapshot_type", "restore_timestamp_ms", "location")
@@ -180,7 +184,7 @@ class StatsSummary(_message.Message):
     def __init__(self, count: _Optional[int] = ..., sum: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., window: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CheckpointStatistics(_message.Message):
-    __slots__ = ("total", "completed", "failed", "restored", "history", "latest_completed", "latest_savepoint", "latest_failed", "latest_restored", "duration", "state_size", "processed_data", "persisted_data", "job_restarts", "operator_failures")
+    __slots__ = ("total", "completed", "failed", "restored", "history", "latest_completed", "latest_savepoint", "latest_failed", "latest_restored", "duration", "state_size", "processed_data", "persisted_data", "job_restarts", "operator_failures", "checkpointed_size")
     class OperatorFailuresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +207,7 @@ class CheckpointStatistics(_message.Message):
     PERSISTED_DATA_FIELD_NUMBER: _ClassVar[int]
     JOB_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTED_SIZE_FIELD_NUMBER: _ClassVar[int]
     total: int
     completed: int
     failed: int
@@ -218,4 +223,5 @@ class CheckpointStatistics(_message.Message):
     persisted_data: StatsSummary
     job_restarts: int
     operator_failures: _containers.ScalarMap[str, int]
-    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., restored: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CheckpointStats, _Mapping]]] = ..., latest_completed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_restored: _Optional[_Union[RestoredCheckpointStats, _Mapping]] = ..., duration: _Optional[_Union[StatsSummary, _Mapping]] = ..., state_size: _Optional[_Union[StatsSummary, _Mapping]] = ..., processed_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., persisted_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., job_restarts: _Optional[int] = ..., operator_failures: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    checkpointed_size: StatsSummary
+    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., restored: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CheckpointStats, _Mapping]]] = ..., latest_completed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_savepoint: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_failed: _Optional[_Union[CheckpointStats, _Mapping]] = ..., latest_restored: _Optional[_Union[RestoredCheckpointStats, _Mapping]] = ..., duration: _Optional[_Union[StatsSummary, _Mapping]] = ..., state_size: _Optional[_Union[StatsSummary, _Mapping]] = ..., processed_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., persisted_data: _Optional[_Union[StatsSummary, _Mapping]] = ..., job_restarts: _Optional[int] = ..., operator_failures: _Optional[_Mapping[str, int]] = ..., checkpointed_size: _Optional[_Union[StatsSummary, _Mapping]] = ...) -> None: ...

@@ -85,6 +85,10 @@ class JobFailed(SnaplineError):
         super().__init__(message)
         self.failure = failure
 
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[str, SerializedFailure | None]]:
+        """Pickle with both arguments: a program may run its jobs in processes of a pool."""
+        return type(self), (str(self), self.failure)
+
 
 class ClusterClient:
     """One connection to a coordinator. Use as a context manager, or `close` it.
@@ -309,16 +313,18 @@ class ClusterClient:
         request = pb.GetSavepointRequest(job_id=job_id, trigger_id=trigger_id)
         return self._call(self._stub.GetSavepoint, request)
 
-    def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> pb.TriggerCheckpointResponse:
+    def trigger_checkpoint(
+        self, job_id: str, *, full: bool = False, timeout_s: float = SAVEPOINT_TIMEOUT_S
+    ) -> pb.TriggerCheckpointResponse:
         """Take a checkpoint now; its id and path. `full`: without relying on earlier ones. Raises RequestRefused when
-        it failed.
+        it failed, and CoordinatorUnreachable when it takes longer than `timeout_s`.
 
         >>> client.trigger_checkpoint("no such job")
         Traceback (most recent call last):
         snapline.client.RequestRefused: ...
         """
         request = pb.TriggerCheckpointRequest(job_id=job_id, full=full)
-        response = self._call(self._stub.TriggerCheckpoint, request, SAVEPOINT_TIMEOUT_S)
+        response = self._call(self._stub.TriggerCheckpoint, request, timeout_s)
         if response.HasField("failure"):
             raise RequestRefused(response.failure.message)
         return response

@@ -22,12 +22,19 @@ import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
 from snapline.dataflow.columnar.python_values import shown_values
-from snapline.dataflow.config import CHECKPOINTING_INTERVAL, CHECKPOINTS_DIRECTORY, COORDINATOR_ADDRESS, HA_TYPE
+from snapline.dataflow.config import (
+    CHECKPOINTING_INTERVAL,
+    CHECKPOINTS_DIRECTORY,
+    COORDINATOR_ADDRESS,
+    HA_TYPE,
+    RESTART_STRATEGY,
+)
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceFunctionSpec, SourceSpec
 from snapline.dataflow.graph.stream_graph import StreamGraph
 from snapline.dataflow.graph.translation import uids_of
 from snapline.job_handle import JobHandle
+from snapline.runtime.settings import Setting
 
 if TYPE_CHECKING:
     from snapline.environment import StreamExecutionEnvironment
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 
 COLLECT_UID = "collect"
 LOOK_SECONDS = 0.2
+COLLECT_INTERVAL = "1 s"
+"""Between checkpoints of a job elsewhere that never ends, where nobody has said it."""
 
 
 class CollectedRows:
@@ -132,6 +141,8 @@ def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool
     environment, end = alone(stream)
     if limit is None:
         refuse_unbounded(environment.graph, "collected without a limit: give limit=...")
+    elif not local and _endless_source(environment.graph):
+        _have_checkpoints(environment)
     batches, close = _locally(environment, end, job_name, threads) if local else _from_files(environment, end, job_name)
     return CollectedRows(batches, close, stream.schema, limit)
 
@@ -176,11 +187,26 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
 
 def refuse_unbounded(graph: StreamGraph, for_what: str) -> None:
     """Raise JobDefinitionError that names a source which has no end; `for_what`: what needs one, and the way out."""
+    if source := _endless_source(graph):
+        raise JobDefinitionError(f"{source}, so its rows cannot be {for_what}")
+
+
+def _endless_source(graph: StreamGraph) -> str:
+    """The first source that has no end, and why it has none; empty where all have one."""
     for node in graph.nodes:
         endless = isinstance(node.spec, SourceSpec) and not node.spec.source.bounded
         if endless or isinstance(node.spec, SourceFunctionSpec):
             why = "never ends" if endless else "is a function that may never end"
-            raise JobDefinitionError(f"source {node.uid or node.name!r} {why}, so its rows cannot be {for_what}")
+            return f"source {node.uid or node.name!r} {why}"
+    return ""
+
+
+def _have_checkpoints(environment: StreamExecutionEnvironment) -> None:
+    """Files appear with checkpoints, and a job that never ends would show none without. A failure ends it all the same,
+    as one without checkpoints."""
+    if not environment.configuration.get_option(CHECKPOINTING_INTERVAL):
+        environment.weaker[CHECKPOINTING_INTERVAL.key] = Setting(COLLECT_INTERVAL, "execute_and_collect")
+        environment.weaker.setdefault(RESTART_STRATEGY.key, Setting("none", "execute_and_collect"))
 
 
 def _types_of(schemas: list[pa.Schema]) -> pa.Schema:
@@ -241,22 +267,29 @@ def _locally(
 ) -> tuple[Iterator[pa.RecordBatch], Callable[[], None]]:
     from snapline.execution import queries_of
     from snapline.local.collect_sink import ProcessCollectSink, close_collected, open_collected
-    from snapline.local.local_execution import open_local_job, result_of_local
+    from snapline.local.local_execution import open_local_job, result_of_local, teller_of
     from snapline.rows_read import RowsRead
 
     number, collected = open_collected()
     has_checkpoints = bool(environment.configuration.get_option(CHECKPOINTING_INTERVAL))
     end.sink_to(ProcessCollectSink(number, has_checkpoints=has_checkpoints), uid=COLLECT_UID)
     job: LocalJob = open_local_job(environment, job_name, threads)
+    read = RowsRead()
+    note = teller_of(read)
 
     def batches() -> Generator[pa.RecordBatch]:
         try:
             with job, queries_of(environment, job.job_graph.job_id):
-                while not job.has_ended:
-                    job.run(until=lambda: bool(collected.batches))
-                    while collected.batches:
-                        yield collected.batches.popleft()
-                result_of_local(job, RowsRead())
+                try:
+                    while not job.has_ended:
+                        collected.is_asked.set()
+                        job.run(until=lambda: bool(collected.batches), on_change=note)
+                        collected.is_asked.clear()
+                        while collected.batches:
+                            yield collected.batches.popleft()
+                finally:
+                    collected.is_asked.set()
+                result_of_local(job, read)
         finally:
             close_collected(number)
 
@@ -296,6 +329,8 @@ def _from_files(
                     directory.parent.rmdir()
 
         environment.goes_on = False  # the rows of another job lie elsewhere
+        if environment.configuration.get_option(HA_TYPE) != "zookeeper":  # nobody goes on with rows that are collected
+            environment.configure(HA_TYPE.key, "NONE")
         try:
             end.sink_to(ParquetSink(directory, schema=end.schema), uid=COLLECT_UID)
             job = environment.execute_async(job_name, local=False)

@@ -180,6 +180,11 @@ class StreamExecutionEnvironment:
         >>> env.restore_from("s3://bucket/savepoints/one", claim=True).savepoint_restore.path
         's3://bucket/savepoints/one'
         """
+        given: object = path
+        if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
+            raise JobDefinitionError(
+                f"restore_from({path!r}): give the path of a savepoint or checkpoint, or do not call it to start without one"
+            )
         self.savepoint_restore = SavepointRestoreSettings(
             absolute_path(os.fspath(path)), allow_non_restored_state, claim
         )
@@ -192,6 +197,11 @@ class StreamExecutionEnvironment:
         >>> import json
         >>> _ = env.add_python_module(json)
         """
+        given: object = module
+        if not isinstance(given, ModuleType):
+            raise JobDefinitionError(
+                f"add_python_module({module!r}): give the module itself, as in `import pricing` and add_python_module(pricing)"
+            )
         self.python_modules.append(module)
         return self
 

@@ -34,6 +34,8 @@ _HERE: dict[str, Path] = {}
 """Files that were added in this process, by name: a local run has them where they lie."""
 _ARCHIVES_HERE: dict[str, Path] = {}
 """Archives that were added in this process, by name."""
+REQUIRED_HERE: set[str] = set()
+"""Directories of packages that jobs of this process require, as they stand in `sys.path`."""
 _UNPACKED: dict[Path, Path] = {}
 """Directories with what was in archives of this process, by archive."""
 
@@ -68,6 +70,7 @@ class JobFiles:
         if name not in self.archives:
             self.archives[name] = _packed(directory)
             self.packages.append(name)
+        REQUIRED_HERE.add(str(directory))
         if str(directory) not in sys.path:
             sys.path.append(str(directory))
 

@@ -7,6 +7,7 @@ goes on without its handle.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from snapline.job_metrics import JobMetrics, metrics_of
 from snapline.job_result import JobExecutionResult, result_of
 from snapline.pictures import Rates
 from snapline.protos import client_pb2 as pb
+from snapline.reporting import tell
 from snapline.rows_read import RowsRead
 from snapline.runtime.absolute_paths import absolute_path
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 30.0
 AWAKE_SECONDS = 0.2
 CHECK_SECONDS = 0.5
+NOTICED_SECONDS = 1.0
 
 
 class JobHandle:
@@ -75,6 +78,8 @@ class JobHandle:
         self._lock = threading.Lock()
         self._on_end: list[Callable[[], object]] = []
         self._rates = Rates()
+        if ends_with_program:
+            atexit.register(self._say_that_it_ends)
         threading.Thread(target=self._watch, name=f"job-handle {name}", daemon=True).start()
         if check is not None:
             threading.Thread(target=self._look_after, args=(check,), name=f"job-check {name}", daemon=True).start()
@@ -274,6 +279,14 @@ class JobHandle:
             except BaseException as error:  # whoever waits is told
                 self._end(error)
 
+    def _say_that_it_ends(self) -> None:
+        """The program ends, and nobody has waited for the job; one that has just ended is noticed in a moment."""
+        if self._ended.wait(NOTICED_SECONDS):
+            return
+        tell(
+            f"snapline: job {self.name!r} ({self.job_id}) ends here, unfinished, with the program: job.wait() waits for it"
+        )
+
     def _end(self, broke: BaseException | None, last: pb.JobDetails | None = None) -> None:
         """Who comes first says how it was. `last`: what was said of the job when it had ended."""
         with self._lock:
@@ -282,6 +295,7 @@ class JobHandle:
             self._broke = broke
             self._latest = self._latest if last is None else last
             self._ended.set()
+        atexit.unregister(self._say_that_it_ends)
         try:
             self._close()
         finally:

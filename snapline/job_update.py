@@ -19,20 +19,25 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from snapline.client import ClusterClient, CoordinatorUnreachable, RequestRefused
+from snapline.connectors.parquet.staged_rows import StagedRowsSource
+from snapline.connectors.parquet.streamed_rows import StreamedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.graph.declared_payload import load_payload
 from snapline.dataflow.graph.jobgraph import JobGraph, SavepointRestoreSettings
 from snapline.dataflow.graph.translation import Translation
 from snapline.dataflow.ids import JobID
 from snapline.dataflow.wire.codec import decode_job_graph, decode_job_status
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.interrupts import HeldInterrupts
-from snapline.plan import plan_job, snapshot_at_hand
+from snapline.plan import NEW, JobPlan, plan_job, snapshot_at_hand
 from snapline.protos import checkpoint_pb2
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 60.0
 """How long a version that is given up may take to end, and how long a coordinator that has gone away is asked again."""
+SOON = 0.1
+"""Part of the time for a first checkpoint after which it is asked for."""
 
 
 T = TypeVar("T")
@@ -68,6 +73,11 @@ def update_job(
         with contextlib.suppress(OSError):  # whoever has read the lines is gone, and the job must not be
             say(line)
 
+    if translation.job_graph.staged_directories or _sources(translation.job_graph, StreamedRowsSource):
+        raise UpdateFailed(
+            f"job {job_id} runs on as it was: it has a streaming DataFrame, whose query runs in its program, and after an update there is "
+            "none: snapline stop, and start the program from that savepoint"
+        )
     with HeldInterrupts() as held:
         try:
             with held.let_through():
@@ -92,6 +102,11 @@ def update_job(
             raise UpdateFailed(f"job {job_id} runs on as it was: {error}") from error
         if not plan.would_start:
             raise UpdateFailed(f"job {job_id} runs on as it was: the new version cannot start from it: {plan.refusal}")
+        if frame := _frame_without_rows(translation.job_graph, plan):
+            raise UpdateFailed(
+                f"job {job_id} runs on as it was: the DataFrame of source {frame!r} is new, and only a program that runs computes it: "
+                "snapline stop, and start the program from that savepoint"
+            )
 
         update = _Update(client, old, translation.job_graph, uuid.uuid4().hex, allow_non_restored_state, tell)
         update.savepoint = _stop(client, job_id, directory)
@@ -106,6 +121,19 @@ def update_job(
         except Exception as error:  # whatever it is, one of both must run
             why_not = f"cannot start: {error}"
         return update.settle(why_not)
+
+
+def _frame_without_rows(job_graph: JobGraph, plan: JobPlan) -> str:
+    """The source of a DataFrame that the snapshot does not know, by its uid; empty: there is none."""
+    new = {operator.uid for operator in plan.operators if operator.verdict == NEW}
+    found = _sources(job_graph, StagedRowsSource)
+    return next((uid for uid in found if uid in new), "")
+
+
+def _sources(job_graph: JobGraph, kind: type) -> list[str]:
+    """The uids of the job's sources of a kind."""
+    nodes = (node for vertex in job_graph.vertices for node in vertex.operators if node.is_source)
+    return [node.uid for node in nodes if isinstance(getattr(load_payload(node.payload), "source", None), kind)]
 
 
 def _stop(client: ClusterClient, job_id: str, directory: str) -> str:
@@ -251,8 +279,10 @@ def _patiently(call: Callable[[], T]) -> T:
 
 
 def _wait_for_checkpoint(client: ClusterClient, job_id: str, timeout_s: float) -> str:
-    """Until the job has completed a checkpoint, or all its rows; returns why it has not, else nothing."""
+    """Until the job has completed a checkpoint, or all its rows; returns why it has not, else nothing. One that does
+    not come soon is asked for: its own may be hours away."""
     until = time.monotonic() + timeout_s
+    soon = time.monotonic() + timeout_s * SOON
     while time.monotonic() < until:
         overview = _patiently(lambda: client.get_job(job_id)).overview
         status = decode_job_status(overview.status)
@@ -260,6 +290,9 @@ def _wait_for_checkpoint(client: ClusterClient, job_id: str, timeout_s: float) -
             return ""
         if status.is_globally_terminal:
             return f"is {status.value}: {overview.failure.summary}"
+        if time.monotonic() > soon and {*overview.subtasks_by_state} <= {"RUNNING", "FINISHED"}:
+            with contextlib.suppress(SnaplineError):  # it fails meanwhile, or takes too long, which is seen here
+                client.trigger_checkpoint(job_id, timeout_s=until - time.monotonic())
         time.sleep(LOOK_SECONDS)
     found = _patiently(lambda: client.explain_job(job_id)).summary
     return f"has completed no checkpoint within {timeout_s:.0f} s ({found})"

@@ -20,6 +20,7 @@ from snapline.dataflow.api.windows import BY_CLOCK, PaneAssigner, WindowAssigner
 from snapline.dataflow.arguments import check_milliseconds
 from snapline.dataflow.columnar.arrow_columns import narrow_type, plain_type
 from snapline.dataflow.columnar.column_types import kept_schema, workable_schema
+from snapline.dataflow.columnar.python_values import table_in_arrow
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     IntervalJoinSpec,
@@ -213,7 +214,7 @@ def enriched(
     pairs = _compared(on, name)
     stream.check_columns(pairs, f"key of {name!r}")
     if hasattr(table, "__arrow_c_stream__"):
-        table = pa.table(table)
+        table = table_in_arrow(table)
     schema = None
     if isinstance(table, pa.Table):
         for own, other in pairs.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import pyarrow as pa
 
@@ -25,7 +25,8 @@ from snapline.dataflow.graph.operator_specs import KeyedBatchProcessSpec, KeyedP
 from snapline.expressions.expression import Expr
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
-from snapline.stream import DataStream, check_called, with_computed_columns
+from snapline.stream import DataStream, with_computed_columns
+from snapline.stream_results import check_called
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -193,6 +194,12 @@ class KeyedStream:
         >>> _ = orders.key_by("shop").count_window(100).aggregate(uid="hundreds", cents=sl.sum("cents"))
         """
         return self.window(GlobalWindows(CountTrigger(size, purge=True)))
+
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
 
     def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
         """Two streams into one function: both keyed alike, or rules that are broadcast to all subtasks. Raises

@@ -90,10 +90,15 @@ def picture_of(stream: DataStream) -> str:
 
 
 def follow(job: JobHandle) -> None:
-    """Show the job in the cell's output, and draw it anew while it runs."""
-    from IPython import display
+    """Show the job in the cell's output, and draw it anew while it runs; in a terminal, which shows no pictures, as
+    text."""
+    from IPython import display, get_ipython
 
     ipython: Any = display
+    kinds = type(get_ipython()).__mro__  # embed() has one of its own
+    if any(kind.__name__ == "TerminalInteractiveShell" for kind in kinds):  # prints what stands for each picture
+        sys.stdout.write(f"{job!r}\n")
+        return
     shown = ipython.display(ipython.HTML(job._repr_html_()), display_id=True)
     if shown is None or job.has_ended:
         return

@@ -10,6 +10,7 @@ archive, wherever it is unpacked. Nothing is downloaded. It knows nothing of pip
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import sys
@@ -40,7 +41,8 @@ class PackingError(SnaplineError):
 
 
 def requirements_in(file: Path) -> list[str]:
-    """Names of the distributions that a requirements file asks for. Raises PackingError for lines without a name."""
+    """Names of the distributions that a requirements file asks for, with their extras. Raises PackingError for lines
+    without a name."""
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
@@ -50,27 +52,27 @@ def requirements_in(file: Path) -> list[str]:
         text = line.partition(" #")[0].strip()
         if not text or text.startswith(("#", "--hash")):
             continue
-        found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*($|[\[<>=!~;@ \\]))", text)
+        found = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?(?=\s*($|[<>=!~;@ \\]))", text)
         if found is None:
             raise PackingError(f"{file}:{number}: {text!r} names no distribution; pack takes names, as `pandas>=2`")
-        names.append(found[0])
+        names.append(found[1] + (found[2] or ""))
     return names
 
 
 def distributions(names: Iterable[str], extras: Sequence[str] = ()) -> dict[str, metadata.Distribution]:
-    """Snapline, these, and all that they require and that is installed here, by name. `extras`: of Snapline. Raises
-    PackingError for a name that is not installed."""
+    """Snapline, these, and all that they require and that is installed here, by name. `names`: also as `name[extra]`;
+    `extras`: of Snapline. Raises PackingError for a name that is not installed, or only as a link."""
     ours = metadata.distribution(OURS)
     unknown = sorted(set(extras) - set(ours.metadata.get_all("Provides-Extra") or ()))
     if unknown:
         known = ", ".join(sorted(ours.metadata.get_all("Provides-Extra") or ()))
         raise PackingError(f"snapline has no extra {unknown[0]!r}; there are {known}")
     found: dict[str, metadata.Distribution] = {}
-    waiting = [(OURS, tuple(extras), True), *((name, (), True) for name in names)]
+    waiting = [(OURS, tuple(map(_normal, extras)), True), *((*_name_and_extras(name), True) for name in names)]
     done: set[tuple[str, tuple[str, ...]]] = set()
     while waiting:
         name, wanted, is_named = waiting.pop()
-        name = re.sub(r"[-_.]+", "-", name).lower()
+        name = _normal(name)
         if (name, wanted) in done or name in OF_SPARK:
             continue
         done.add((name, wanted))
@@ -80,22 +82,41 @@ def distributions(names: Iterable[str], extras: Sequence[str] = ()) -> dict[str,
             if is_named:  # another may be for another system or version of Python
                 raise PackingError(f"{name} is not installed here: pip install {name}, and pack again") from None
             continue
+        if name != OURS and _is_link(here):
+            raise PackingError(
+                f"{name} is installed as a link to its source (pip install -e), which is nowhere on the executors: install it without -e, "
+                "and pack again"
+            )
         found[name] = here
         for requirement in here.requires or ():
             extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
-            if extra is not None and extra[1] not in wanted:
+            if extra is not None and _normal(extra[1]) not in wanted:
                 continue
-            needed = re.match(r"([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", requirement)
-            if needed is not None:
-                more = tuple(sorted(each.strip() for each in (needed[2] or "").split(",") if each.strip()))
-                waiting.append((needed[1], more, False))
+            waiting.append((*_name_and_extras(requirement), False))
     return found
+
+
+def _is_link(distribution: metadata.Distribution) -> bool:
+    source = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(source.get("dir_info", {}).get("editable"))
+
+
+def _normal(name: str) -> str:
+    """The name of a package or an extra as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _name_and_extras(requirement: str) -> tuple[str, tuple[str, ...]]:
+    asked = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?", requirement)
+    if asked is None:
+        return requirement, ()
+    return asked[1], tuple(sorted(_normal(each.strip()) for each in (asked[2] or "").split(",") if each.strip()))
 
 
 def files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
     """Where each of its files goes below the directory of packages, and where it lies. Of Snapline, which may be
     installed as a link to its repository, it is what is imported here."""
-    if re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower() == OURS:
+    if _normal(distribution.metadata["Name"]) == OURS:
         yield from _package(Path(__file__).resolve().parent)
     for file in distribution.files or ():
         path = Path(str(distribution.locate_file(file)))

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from snapline.beside_drivers import announce
 from snapline.client import ClusterClient
 from snapline.dataflow.config import (
     CHECKPOINTS_DIRECTORY,
+    HA_STORAGE_DIR,
     HA_TYPE,
     HEARTBEAT_INTERVAL,
     LOG_LEVEL,
@@ -37,7 +39,7 @@ from snapline.dataflow.config import (
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.interrupts import interrupt_waits
-from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token, settings_of_token
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, Security, configured_token, settings_of_token
 from snapline.runtime.settings import Setting, from_spark
 from snapline.spark.daemon import MODULE as PRELOADING_DAEMON
 from snapline.spark.executor import derive_token
@@ -69,6 +71,24 @@ CONNECT_PORT = 15002
 """Where a Connect server listens unless it is told."""
 HEARTBEAT_INTERVAL_MS = 1000
 """Unless it is set; progress is as fresh as the heartbeats that carry the counters."""
+_leading: dict[str, CoordinatorProcess] = {}
+"""Coordinators of this process by where they lead with high availability."""
+_leading_lock = threading.Lock()
+LEAVES_SECONDS = 10.0
+"""A coordinator whose job is over, or was cancelled, takes a moment to end."""
+
+
+def _require_place(place: str) -> None:
+    """Raise SnaplineError where another job of this program is led there: its coordinator would end, and its job be
+    taken over."""
+    other, until = _leading.get(place), time.monotonic() + LEAVES_SECONDS
+    while other is not None and other.is_alive:
+        if time.monotonic() >= until:
+            raise SnaplineError(
+                f"another job of this program runs with {HA_STORAGE_DIR.key} = {place}: wait for its end, or give each a directory of "
+                "its own"
+            )
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +391,13 @@ class EmbeddedCluster:
 
         failures_are_told = self._failures_are_told and LOG_LEVEL.key not in self.configuration
         try:
+            place = self.configuration.get_option(HA_STORAGE_DIR) if self.recovers_jobs else ""
             begun = self.spark.head_start.take_coordinator() if self.spark.head_start is not None else None
-            self._coordinator = begun or CoordinatorProcess.begin()
+            with _leading_lock:
+                _require_place(place)
+                self._coordinator = begun or CoordinatorProcess.begin()
+                if place:
+                    _leading[place] = self._coordinator
             self._coordinator.serve(
                 bind=f"{self.host}:0",
                 settings={k: v for k, v in self.configuration.items() if k not in TOKEN_SETTINGS},
@@ -387,7 +412,7 @@ class EmbeddedCluster:
                     coordinator_address=self._coordinator.address,
                     task_managers=self.instances,
                     slots=self.slots_each,
-                    token=self.token,
+                    security=Security(self.token),
                     token_from_spark=self._token_from_spark,
                     settings=self._task_manager_settings,
                     packages=self._packages,
@@ -405,8 +430,6 @@ class EmbeddedCluster:
 
     def _open_client(self, addresses: str = "") -> ClusterClient:
         """Open a client of our coordinator, or of the one that leads of those at these addresses."""
-        from snapline.runtime.rpc.security import Security
-
         if self._coordinator is None:
             raise SnaplineError("the coordinator was not started")
         with_token = self.configuration.with_values(settings_of_token(self.token))

@@ -15,7 +15,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class SavepointWriter:
         are, and have to. `max_parallelism` is that of operators that are added; 0: the greatest that one there has."""
         cls.new_savepoint(max_parallelism or DEFAULT_LOWER_BOUND_MAX_PARALLELISM)
         metadata = read_snapshot(_storages(), located(path)).metadata
-        kept: dict[str, OperatorState] = {operator.operator_id: operator for operator in metadata.operators}
+        kept: dict[str, OperatorState] = {operator.operator_id: _unshared(operator) for operator in metadata.operators}
         greatest = max(
             (operator.max_parallelism for operator in metadata.operators), default=DEFAULT_LOWER_BOUND_MAX_PARALLELISM
         )
@@ -237,6 +237,16 @@ class SavepointWriter:
             raise StateWriteError(f"operator {one.uid!r}: key: {refusal}") from None
         count = min(parallelism, self.max_parallelism)
         return KeyedStatePlan(one.uid, plain, states, self.max_parallelism, count, location, settings, now_ms, writer)
+
+
+def _unshared(operator: OperatorState) -> OperatorState:
+    """Without the keys under which a job counts parts of incremental checkpoints: whoever claims what is written here
+    must not delete them, because they are those of another snapshot."""
+    subtasks = {
+        number: replace(state, managed_keyed=tuple(replace(part, shared_key="") for part in state.managed_keyed))
+        for number, state in operator.subtasks.items()
+    }
+    return replace(operator, subtasks=subtasks)
 
 
 def _storages() -> StateStorages:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.aggregates import WithoutComputed
-from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.async_retries import AsyncRetryStrategy
 from snapline.dataflow.api.bad_rows import BAD_ROWS_SCHEMA, BAD_ROWS_TAG, OnError, why_wrong
 from snapline.dataflow.api.connector_api import Sink
@@ -26,7 +25,7 @@ from snapline.dataflow.api.functions import AsyncFunction
 from snapline.dataflow.api.process_function import ProcessFunction
 from snapline.dataflow.api.state import MapStateDescriptor
 from snapline.dataflow.api.two_phase_commit import SinkFunction
-from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy
+from snapline.dataflow.api.watermarks import WatermarkStrategy, check_event_time_type, check_strategy, event_time_in
 from snapline.dataflow.api.window_names import describe_windows
 from snapline.dataflow.arguments import check_milliseconds, check_whole
 from snapline.dataflow.columnar.arrow_columns import differ_in_offsets_only
@@ -57,7 +56,7 @@ from snapline.expressions.expression import Expr, col
 from snapline.expressions.projection import Predicate, Projection, as_columns
 from snapline.key_functions import KeyFunction, WithKeys, check_key_function
 from snapline.row_hints import schema_by_hints
-from snapline.stream_results import StreamResults
+from snapline.stream_results import StreamResults, check_called
 from snapline.stream_sink import DataStreamSink, end_in_sink
 
 if TYPE_CHECKING:
@@ -546,8 +545,7 @@ class DataStream(StreamResults):
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
         stream = DataStream(self.environment, edges, schema, time)
         if stream.schema is not None:
-            if time not in stream.schema.names:
-                stream = replace(stream, event_time_column="")
+            stream = replace(stream, event_time_column=event_time_in(stream.schema, time))
             for node in (self.environment.graph.nodes[edge.source] for edge in edges):
                 node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
         if not unseen.columns:
@@ -742,10 +740,10 @@ class DataStream(StreamResults):
         commits: bool = False,
         key_columns: tuple[str, ...] = (),
     ) -> DataStream:
-        """Append an operator that reads this stream. Event time is kept as long as its column is."""
+        """Append an operator that reads this stream. Event time is kept as long as its column is, and is a time."""
         if name == "window" and (assigner := getattr(spec, "assigner", None)) is not None:
             name = describe_windows(assigner)
-        function = getattr(spec, "function", None) or getattr(spec, "predicate", None)
+        function = getattr(spec, "function", getattr(spec, "predicate", None))
         if isinstance(spec, CALLING_SPECS):
             check_called(function, name)
         elif isinstance(function, type):
@@ -762,9 +760,7 @@ class DataStream(StreamResults):
         node.uid = uid
         if self.schema is not None:
             node.key_fields = tuple(self.schema.field(column) for column in key_columns)
-        time = self.event_time_column
-        if schema is not None and time and time not in schema.names:
-            time = ""
+        time = event_time_in(schema, self.event_time_column)
         return DataStream(self.environment, (StreamEdge(node.node_id),), schema, time)
 
 
@@ -772,17 +768,6 @@ def with_computed_columns(stream: DataStream, columns: Mapping[str, object]) -> 
     """Add columns that keys or aggregates read, without a change of the order in which rows come."""
     projection = Projection(as_columns((), columns, "with_columns"), keep=True)
     return stream._projected(projection, "with_columns", in_order=True)  # noqa: SLF001 - of this module
-
-
-def check_called(function: object, name: str) -> None:
-    """Raise JobDefinitionError for what an operator of this name cannot call as it is."""
-    if not callable(function):
-        raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
-    if is_async(function):
-        raise JobDefinitionError(
-            f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
-            "async_wait takes an AsyncFunction"
-        )
 
 
 def _checked_on_error(on_error: OnError, name: str) -> OnError:

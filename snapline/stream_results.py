@@ -12,6 +12,7 @@ import pyarrow as pa
 from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.function_contexts import RuntimeContext
 from snapline.dataflow.api.functions import Function
+from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.errors import JobDefinitionError
 
 if TYPE_CHECKING:
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 
     from snapline.collecting import CollectedRows
     from snapline.stream import DataStream
+
+
+def check_called(function: object, name: str) -> None:
+    """Raise JobDefinitionError for what an operator of this name cannot call as it is."""
+    if not callable(function):
+        raise JobDefinitionError(f"operator {name!r}: {function!r} is no function: it cannot be called")
+    if isinstance(function, type) and any("__call__" in vars(one) for one in function.__mro__):
+        kind = function.__name__
+        raise JobDefinitionError(f"operator {name!r}: {kind} is a class of functions: hand over {kind}(...)")
+    if is_async(function):
+        raise JobDefinitionError(
+            f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
+            "async_wait takes an AsyncFunction"
+        )
 
 
 class Inspection(Function):
@@ -81,10 +96,7 @@ class StreamResults:
         stream: Any = self  # which is a DataStream
         if not callable(function):
             raise JobDefinitionError(f"{name}: {function!r} cannot be called with a row")
-        if is_async(function):
-            raise JobDefinitionError(
-                f"{name}: {function!r} is async, and nothing awaits it: hand over a plain function"
-            )
+        check_called(function, name)
         inspected: DataStream = stream.map_batches(Inspection(function), uid=uid, name=name, schema=stream.schema)
         return inspected
 
@@ -142,6 +154,7 @@ class StreamResults:
         """
         from snapline.collecting import as_text
 
+        check_whole("show: the number of rows", rows, 0)
         with self.execute_and_collect("show", limit=rows + 1, local=local) as collected:
             table = collected.to_arrow()
         shown = table.slice(0, rows) if table.num_rows > rows else table  # one without columns has as many as asked for

@@ -9,7 +9,7 @@ import threading
 from snapline.client import ClusterClient
 from snapline.dataflow.config import COORDINATOR_ADDRESS, HA_TYPE, HA_ZOOKEEPER_QUORUM, LOG_LEVEL, Configuration
 from snapline.runtime.logs import make_logger
-from snapline.runtime.rpc.security import TOKEN_SETTINGS, configured_token
+from snapline.runtime.rpc.security import TOKEN_SETTINGS, Security
 from snapline.session import open_spark, stop_spark
 from snapline.spark.pool import PoolSettings, TaskManagerPool, TaskManagersUnavailable
 from snapline.spark.worker_reports import WorkerReports
@@ -38,7 +38,7 @@ def bring_task_managers(
             coordinator_address=address,
             task_managers=instances,
             slots=slots,
-            token=configured_token(configuration),
+            security=Security.from_configuration(configuration),
             settings={k: v for k, v in configuration.items() if k not in TOKEN_SETTINGS},
             stay_when_idle=not release_idle,
         ),

@@ -2,16 +2,18 @@
 
 Functions and classes of the job script itself always travel by value, as in Spark. So do those of modules that lie
 beside the script or below its directory, and those that were named with `add_python_module`. What is installed
-(site-packages, the standard library, Snapline) is imported on the executors, and must be there. Larger code goes with
-`--py-files` of spark-submit, or in an environment of its own with `--archives`; this does not know about either. That
-is also how code goes that protoc has generated: its descriptors live in a pool of the process and cannot travel by
-value.
+(site-packages, the standard library, requirements of the job, Snapline) is imported on the executors, and must be
+there. Larger code goes with `--py-files` of spark-submit, or in an environment of its own with `--archives`; this does
+not know about either. That is also how code goes that protoc has generated: its descriptors live in a pool of the
+process and cannot travel by value.
 """
 
 from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,7 +23,12 @@ from types import ModuleType
 import cloudpickle
 from google.protobuf.descriptor import FileDescriptor
 
+from snapline.job_files import REQUIRED_HERE
+
 OURS = "snapline"
+_HELD: Counter[str] = Counter()
+"""How many are within `pickled_by_value` for each module that it has registered."""
+_HOLDING = threading.Lock()
 
 
 def modules_beside_script() -> list[ModuleType]:
@@ -65,21 +72,32 @@ def _home() -> Path | None:
 
 @contextmanager
 def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Within, what these modules define is pickled with its code; what was registered before stays so."""
-    before = cloudpickle.list_registry_pickle_by_value()
-    mine = [module for module in modules if module.__name__ not in before]
+    """Within, what these modules define is pickled with its code; what was registered before stays so. Several threads
+    may be within at once: a module stays registered for the last of them."""
+    mine: list[ModuleType] = []
     try:
-        for module in mine:
-            cloudpickle.register_pickle_by_value(module)
+        with _HOLDING:
+            before = cloudpickle.list_registry_pickle_by_value()
+            for module in modules:
+                if module.__name__ in _HELD or module.__name__ not in before:
+                    cloudpickle.register_pickle_by_value(module)
+                    _HELD[module.__name__] += 1
+                    mine.append(module)
         yield
     finally:
-        for module in mine:
-            if module.__name__ in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.unregister_pickle_by_value(module)
+        with _HOLDING:
+            for module in mine:
+                _HELD[module.__name__] -= 1
+                if not _HELD[module.__name__]:
+                    del _HELD[module.__name__]
+                    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+                        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _installed() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     places = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
-    named = (Path(entry).resolve() for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    return (*sorted(places), *named)
+    named = (
+        entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")) or entry in REQUIRED_HERE
+    )
+    return (*sorted(places), *(Path(entry).resolve() for entry in named))

@@ -33,7 +33,8 @@ from snapline.dataflow.columnar.column_types import kept_schema
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.keyed import KeyedStream, computing, key_fields_of, refuse_replaced
-from snapline.stream import DataStream, check_called
+from snapline.stream import DataStream
+from snapline.stream_results import check_called
 
 
 def windowed(keyed: KeyedStream, assigner: WindowAssigner) -> WindowedStream:

@@ -20,7 +20,6 @@ FOR_USERS = ("snapline/", "connectors/", "dataflow/api/", "dataflow/config.py", 
 
 CALLED_BY_LIBRARIES = """
     breakpointhook
-    _ipython_display_
     on_receive on_stop on_failure _create_actor_inbox use_daemon_thread intercept_service start_call WatchCheckpoints WatchRequiredResources
     align typingctx Carry streamReader prepareForTriggerAvailableNow initialOffset getDefaultReadLimit latestOffset FilteringBoundLogger overwrite __getattr__ __dir__ dispose list_states list_open
     define_messages define_services
@@ -33,7 +32,7 @@ call or read these by name."""
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
     current_processing_time put_entries delete_event_time_timers get_broadcast_state add_all put_all
-    add_python_module to_spark len_list add_accumulator get_accumulator
+    to_spark len_list add_accumulator get_accumulator
 """
 """A user's function calls them on a context or a state of ours, or a user's sink is called with them."""
 

@@ -307,7 +307,7 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
     ToProgram: { deserialize: responseDeserialize },
     Exact,
   };
-  const credentials = credentialsOf(tls);
+  let credentials = credentialsOf(tls);
   const limits = { 'grpc.max_receive_message_length': MAX_MESSAGE_BYTES, 'grpc.max_send_message_length': MAX_MESSAGE_BYTES };
   const metadata = new grpc.Metadata();
   if (token) metadata.set('snapline-token', token);
@@ -315,6 +315,11 @@ async function participate(task, { job, taskName, coordinator, program = '', tok
   const register = { protocolVersion: PROTOCOL_VERSION, job, task: taskName, program, host: os.hostname(), pid: process.pid };
   for (let turn = 0, address = addresses[0], ticket = ''; ; ) {
     const name = ticket && tls.exchangeHostname ? { 'grpc.ssl_target_name_override': tls.exchangeHostname } : {};
+    try {
+      credentials = credentialsOf(tls); // as they are by now: a program lives longer than certificates do
+    } catch (error) {
+      log(`the certificates cannot be read now, those before stay in use: ${error.message}`); // somebody is in the middle of changing them
+    }
     // Arrow's server ends a stream at the fourth ping, and a TaskManager has a heartbeat.
     const client = new ExternalTasks(address, credentials, { ...limits, ...name, ...(ticket ? {} : KEEPALIVE) });
     const call = ticket ? new FlightStream(client, EXCHANGE, types, ticket) : client.participate(metadata);

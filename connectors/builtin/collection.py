@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapline.connectors.formats.casts import require_unchanged
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -28,7 +29,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.python_values import check_levels, misspelled, table_of
+from snapline.dataflow.columnar.python_values import check_levels, misspelled, table_in_arrow, table_of
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 1024
@@ -87,7 +88,12 @@ class CollectionSource(Source):
             )
         try:
             if hasattr(rows, "__arrow_c_stream__"):
-                rows = table = pa.table(rows, schema=schema)
+                if not hasattr(rows, "select_dtypes"):  # it may be one that is read once
+                    rows = table_in_arrow(rows)
+                table = table_in_arrow(rows, schema)
+                if schema is not None:
+                    _require_same_values(rows, table)
+                rows = table
             else:
                 rows = [dict(row) for row in rows]
                 if schema is None:
@@ -97,7 +103,7 @@ class CollectionSource(Source):
                 elif found := misspelled(rows, schema.names):
                     raise ConnectorError(f"CollectionSource: row {found[0]} {found[1]}, as schema= says")
                 table = table_of(rows, schema)
-        except (OverflowError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ConnectorError(
                 f"CollectionSource: the rows do not fit together ({str(error).splitlines()[0]}); give every row the same "
                 "columns and types, or say schema="
@@ -117,6 +123,21 @@ class CollectionSource(Source):
 
     def create_reader(self, context: SourceContextInfo) -> SourceReader:
         return CollectionReader(self._batches, self._splits)
+
+
+def _require_same_values(given: Any, found: pa.Table) -> None:
+    """Raises ArrowInvalid where a column of a table got other values with its type. What pandas keeps as objects was
+    made into the type from the values themselves."""
+    if hasattr(given, "select_dtypes"):
+        given = given[[name for name in found.column_names if name in given.columns]].select_dtypes(exclude="object")
+    plain = table_in_arrow(given)
+    for name in set(found.column_names) & set(plain.column_names):
+        try:
+            # Not in one piece, in which categories may be too many for the type of their numbers.
+            for batch in pa.table([plain.column(name), found.column(name)], ["before", "after"]).to_batches():
+                require_unchanged(*batch.columns)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column {name!r}: {error}") from None
 
 
 def _check_inferred(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -102,7 +102,7 @@ class DeltaSink(Sink):
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
             raise ConnectorError("DeltaSink: shuffle=True needs partition_by")
-        self.rolling = rolling_policy(rolling, "DeltaSink")
+        self.rolling: RollingPolicy = rolling_policy(rolling, "DeltaSink")
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
         self.stream_schema: pa.Schema | None = None

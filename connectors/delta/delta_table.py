@@ -28,6 +28,7 @@ _OPTIONS = {
     "s3.endpoint": "AWS_ENDPOINT_URL",
     "s3.access-key": "AWS_ACCESS_KEY_ID",
     "s3.secret-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session-token": "AWS_SESSION_TOKEN",
     "s3.region": "AWS_REGION",
     "s3.allow-http": "AWS_ALLOW_HTTP",
 }

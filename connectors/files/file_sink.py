@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import posixpath
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ from snapline.connectors.files.staging import (
 )
 from snapline.connectors.formats.file_format import NAMED_LINES, FileFormat, file_format_of, require_types
 from snapline.connectors.formats.row_format import RowFormat
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import (
     Committable,
@@ -109,7 +110,7 @@ class FileSink(Sink):
             NAMED_LINES[self._lines](pa.schema([])) if self._lines else format, compression
         )
         self.partition_by: tuple[str, ...] = names_of(partition_by)
-        self.rolling = rolling_policy(rolling, "FileSink")
+        self.rolling: RollingPolicy = rolling_policy(rolling, "FileSink")
         if self.path.startswith(("s3:", "s3a:")) and self.rolling.max_bytes > MERGED_BYTES_MAX:
             raise ConnectorError(
                 f"FileSink {self.path}: S3 publishes no file of more than 5 GB, and one gets larger than max_bytes by what is written at once; "
@@ -280,7 +281,8 @@ class CompactingCommitter(GlobalCommitter):
                 require_nothing_missing(self._sink, [(gone[0], target)])
                 return [each for each in group if each not in small]
             partition = hashlib.blake2b(directory.encode(), digest_size=12).hexdigest()
-            begun = f"{staging}/{partition}-{name}{MERGING}"
+            own = f"{partition}-{name}-"
+            begun = f"{staging}/{own}{secrets.token_hex(8)}{MERGING}"  # who is thought dead may be at it as well
             with failures("write", target):
                 opened = [self._files.read(source) for source in sources]
                 try:
@@ -292,6 +294,10 @@ class CompactingCommitter(GlobalCommitter):
             sealed = f"{begun}{STAGED}"
             self._files.seal(begun, sealed)
             self._files.publish([(sealed, target)])
+            if together.may_repeat:  # somebody may have died in the middle of it
+                for left in self._files.names(staging):
+                    if left.startswith(own):
+                        self._files.delete(f"{staging}/{left}")
         for source in sources:
             self._files.delete(source)
         return [each for each in group if each not in small]
@@ -305,6 +311,7 @@ def _place_among_rows(each: Committable) -> tuple[int, int, int]:
 
 def require_staged(sink: FileSink, uid: str, committables: Sequence[Committable]) -> None:
     """Raise ConnectorError for what no sink of this name has staged, before anything is moved or deleted."""
+    require_kind(sink.described, committables, "staged")
     moves = [(each.data["staged"], each.data.get("target")) for each in committables if "staged" in each.data]
     require_own(
         sink.described, "staged file and its place", moves, lambda move: is_of_sink(uid, *move), whose=repr(uid)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ROLL_BYTES = 256 << 20
 BUFFERED_BYTES_MAX = 64 << 20
 OPEN_PARTITIONS_MAX = 200
+BATCH_BYTES_MAX = 1 << 30
+"""A larger batch is written in parts: texts of `large_string` may be more than the columns of a table have room for."""
 
 
 def monotonic_ms() -> int:
@@ -153,7 +155,11 @@ class PartitionedFileWriter(SinkWriter, ABC):
         return None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
+        if batch.nbytes > BATCH_BYTES_MAX and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self.write(batch.slice(0, half))
+            self.write(batch.slice(half))
+        elif batch.num_rows:
             for partition, rows in self.split(batch):
                 self._add(partition, rows)
 

@@ -25,6 +25,9 @@ PathLike = str | os.PathLike[str]
 
 S3_SCHEMES = ("s3", "s3a")
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+S3_OPTIONS = {
+    f"s3.{name}" for name in ("endpoint", "access-key", "secret-key", "session-token", "region", "allow-http")
+}
 REFUSALS = ("ACCESS_DENIED", "SIGNATURE_DOES_NOT", "INVALID_ACCESS_KEY", "redentials")
 FORBIDDEN = re.compile(r"(status|code)\W{1,3}403\b", re.IGNORECASE)
 """A refusal by its number, which names of files have in them, too."""
@@ -129,10 +132,10 @@ def _scheme_and_rest(text: str) -> tuple[str, str]:
 
 
 def _s3(options: Mapping[str, str]) -> Any:
-    unknown = set(options) - {"s3.endpoint", "s3.access-key", "s3.secret-key", "s3.region", "s3.allow-http"}
+    unknown = set(options) - S3_OPTIONS
     if unknown:
         raise ConnectorError(f"unknown storage option {min(unknown)!r}; there are s3.endpoint, s3.access-key, s3.secret-key, "
-                             "s3.region and s3.allow-http")  # fmt: skip
+                             "s3.session-token, s3.region and s3.allow-http")  # fmt: skip
     endpoint = options.get("s3.endpoint") or next(filter(None, map(os.environ.get, S3_ENDPOINT_VARIABLES)), "")
     arguments: dict[str, Any] = {}
     if endpoint:
@@ -140,6 +143,8 @@ def _s3(options: Mapping[str, str]) -> Any:
         arguments |= {"endpoint_override": address.rstrip("/"), "scheme": scheme or "https"}
     if options.get("s3.access-key"):
         arguments |= {"access_key": options["s3.access-key"], "secret_key": options.get("s3.secret-key", "")}
+        if options.get("s3.session-token"):
+            arguments["session_token"] = options["s3.session-token"]
     environment_region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return fs.S3FileSystem(
         region=options.get("s3.region") or environment_region or "us-east-1",

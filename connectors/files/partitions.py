@@ -52,7 +52,7 @@ def split_by_values(
         )
     for name in columns:
         kind = batch.schema.field(name).type
-        if pa.types.is_nested(kind):
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
             raise ConnectorError(
                 f"{what}: partition_by names {name!r}, which is {kind}; make it a text or a number before"
             )

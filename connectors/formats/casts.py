@@ -19,11 +19,11 @@ def cast_unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
     [False, True]
     """
     found = column.cast(kind)
-    _require_unchanged(column, found)
+    require_unchanged(column, found)
     return found
 
 
-def _require_unchanged(column: pa.Array, found: pa.Array) -> None:
+def require_unchanged(column: pa.Array, found: pa.Array) -> None:
     """Raise ArrowInvalid where a value is another one than before the cast, also inside of lists and records."""
     given, kind, types = column.type, found.type, pa.types
     if given == kind:
@@ -31,11 +31,11 @@ def _require_unchanged(column: pa.Array, found: pa.Array) -> None:
     is_changed = False
     if types.is_struct(given) and types.is_struct(kind):
         for name in set(given.names) & set(kind.names):
-            _require_unchanged(pc.struct_field(column, name), pc.struct_field(found, name))
+            require_unchanged(pc.struct_field(column, name), pc.struct_field(found, name))
     elif types.is_map(given) and types.is_map(kind):
-        _require_unchanged(_pairs(column), _pairs(found))
+        require_unchanged(_pairs(column), _pairs(found))
     elif _is_list(given) and _is_list(kind):
-        _require_unchanged(pc.list_flatten(column), pc.list_flatten(found))
+        require_unchanged(pc.list_flatten(column), pc.list_flatten(found))
     elif types.is_floating(kind) and types.is_floating(given):
         is_changed = not pc.is_inf(found).equals(pc.is_inf(column))
     elif types.is_time(kind) and types.is_timestamp(given):

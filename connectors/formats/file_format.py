@@ -35,6 +35,7 @@ from snapline.connectors.formats.json_lines import JsonFormat
 from snapline.connectors.formats.row_format import RowFormat
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.columnar.arrow_columns import with_null_parts
+from snapline.dataflow.columnar.column_types import converted, kept_type
 from snapline.dataflow.errors import ConnectorError
 
 ROW_GROUP_ROWS = 131_072
@@ -181,7 +182,7 @@ class ParquetEncoder:
     def __init__(self, stream: Any, schema: pa.Schema, form: ParquetFormat) -> None:
         self._stream = stream
         # Parquet asks the parts of a record that is null, too.
-        self._schema = pa.schema([field.with_type(with_null_parts(field.type)) for field in schema], schema.metadata)
+        self._schema = pa.schema([field.with_type(written_type(field.type)) for field in schema], schema.metadata)
         self._form = form
         self._writer: pq.ParquetWriter | None = None
         """Made with the first rows, which say which columns have a dictionary."""
@@ -189,7 +190,8 @@ class ParquetEncoder:
     def write(self, rows: pa.Table) -> None:
         for place, field in enumerate(self._schema):
             if rows.column(place).type != field.type:
-                rows = rows.set_column(place, field, rows.column(place).cast(field.type))
+                chunks = [converted(chunk, field.type) for chunk in rows.column(place).chunks]
+                rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
         self._writer_for(rows).write_table(rows, row_group_size=self._form.batch_rows)
 
     def close(self) -> None:
@@ -210,6 +212,16 @@ class ParquetEncoder:
                 use_dictionary=columns_with_dictionary(rows),
             )
         return self._writer
+
+
+def written_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of a column in a file of Parquet. Each batch numbers the categories of a column anew, in 8 bits if they
+    are few, as pandas does, and a file has those of many batches: Arrow writes them all with the type of the first, but
+    cannot read them again where they are more, nor where they lie within records and lists and are not all the same."""
+    if not pa.types.is_dictionary(data_type):
+        return with_null_parts(kept_type(data_type))
+    wide = data_type.index_type.bit_width >= 32
+    return data_type if wide else pa.dictionary(pa.int32(), data_type.value_type, data_type.ordered)
 
 
 def columns_with_dictionary(rows: pa.Table) -> bool | list[str]:

@@ -137,6 +137,8 @@ class JsonFormat(RowFormat):
         if self._has_narrow_floats:
             require_narrow_floats(table, read_as)
         batch = table.combine_chunks().to_batches()[0]
+        if not self._schema.names:
+            return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
         columns = [from_shape(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
         found = pa.RecordBatch.from_arrays(columns, self._schema.names).cast(self._schema)
         require_digits(found)

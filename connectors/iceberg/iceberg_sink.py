@@ -51,6 +51,14 @@ from snapline.dataflow.errors import ConnectorError
 
 JOB, SINK, CHECKPOINT = "snapline.job", "snapline.sink", "snapline.checkpoint"
 RETRIES = "commit.retry.num-retries"
+S3_PROPERTIES = {
+    "s3.endpoint": ("s3.endpoint",),
+    "s3.access-key": ("s3.access-key-id", "client.access-key-id"),
+    "s3.secret-key": ("s3.secret-access-key", "client.secret-access-key"),
+    "s3.session-token": ("s3.session-token", "client.session-token"),
+    "s3.region": ("s3.region", "client.region"),
+}
+"""What pyiceberg calls the options of our file system; catalogues say them, too, with keys that they lend."""
 
 
 class IcebergSink(Sink):
@@ -108,7 +116,7 @@ class IcebergSink(Sink):
         self.shuffle: bool = bool(self.partition_by) if shuffle is None else shuffle
         if self.shuffle and not self.partition_by:
             raise ConnectorError("IcebergSink: shuffle=True needs partition_by")
-        self.rolling = rolling_policy(rolling, "IcebergSink")
+        self.rolling: RollingPolicy = rolling_policy(rolling, "IcebergSink")
         self.format: ParquetFormat = ParquetFormat(compression=compression)
         self.schema = schema
         self.stream_schema: pa.Schema | None = None
@@ -219,10 +227,9 @@ def create_table(catalog: Any, sink: IcebergSink, columns: pa.Schema) -> Any:
 def data_directory(table: Any) -> tuple[str, dict[str, str]]:
     """Where data files go, and how our file system reaches it."""
     directory = table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data"
-    names = {"s3.endpoint": "s3.endpoint", "s3.access-key-id": "s3.access-key", "s3.secret-access-key": "s3.secret-key",
-             "s3.region": "s3.region"}  # fmt: skip
     properties = table.io.properties
-    options = {ours: properties[theirs] for theirs, ours in names.items() if theirs in properties}
+    found = {ours: next(filter(None, map(properties.get, names)), "") for ours, names in S3_PROPERTIES.items()}
+    options = {ours: value for ours, value in found.items() if value}
     return directory.removeprefix("file://") if directory.startswith("file:///") else directory, options
 
 

@@ -28,6 +28,7 @@ from snapline.connectors.iceberg.iceberg_table import (
 )
 from snapline.connectors.tables.table_discovery import milliseconds
 from snapline.connectors.tables.table_source import BATCH_ROWS, DISCOVERY_INTERVAL_MS, TableSource
+from snapline.dataflow.api.connector_api import SourceContextInfo, SourceReader
 from snapline.dataflow.errors import ConnectorError
 
 FIELD_ID = b"PARQUET:field_id"
@@ -124,6 +125,12 @@ class IcebergSource(TableSource):
         self._defaults = {name: value for name, value in said.items() if value is not None}
         self._options = data_directory(table)[1]
         self._names_by_id = {number: field.name for number, field in index_by_id(table.schema()).items()}
+
+    def create_reader(self, context: SourceContextInfo) -> SourceReader:
+        """A reader with the keys that the catalogue lends now: they are good for less time than the job runs."""
+        if "s3.session-token" in self._options:
+            self._options = data_directory(self._versions().table)[1]
+        return super().create_reader(context)
 
     def location_of(self, path: str) -> Location:
         """Where a data file lies, by its name in the table, in which nothing is escaped."""

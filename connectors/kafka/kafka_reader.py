@@ -65,8 +65,9 @@ class KafkaReader(SourceReader):
         self._published = CheckpointedOffsets(commit_on_checkpoints=source.commit_offsets == "on_checkpoints")
         self._silent_since_ms: int | None = None
         self._is_closed = False
-        self._topic_ids: dict[str, str] = {}
-        """Ids of the topics that the positions belong to, by name, as far as they are known."""
+        self._topic_ids: dict[str, set[str]] = {}
+        """Ids of the topics that the positions belong to, by name, as far as they are known; several where a topic was
+        made anew and a partition of it was found then."""
         self._is_restored = False
         """Whether positions come from a snapshot, so that ids are asked for before any row is handed out."""
         self._asked_ids: AskedTopicIds | None = None
@@ -89,7 +90,7 @@ class KafkaReader(SourceReader):
                 self._finished.add(place)
                 continue
             if topic_id := split.description.get("topic_id"):
-                self._topic_ids.setdefault(place[0], str(topic_id))  # a partition that is found later has no say
+                self._topic_ids.setdefault(place[0], set()).add(str(topic_id))
                 self._is_restored = self._is_restored or bool(split.position)
             assigned.append(partition(*place, offset))
         self._topics = len({topic for topic, _ in self._splits})
@@ -297,7 +298,7 @@ class KafkaReader(SourceReader):
     def _require_same_topics(self, asked: AskedTopicIds) -> None:
         """Raises when a topic is not the one that the position belongs to."""
         for topic, found in asked.answer().items():
-            if found != self._topic_ids[topic]:
+            if self._topic_ids[topic] != {found}:
                 raise ConnectorError(
                     f"KafkaSource: topic {topic!r} was deleted and created again since this job began to read it; rows that it had "
                     "before, and the first ones that it has now, may be lost to this job. Start a new job without the old state"

@@ -26,7 +26,7 @@ from snapline.connectors.kafka.transactions import (
     converted,
     require_protocol,
 )
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.whole_numbers import require_positive
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.api.user_metrics import MetricGroup
@@ -196,6 +196,7 @@ class KafkaCommitter(Committer):
 
     def _require_own(self, committables: Sequence[Committable]) -> Sequence[str]:
         """Return the transactional ids of these. Raises ConnectorError for one that this sink would not have given."""
+        require_kind(f"KafkaSink {self._sink.topic}", committables, "transactional_id")
         names = [each.data["transactional_id"] for each in committables if "transactional_id" in each.data]
         whose = f"{self._own.uid!r} with the prefix {self._own.prefix!r}"
         require_own(f"KafkaSink {self._sink.topic}", "transaction", names, self._is_own, whose=whose)

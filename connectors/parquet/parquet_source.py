@@ -23,6 +23,7 @@ from snapline.connectors.builtin.rate_limit import RateLimiter, require_rate
 from snapline.connectors.connector_metrics import BYTES_READ, WAITING_SPLITS
 from snapline.connectors.files.filesystems import Location, PathLike, absolute, advice, first_line, locate
 from snapline.connectors.files.listing import files_below, files_matching, glob_base
+from snapline.connectors.formats.file_format import written_type
 from snapline.connectors.formats.file_reading import int96_unit_of
 from snapline.connectors.formats.row_format import require_names_differ
 from snapline.connectors.parquet.footer_check import require_sound
@@ -35,7 +36,7 @@ from snapline.dataflow.api.connector_api import (
     SourceReader,
     SourceSplit,
 )
-from snapline.dataflow.columnar.arrow_columns import narrow_type, with_null_parts
+from snapline.dataflow.columnar.arrow_columns import narrow_type
 from snapline.dataflow.errors import ConnectorError
 
 BATCH_ROWS = 16_384
@@ -92,10 +93,10 @@ class ParquetSource(Source):
         with ThreadPoolExecutor(
             max_workers=min(FOOTER_THREADS, len(files)), thread_name_prefix="parquet-footer"
         ) as pool:
-            footers = list(pool.map(_footer, files))
-        first = footers[0].schema_arrow.remove_metadata()
-        for file, footer in zip(files, footers, strict=True):
-            _require_same_columns(files[0].url, first, file.url, footer.schema_arrow.remove_metadata(), self.columns)
+            schemas, footers = zip(*pool.map(_read_footer, files), strict=True)
+        first = schemas[0]
+        for file, schema in zip(files, schemas, strict=True):
+            _require_same_columns(files[0].url, first, file.url, schema, self.columns)
         self._schema = _selected(first, self.columns, files[0].url)
         require_sound([file.url for file in files], lambda number: _row_groups(footers[number], self.columns))
         groups = [
@@ -270,6 +271,13 @@ def _footer(file: Location, int96_unit: str | None = None) -> pq.ParquetFile:
         raise _unreadable(file.url, error) from error
 
 
+def _read_footer(file: Location) -> tuple[pa.Schema, pq.FileMetaData]:
+    """What a file says of its columns and row groups. It is closed again: there may be more than a process may have
+    open."""
+    with _footer(file) as opened:
+        return opened.schema_arrow.remove_metadata(), opened.metadata
+
+
 class _RowGroup(NamedTuple):
     """What a footer says of one row group."""
 
@@ -280,9 +288,9 @@ class _RowGroup(NamedTuple):
     """The least value of each column that can be event time: timestamps, and integers of 64 bits as milliseconds."""
 
 
-def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[_RowGroup]:
     """All row groups of a file. Ends the process for a footer that contradicts itself (see `require_sound`)."""
-    schema, metadata, found = footer.schema, footer.metadata, []
+    schema, found = metadata.schema, []
     paths = [schema.column(number).path for number in range(metadata.num_columns)]
     wanted = [number for number, path in enumerate(paths) if columns is None or path.partition(".")[0] in columns]
     times = {number: per_ms for number in wanted if (per_ms := _units_per_ms(schema.column(number))) is not None}
@@ -300,7 +308,7 @@ def _row_groups(footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_
     return found
 
 
-def _readable_row_groups(url: str, footer: pq.ParquetFile, columns: Sequence[str] | None) -> list[_RowGroup]:
+def _readable_row_groups(url: str, footer: pq.FileMetaData, columns: Sequence[str] | None) -> list[_RowGroup]:
     """All row groups of a file whose footer is sound, which can still have less than its schema says."""
     try:
         return _row_groups(footer, columns)
@@ -383,7 +391,12 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | None, url: str) -> pa.
     wanted = schema.names if columns is None else columns
     require_names_differ(schema, wanted, f"ParquetSource: {url}")
     fields = (schema.field(name).with_nullable(True) for name in wanted)
-    return pa.schema([field.with_type(with_null_parts(field.type)) for field in fields])
+    return pa.schema([field.with_type(written_type(field.type)) for field in fields])
+
+
+def _comparable(data_type: pa.DataType) -> pa.DataType:
+    """What is the same for types of the same values, whatever the width of offsets and of the numbers of categories."""
+    return narrow_type(written_type(data_type))
 
 
 def _require_same_columns(
@@ -395,7 +408,7 @@ def _require_same_columns(
         mine, theirs = _type_of(schema, name), _type_of(first, name)
         if mine == theirs or (columns is not None and theirs == "missing"):
             continue
-        if "missing" in (mine, theirs) or narrow_type(schema.field(name).type) != narrow_type(first.field(name).type):
+        if "missing" in (mine, theirs) or _comparable(schema.field(name).type) != _comparable(first.field(name).type):
             raise ConnectorError(
                 f"the files differ: column {name!r} is {mine} in {url} and {theirs} in {first_url}; read them apart, or choose "
                 "columns that they share"

@@ -209,6 +209,9 @@ class _BatchEnumerator(SplitEnumerator):
                 splits.append(SourceSplit(f"{batch_id}/{file['name']}", entry))
                 if is_last:
                     entries = []
+        if len(entries) > BATCHES_AT_ONCE:  # only readers free entries, and a query may put out no row for days
+            splits.append(SourceSplit(f"{after}", {"path": "", "groups": [], "entries": entries}))
+            entries = []
         found = {"directory": self._source.directory, "after": after, "entries": entries}
         if not newer and end:
             raise JobDefinitionError(f"from_streaming_dataframe({self._source.uid!r}): the query has failed: {end}")
@@ -254,7 +257,8 @@ class _StreamedReader(SourceReader):
         if polled.status is not InputStatus.END_OF_INPUT:
             return Polled(polled.status, polled.batch, polled.wake_at_ms, split.split_id)
         self._splits.popleft()
-        self._read += [self._relative(split), *(StreamedBatches._name(each) for each in split.description["entries"])]  # noqa: SLF001 - one file
+        self._read += [self._relative(split)] if split.description["path"] else []
+        self._read += [StreamedBatches._name(each) for each in split.description["entries"]]  # noqa: SLF001 - one file
         self.close()
         return Polled(InputStatus.MORE_AVAILABLE, split_id=split.split_id, finished_splits=(split.split_id,))
 

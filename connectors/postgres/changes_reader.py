@@ -8,7 +8,7 @@ asks for what has arrived and does not wait. What a position in the log means is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from snapline.connectors.postgres.replication import (
     ServerQuestions,
     anew,
     in_use,
+    is_given_up,
     slot_is_gone,
     unreadable,
 )
@@ -80,10 +81,7 @@ class ChangesReader(SourceReader):
             if position.pop("phase") == "log":
                 self._go_on_with_log(position)
                 continue
-            if position.get("after") is not None and position.get("saw"):
-                position["parts"] = [*position["parts"], [position["after"], position.pop("saw")]]
-            position.pop("saw", None)
-            self._position, self._step = position, self._wait_for_older_transactions
+            self._position, self._step = _between_parts(position), self._wait_for_older_transactions
 
     def snapshot_splits(self, checkpoint_id: int) -> Sequence[SourceSplit]:
         if self._split is None:
@@ -118,7 +116,9 @@ class ChangesReader(SourceReader):
         except library().Error as error:
             self._errors.inc()
             self._disconnect()
-            if self._log is None or not is_away(error):
+            self._end_part()
+            self._position = _between_parts(self._position)
+            if not is_away(error) or is_given_up(error):
                 raise unreadable(self._source.described, self._source.dsn, self._source.slot, error) from error
             return self._wait_for_server(now_ms, error)
 
@@ -147,7 +147,8 @@ class ChangesReader(SourceReader):
             return NOTHING
         lsn = self._stream.created()
         if lsn is None:
-            return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
+            return self._wait_for_transactions(now_ms)
+        self._away_since_ms = None
         self._disconnect()
         log.info("%s: made the replication slot %s at %s", source.described, source.slot, lsn_text(lsn))
         if not source.snapshot:
@@ -161,7 +162,6 @@ class ChangesReader(SourceReader):
     def _is_free(self, now_ms: int) -> bool:
         """Whether nobody reads the slot; raises ConnectorError when another one does so for too long."""
         if self._ask.take_from_lost_attempt(self._source.slot):
-            self._away_since_ms = None
             return True
         known = self._ask.slot(self._source.slot)
         self._away_since_ms = now_ms if self._away_since_ms is None else self._away_since_ms
@@ -175,10 +175,21 @@ class ChangesReader(SourceReader):
         """A transaction whose end is in the log before the slot may not be visible yet. When all that ran then have
         ended, each is either in the table or in the log."""
         ((oldest,),) = self._ask.rows("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        self._away_since_ms = None
         if oldest < self._position["older_than"] and not self._position["parts"]:
-            return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
+            return self._wait_for_transactions(now_ms)
         self._step = self._read_table
         return NOTHING
+
+    def _wait_for_transactions(self, now_ms: int) -> Polled:
+        """Nothing for now. Says so now and then: one of them may be open for ever."""
+        self._away_since_ms = None
+        if now_ms >= self._next_lag_ms:
+            if self._next_lag_ms:
+                log.warning("%s: waits for transactions of the server that began before it; see pg_stat_activity and pg_prepared_xacts",
+                            self._source.described)  # fmt: skip
+            self._next_lag_ms = now_ms + LAG_EVERY_MS
+        return Polled(InputStatus.NOTHING_AVAILABLE, wake_at_ms=now_ms + 50)
 
     def _read_table(self, now_ms: int) -> Polled:
         source, position = self._source, self._position
@@ -188,17 +199,19 @@ class ChangesReader(SourceReader):
         found = self._part.read(source.batch_rows, position["lsn"])
         if found is not None:
             batch, key = found
+            self._away_since_ms = None
             self._position = {**position, "after": key, "saw": self._part.saw}
             self._bytes.inc(batch.nbytes)
             return Polled(InputStatus.MORE_AVAILABLE, batch, split_id=self._split_id)
         saw, is_last = self._part.saw, self._part.is_last
         self._end_part()
         parts = [*position["parts"], [None if is_last else position["after"], saw]]
-        self._position = {**{name: value for name, value in position.items() if name != "saw"}, "parts": parts}
         if is_last:
             ((until,),) = self._ask.rows("SELECT pg_current_wal_insert_lsn()::text")
             log.info("%s: the table was read, changes follow", source.described)
             self._go_on_with_log({"lsn": position["lsn"], "parts": parts, "until": lsn_of(until)})
+            return Polled(InputStatus.MORE_AVAILABLE)
+        self._position = {**{name: value for name, value in position.items() if name != "saw"}, "parts": parts}
         return Polled(InputStatus.MORE_AVAILABLE)
 
     def _end_part(self) -> None:
@@ -325,3 +338,11 @@ class ChangesReader(SourceReader):
     @property
     def _split_id(self) -> str:
         return "" if self._split is None else self._split.split_id
+
+
+def _between_parts(position: Mapping[str, Any]) -> dict[str, Any]:
+    """The position of a reader of the table that has no part under way: what it has read of one is a part."""
+    rest = {name: value for name, value in position.items() if name != "saw"}
+    if position.get("after") is not None and position.get("saw"):
+        rest["parts"] = [*position["parts"], [position["after"], position["saw"]]]
+    return rest

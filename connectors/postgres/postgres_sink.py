@@ -26,7 +26,7 @@ import pyarrow.csv as pacsv
 from snapline.connectors.connector_metrics import BYTES_WRITTEN
 from snapline.connectors.files.partitions import names_of
 from snapline.connectors.files.staging import file_name
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.postgres.postgres_table import (
     NO_PREPARED,
     TargetTable,
@@ -95,6 +95,8 @@ class PostgresSink(Sink):
         self.guarantee = guarantee
         self.stream_schema: pa.Schema | None = None
         """What the stream's rows are known to be."""
+        self._table: TargetTable | None = None
+        """The table as it was when the target was looked at."""
         if guarantee == "idempotent" and not self.key:
             raise ConnectorError(
                 "PostgresSink: guarantee='idempotent' needs key=, the columns by which rows replace each other; without one there is "
@@ -113,10 +115,8 @@ class PostgresSink(Sink):
     def validate(self) -> None:
         connection = connect(self.dsn)
         try:
-            table = TargetTable.read(connection, self.table, self.key, self.described)
-            if self.stream_schema is not None:
-                table.require_columns(self.stream_schema.names, self.described)
-                texts(no_rows(self.stream_schema), table.bare_types, self.described)
+            self._table = TargetTable.read(connection, self.table, self.key, self.described)
+            self._require_columns()
             if self.two_phase:
                 require_prepared_transactions(connection, self.described)
         except library().Error as error:
@@ -126,7 +126,15 @@ class PostgresSink(Sink):
 
     def before_writing(self, stream: Any) -> Any:
         self.stream_schema = getattr(stream, "schema", None)
+        self._require_columns()
         return stream.key_by(*self.key) if self.key else stream
+
+    def _require_columns(self) -> None:
+        """Raise ConnectorError for rows that the table does not take, once both are known: the table is looked at
+        before the stream comes."""
+        if self._table is not None and self.stream_schema is not None:
+            self._table.require_columns(self.stream_schema.names, self.described)
+            texts(no_rows(self.stream_schema), self._table.bare_types, self.described)
 
     def create_writer(self, context: SourceContextInfo, restored: Sequence[dict[str, Any]]) -> SinkWriter:
         return PostgresWriter(self, TransactionOf.attempt_of(context), context.metrics.counter(BYTES_WRITTEN))
@@ -291,14 +299,27 @@ class PostgresWriter(SinkWriter):
     def _begin(self) -> TargetTable:
         """The table, in a transaction."""
         if not self._is_open:
-            self._connection.execute(BEGIN)
+            self._outside(lambda: self._connection.execute(BEGIN))
             self._is_open = True
         return self._known_target()
 
     def _known_target(self) -> TargetTable:
         if self._target is None:
-            self._target = TargetTable.read(self._connection, self._sink.table, self._sink.key, self._sink.described)
+            sink = self._sink
+            self._target = self._outside(
+                lambda: TargetTable.read(self._connection, sink.table, sink.key, sink.described)
+            )
         return self._target
+
+    def _outside(self, action: Any) -> Any:
+        """Do what begins outside of a transaction, over a new connection where the server has ended the one before."""
+        try:
+            return action()
+        except library().OperationalError:
+            if not self._connection.closed:
+                raise
+        self._connection = connect(self._sink.dsn)
+        return action()
 
     def _append(self, batch: pa.RecordBatch) -> None:
         target = self._begin()
@@ -428,6 +449,17 @@ class PostgresCommitter(Committer):
         """Made when it is needed, which that of an idempotent sink hardly ever is."""
         return connect(self._sink.dsn)
 
+    def _execute(self, *query: Any) -> Any:
+        """Ask the server, over a new connection where it has ended the one before: to end a transaction again, or ask
+        about one, does no harm."""
+        try:
+            return self._connection.execute(*query)
+        except library().OperationalError:
+            if not self._connection.closed:
+                raise
+        del self._connection
+        return self._connection.execute(*query)
+
     def restored_from(self, checkpoint_id: int) -> None:
         """What earlier attempts prepared for later checkpoints is in no snapshot, and may hold locks. Rows of a key
         come from any subtask, so that all have been restarted; without one others may run on, and what they have
@@ -468,6 +500,7 @@ class PostgresCommitter(Committer):
 
     def _require_own(self, committables: Sequence[Committable]) -> None:
         """Raise ConnectorError for a transaction that no job's sink of this name has prepared, before one is ended."""
+        require_kind(self._sink.described, committables, "transaction")
         names = [each.data["transaction"] for each in committables if "transaction" in each.data]
         require_own(self._sink.described, "transaction", names, self._own.is_of_same_sink, whose=repr(self._own.uid))
 
@@ -485,7 +518,7 @@ class PostgresCommitter(Committer):
         """The server has no such prepared transaction any more: it says what became of it."""
         what = f"{self._sink.described}: {data['rows']} rows of checkpoint {data['checkpoint_id']} (prepared transaction {data['transaction']})"
         try:
-            (status,) = self._connection.execute("SELECT txid_status(%s)", [data["number"]]).fetchone()
+            (status,) = self._execute("SELECT txid_status(%s)", [data["number"]]).fetchone()
         except library().Error:
             status = None  # a number that this server has not come to
         if status == "committed":
@@ -510,7 +543,7 @@ class PostgresCommitter(Committer):
         from psycopg import errors
 
         try:
-            found = self._connection.execute(
+            found = self._execute(
                 "SELECT gid, extract(epoch FROM prepared) < %s FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)",
                 [self._began, self._own.whose],
             ).fetchall()
@@ -533,7 +566,7 @@ class PostgresCommitter(Committer):
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                self._connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
+                self._execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(name)))
                 return
             except errors.ObjectNotInPrerequisiteState:
                 if time.monotonic() > deadline:

@@ -177,14 +177,14 @@ def refused(dsn: str, table: str, error: Any) -> ConnectorError:
         return ConnectorError(f"{what}: {said}; create it, or correct dsn=")
     if state == "55000" and "prepared transactions" in said:
         return ConnectorError(f"{what}: {NO_PREPARED}")
-    if state == "53200" or "maximum number of prepared transactions" in said:
+    if (state == "53200" and "out of" not in said) or "maximum number of prepared transactions" in said:
         return ConnectorError(
             f"{what}: {said}; raise max_prepared_transactions to twice the parallelism of all such sinks at least"
         )
     if state == "55P03":
         return ConnectorError(
-            f"{what}: a row is locked by another transaction ({said}); another program holds it, or two checkpoints that are not "
-            "committed yet have written one key"
+            f"{what}: a row is locked by another transaction ({said}); another program holds it, two checkpoints that are not "
+            "committed yet have written one key, or an earlier job has left it prepared: see pg_prepared_xacts"
         )
     if state == "42501":
         return ConnectorError(f"{what}: {said}; grant INSERT, and with a key UPDATE and SELECT, to the user of dsn=")

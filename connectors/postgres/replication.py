@@ -53,12 +53,18 @@ def unreadable(what: str, dsn: str, slot: str, error: Any) -> ConnectorError:
         )
     if state == "42704" and "replication slot" in said:
         return slot_is_gone(what, slot)
-    if state == "55000" and ("slot" in said or "invalidated" in said):
+    if is_given_up(error):
         return ConnectorError(
             f"{what}: the server has given up the replication slot {slot!r} ({said}), because the job was behind by more than "
             f"max_slot_wal_keep_size; changes are lost to this job. {anew(slot)}"
         )
     return ConnectorError(f"{what}: {refused(dsn, '', error)}")
+
+
+def is_given_up(error: Any) -> bool:
+    """Whether the server keeps the log for the slot no longer, so that waiting does not help."""
+    said = first_line(error)
+    return error.sqlstate == "55000" and ("slot" in said or "invalidated" in said)
 
 
 def slot_is_gone(what: str, slot: str) -> ConnectorError:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from snapline.connectors.files.staging import file_name
-from snapline.connectors.own_output import require_own
+from snapline.connectors.own_output import require_kind, require_own
 from snapline.connectors.redis.redis_connection import connect, failures, library, refused, texts
 from snapline.connectors.row_kinds import BEFORE, GONE, row_kinds
 from snapline.connectors.whole_numbers import require_positive
@@ -203,9 +203,9 @@ class RedisCommitter(Committer):
         self._is_restored = True
 
     def commit(self, committables: Sequence[Committable]) -> None:
-        self._require_own(committables)
+        own = self._own(committables)
         deadline = time.monotonic() + WAIT_SECONDS
-        for each in sorted(committables, key=lambda one: int(one.data["checkpoint_id"])):
+        for each in sorted(own, key=lambda one: int(one.data["checkpoint_id"])):
             try:
                 self._wait_for_those_before(each.data, deadline)
                 self._commit(each.data)
@@ -215,18 +215,22 @@ class RedisCommitter(Committer):
 
     def abort(self, committables: Sequence[Committable]) -> bool:
         """Give up nothing, because what was not committed is in the checkpoint alone; what was says its marker."""
-        self._require_own(committables)
+        own = self._own(committables)
         try:
-            return any(not _is_done(self._client.get(each.data["marker"]), each.data) for each in committables)
+            return any(not _is_done(self._client.get(each.data["marker"]), each.data) for each in own)
         except failures() as error:
             raise refused(self._sink.described, self._sink.url, error) from error
 
     def close(self) -> None:
         self._client.close()
 
-    def _require_own(self, committables: Sequence[Committable]) -> None:
-        markers = [each.data["marker"] for each in committables]
+    def _own(self, committables: Sequence[Committable]) -> list[Committable]:
+        """All of these, but for what another kind of sink wanted to be swept."""
+        require_kind(self._sink.described, committables, "marker")
+        own = [each for each in committables if "marker" in each.data]
+        markers = [each.data["marker"] for each in own]
         require_own(self._sink.described, "marker", markers, self._is_own, whose=repr(self._uid))
+        return own
 
     def _is_own(self, marker: object) -> bool:
         return isinstance(marker, str) and self._marker.fullmatch(marker) is not None

@@ -47,6 +47,7 @@ from snapline.dataflow.ids import CheckpointID, JobID
 from snapline.dataflow.staged import is_staged_directory, is_staged_file
 from snapline.runtime.actor import Performer
 from snapline.runtime.clock import Clock
+from snapline.runtime.cores.senders import RefusedSenders
 from snapline.runtime.logs import Logger
 from snapline.runtime.signing import UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.state_storages import StateStorages
@@ -56,6 +57,8 @@ from snapline.runtime.timers import TimerScheduler
 VERIFY_PAUSE_MS = 1_000
 STATISTICS_PAUSE_MS = 1_000
 """Statistics are written down at most this often."""
+MAX_TO_DISCARD = 10_000
+"""Files of what tasks have said that wait to be discarded; what is more stays until the job has ended."""
 
 
 class CheckpointIo:
@@ -98,8 +101,12 @@ class CheckpointIo:
         self._statistics_are_written = False
         self._statistics_lock = threading.Lock()
         self._deletions = Deletions(io, timers, clock)
+        self._to_discard: dict[str, None] = {}
+        """Files that are to be deleted with those for which that has been asked."""
+        self._discard_lock = threading.Lock()
         self._pointing_to: set[CheckpointID] = set()
         """Checkpoints whose pointer is being written just now, whether or not anybody waits for that any more."""
+        self._refusals = RefusedSenders()
         self._is_over = False
         """The job has ended: no checkpoint is written any more."""
 
@@ -263,7 +270,30 @@ class CheckpointIo:
         )
 
     def _discard_state(self, effect: asked.DiscardState) -> None:
-        self._deletions.delete_until_gone("discard state", lambda: self._delete("", effect.paths))
+        """Together with what else is to be discarded by the time it is done: tasks may have thousands of such things
+        to say at once, and everything of the job waits in one lane."""
+        with self._discard_lock:
+            is_first = not self._to_discard
+            room = max(0, MAX_TO_DISCARD - len(self._to_discard)) if effect.states else None
+            self._to_discard.update(dict.fromkeys(effect.paths[:room]))
+        if not is_first or not effect.paths:
+            return
+        paths: list[str] = []
+
+        def work() -> None:
+            take()
+            self._delete("", paths)
+
+        def take() -> None:
+            with self._discard_lock:
+                paths.extend(self._to_discard)
+                self._to_discard.clear()
+
+        def failed(error: BaseException) -> None:
+            take()
+            self._deletions.retry_later("discard state", lambda: self._delete("", paths), error)
+
+        self._io.submit("discard state", work, lambda _: None, failed)
 
     def _shut_down_id_counter(self, effect: asked.ShutdownIdCounter) -> None:
         self._is_over = effect.status.is_globally_terminal
@@ -388,9 +418,12 @@ class CheckpointIo:
 
     def _refused(self, effect: asked.MessageRefused) -> None:
         say = self._logger.debug if effect.known else self._logger.warning
-        say(
-            "message about a checkpoint refused",
-            checkpoint_id=effect.checkpoint_id,
-            attempt=str(effect.attempt_id),
-            detail=effect.detail,
-        )
+        untold = self._refusals.note(f"{effect.sender} {effect.known}", self._clock.now_ms() / 1000)
+        if untold is not None:
+            say(
+                "message about a checkpoint refused",
+                checkpoint_id=effect.checkpoint_id,
+                attempt=str(effect.attempt_id),
+                detail=effect.detail,
+                not_logged_before=untold,
+            )

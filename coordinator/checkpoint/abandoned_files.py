@@ -41,19 +41,24 @@ def is_below(path: str) -> bool:
 
 def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -> bool:
     """Whether a task can have written this file for this checkpoint: below the checkpoint's directory, or below the
-    job's and not for another checkpoint. Whatever else a message names is somebody else's, and stays."""
+    job's and not for another checkpoint. Whatever else a message names is somebody else's, and stays, as does the
+    metadata of a checkpoint, which coordinators write."""
+    if path.rpartition("/")[2] == _METADATA:
+        return False
     inside = path.removeprefix(f"{location.rstrip('/')}/") if location else path
     if inside != path:
         return is_below(inside)
     own = _OWN_FILE.fullmatch(path)
     written_for = checkpoint_of_shared_file(path) if own is None else int(own["checkpoint"])
-    return is_below(path) and written_for in (None, checkpoint_id)
+    if written_for is None:
+        return may_be_shared(path)
+    return is_below(path) and written_for == checkpoint_id
 
 
 def may_be_shared(path: str) -> bool:
-    """Whether incremental checkpoints of the job can have shared this file: below the job's directory, and of no single
-    checkpoint."""
-    return is_below(path) and _OWN_FILE.fullmatch(path) is None
+    """Whether incremental checkpoints of the job can have shared this file: in the job's directory, or where it has
+    shared ones. Whatever else lies below that directory, such as a savepoint, is its owner's."""
+    return is_below(path) and ("/" not in path or path.startswith("shared/"))
 
 
 def may_be_claimed(path: str) -> bool:

@@ -7,6 +7,7 @@ effects of the coordinator, performed by `coordinator.ha`. Knows nothing of stor
 * Oldest first, by id, whatever order a recovery delivers.
 * At most `max_retained` stay, but the latest one always does, and so does the latest that is no savepoint (later
   incremental checkpoints refer to it), unless the latest is a synchronous savepoint (nothing follows it).
+* A snapshot that the job does not own goes with the next one, however many may stay: its user may have deleted it.
 * Recovering never drops; the surplus goes when the next one is added.
 
 Mirrors Flink's StandaloneCompletedCheckpointStore, DefaultCompletedCheckpointStore and CheckpointSubsumeHelper.
@@ -141,9 +142,8 @@ class CompletedCheckpointStore:
         latest_no_savepoint = next((c for c in reversed(self._checkpoints) if not c.properties.is_savepoint), None)
         dropped: list[CompletedCheckpoint] = []
         for checkpoint in tuple(self._checkpoints):
-            if len(self._checkpoints) <= self._max_retained:
-                break
-            if checkpoint is latest:
+            is_surplus = len(self._checkpoints) > self._max_retained or checkpoint.properties.is_unclaimed
+            if checkpoint is latest or not is_surplus:
                 continue
             needed = checkpoint is latest_no_savepoint and not latest.properties.is_synchronous
             if not needed:

@@ -298,6 +298,8 @@ class MessageRefused:
     attempt_id: ExecutionAttemptID
     detail: str
     known: bool = False
+    sender: str = ""
+    """The TaskManager that has spoken for what is not its own; empty: it was allowed to speak."""
 
 
 @dataclass(frozen=True, slots=True)

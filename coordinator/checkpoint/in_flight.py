@@ -90,6 +90,8 @@ class CheckpointsInFlight:
         """In order of their ids."""
         self._acknowledged: list[InFlight] = []
         """Fully acknowledged, waiting to be stored; first come, first stored."""
+        self._newest = CheckpointID(0)
+        """The last one that was begun here."""
         self._final_states: dict[ExecutionAttemptID, TaskStateSnapshot] = {}
         """What finished tasks acknowledged in the completed checkpoint that they ended with."""
         self.last_completion_ms = 0
@@ -123,6 +125,7 @@ class CheckpointsInFlight:
         by_vertex: dict[JobVertexID, int] = {}
         for attempt in pending.plan.tasks_to_wait_for:
             by_vertex[attempt.vertex_id] = by_vertex.get(attempt.vertex_id, 0) + 1
+        self._newest = max(self._newest, checkpoint_id)
         kind = pending.properties.snapshot_type
         finished = frozenset((each.vertex_id, each.subtask_index) for each in pending.plan.finished_tasks)
         stats = self._stats.report_pending(checkpoint_id, kind, pending.timestamp_ms, by_vertex, finished)
@@ -147,8 +150,9 @@ class CheckpointsInFlight:
             result = entry.pending.acknowledge_task(attempt, state)
             if result is TaskAcknowledgeResult.SUCCESS:
                 size_bytes = with_room(state.state_size_bytes) if state.operators else 0
+                written_bytes = with_room(size_bytes - self._publication.shared_bytes(state)) if size_bytes else 0
                 entry.stats.reports.append(
-                    (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, message.metrics)
+                    (attempt.vertex_id, attempt.subtask_index, now_ms, size_bytes, written_bytes, message.metrics)
                 )
                 if entry.pending.is_fully_acknowledged:
                     self._acknowledged.append(entry)
@@ -198,6 +202,9 @@ class CheckpointsInFlight:
         refused = MessageRefused(checkpoint_id, attempt, detail, known=outcome is not None)
         if not message.state.operators:
             return [refused]
+        if checkpoint_id > self._newest:  # it may yet be taken, and then others have its files; what is left is swept
+            self._publication.may_have_leftovers = True
+            return [refused, DiscardState(checkpoint_id, (message.state,), ())]
         location = self._recent.location_of(checkpoint_id)
         paths = self._publication.paths_of_late_state(checkpoint_id, outcome, location, message.state)
         return [refused, DiscardState(checkpoint_id, (message.state,), paths)]

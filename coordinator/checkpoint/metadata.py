@@ -287,6 +287,11 @@ def resolve_pointer(pointer: bytes, metadata: CheckpointMetadata, job_id: JobID)
             f"{metadata_path(parsed.location)} holds checkpoint {metadata.checkpoint_id}, and not {parsed.checkpoint_id} as "
             f"the completed checkpoint store of job {job_id} says: put the directory back as it was"
         )
+    if not is_absolute(parsed.location) and metadata.job_id != job_id:
+        raise CorruptMetadata(
+            f"{metadata_path(parsed.location)} in the directory of job {job_id} holds a checkpoint of job {metadata.job_id}: put the "
+            "directory back as it was"
+        )
     properties = CheckpointProperties(
         snapshot_type=_snapshot_type(parsed.snapshot_type),
         forced=False,

@@ -45,8 +45,8 @@ MAX_DELETED_SHARED = 100_000
 NO_LIMIT = CheckpointID(1 << 62)
 """No checkpoint has such a number."""
 
-MAX_STRAYS = 1_000
-"""Acknowledgements of unknown tasks whose files are remembered until their checkpoint is decided."""
+MAX_STRAYS = 10_000
+"""Files of unknown tasks that are remembered until their checkpoint is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class CheckpointPublication:
         self._adopted_files: dict[str, bool] = {}
         """Files elsewhere than in the job's directory that snapshots refer to which the job was started from, or which
         a former leader took; and whether they are the job's to delete."""
-        self._strays: dict[CheckpointID, list[TaskStateSnapshot]] = {}
-        """State of unknown tasks by pending checkpoint: its files may be shared with tasks that count."""
+        self._strays: dict[CheckpointID, dict[str, None]] = {}
+        """Files of unknown tasks by pending checkpoint: they may be shared with tasks that count."""
 
     @property
     def cleaning_count(self) -> int:
@@ -97,6 +97,13 @@ class CheckpointPublication:
     def retained_ids(self) -> frozenset[CheckpointID]:
         """Checkpoints whose files are there: while the job runs, and those that stay for its user after the end."""
         return frozenset(checkpoint.checkpoint_id for checkpoint in (*self.store.checkpoints, *self._kept))
+
+    def shared_bytes(self, state: TaskStateSnapshot) -> int:
+        """How much of a task's state lies in files that completed checkpoints have written."""
+        if self.registry.is_empty:
+            return 0
+        parts = (part for operator in state.operators.values() for part in operator.managed_keyed if part.shared_key)
+        return sum(part.handle.state_size_bytes for part in parts if self.registry.references(part.shared_key))
 
     # --- storing
 
@@ -165,8 +172,10 @@ class CheckpointPublication:
             needed = frozenset(checkpoint.file_paths())
             paths = tuple(
                 path
-                for path in self._unshared_paths(strays)
-                if path not in needed and may_be_deleted(path, checkpoint.checkpoint_id, checkpoint.location)
+                for path in strays
+                if not self._is_shared(path)
+                and path not in needed
+                and may_be_deleted(path, checkpoint.checkpoint_id, checkpoint.location)
             )
             if paths:
                 effects.append(DiscardState(checkpoint.checkpoint_id, (), paths))
@@ -309,10 +318,10 @@ class CheckpointPublication:
         return [DeleteLeftovers(files, frozenset(locations), checkpoint_id)]
 
     def remember_stray(self, checkpoint_id: CheckpointID, state: TaskStateSnapshot) -> None:
-        """State that does not belong to this pending checkpoint, in files that may."""
-        strays = self._strays.setdefault(checkpoint_id, [])
-        if len(strays) < MAX_STRAYS:
-            strays.append(state)
+        """State that does not belong to this pending checkpoint, in files that may. Only their names are kept: what
+        travels in an acknowledgement can be hundreds of megabytes."""
+        strays = self._strays.setdefault(checkpoint_id, {})
+        strays.update(dict.fromkeys(_file_paths((state,))[: MAX_STRAYS - len(strays)]))
 
     def forget_strays(self, checkpoint_id: CheckpointID) -> None:
         """The checkpoint was aborted: its directory goes as a whole."""

@@ -109,7 +109,7 @@ def _checkpoint(stats: CheckpointStats) -> Span:
         "checkpointId": stats.checkpoint_id,
         "checkpointType": stats.snapshot_type.name,
         "checkpointStatus": stats.status.value,
-        "checkpointedSize": totals.state_size_bytes,
+        "checkpointedSize": totals.checkpointed_size_bytes,
         "inFlightSize": totals.persisted_data_bytes,
         "subtasks": totals.number_of_subtasks,
         "acknowledgedSubtasks": totals.number_of_acknowledged_subtasks,

@@ -62,6 +62,8 @@ from snapline.dataflow.wire.messages import JobStatus, JobStatusChanged
 
 JOB_MASTER_RESTARTS = 3
 """How often a JobMaster that broke is started again before its job is given up."""
+BROKE_TOGETHER_MS = 3_600_000
+"""One that broke longer ago than this before the next one does not count any more."""
 
 
 class JobPhase(Enum):
@@ -87,7 +89,9 @@ class _Job:
     status_since_ms: dict[JobStatus, int] = field(default_factory=dict)
     failure: SerializedFailure | None = None
     broken: int = 0
-    """How often its JobMaster broke."""
+    """How often its JobMaster broke, each time soon after the one before."""
+    broke_at_ms: int = 0
+    """When its JobMaster broke last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,14 +264,14 @@ class Dispatcher:
         held = [
             each for each in self._jobs.values() if each.phase is JobPhase.HELD and each.graph.name == job.graph.name
         ]
-        return [*effects, *(self._let_go(each, JobStatus.FAILED, job.submitted_ms) for each in held)]
+        return [*effects, *(self._let_go(each, JobStatus.CANCELED, job.submitted_ms) for each in held)]
 
     def _let_go(self, held: _Job, status: JobStatus, now_ms: int) -> DispatcherEffect:
         """Nobody needs what is stored of a held job any more; the files of its checkpoints are whoever's who starts
         from them."""
         held.status = status
         self._move_to_history(held, now_ms)
-        return RemoveJobGraph(held.graph.job_id)
+        return RemoveJobGraph(held.graph.job_id, is_unseen=True)
 
     def _move_to_history(self, job: _Job, now_ms: int) -> None:
         """Into the history, which forgets its oldest."""
@@ -332,7 +336,8 @@ class Dispatcher:
             if status is JobStatus.SUSPENDED or not self.is_leader:
                 del self._jobs[event.job_id]
                 return []
-            job.broken += 1
+            is_near = now_ms - job.broke_at_ms <= BROKE_TOGETHER_MS
+            job.broken, job.broke_at_ms = job.broken + 1 if is_near else 1, now_ms
             if job.broken <= JOB_MASTER_RESTARTS:
                 job.status = JobStatus.CREATED
                 return [StartJobMaster(job.graph, recovered=True)]
@@ -342,7 +347,7 @@ class Dispatcher:
             status, failure = JobStatus.FAILED, SerializedFailure(summary, blame, retryable=False)
         job.status, job.failure = status, failure
         self._move_to_history(job, now_ms)
-        return [RemoveJobGraph(event.job_id)]
+        return [RemoveJobGraph(event.job_id, is_unseen=not event.status.is_globally_terminal)]
 
     def _suspend(self, reason: str) -> list[DispatcherEffect]:
         self.is_leader = False

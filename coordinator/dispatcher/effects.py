@@ -24,6 +24,8 @@ class RemoveJobGraph:
     is_over: bool = True
     """For good: its id never comes again, so that what cannot be removed now may be removed later. False: a submission
     that failed."""
+    is_unseen: bool = False
+    """No JobMaster has shown how the job ended: what the Dispatcher knows of it is all that can be kept."""
 
 
 @dataclass(frozen=True, slots=True)

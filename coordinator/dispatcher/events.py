@@ -59,7 +59,8 @@ class JobGraphStored:
 
 @dataclass(frozen=True, slots=True)
 class JobGraphChanged:
-    """The JobMaster has rescaled its job; the graph in the job graph store is this one now."""
+    """The graph of a job is this one now: its JobMaster has rescaled it, or the snapshot that it starts from has fixed
+    its max parallelism."""
 
     job_graph: JobGraph
 

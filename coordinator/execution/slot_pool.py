@@ -51,6 +51,8 @@ class SlotPool:
         self.last_forged: ForgedSlot | None = None
         self.required = 0
         """How many slots of TaskManagers the job needs."""
+        self.least = 0
+        """With how many of these it runs, where it can use more; 0: it needs all."""
         self.programs_required: Mapping[str, int] = {}
         """How many programs outside the job needs, by external task."""
         self._slots: dict[AllocationID, AllocatedSlot] = {}
@@ -142,13 +144,13 @@ class SlotPool:
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
-    def set_required(self, required: int, programs: Mapping[str, int] | None = None) -> bool:
+    def set_required(self, required: int, programs: Mapping[str, int] | None = None, least: int = 0) -> bool:
         """How many slots of TaskManagers the job needs from now on, and how many programs for each external task
-        (None: as before); says whether that is something else than before."""
+        (None: as before); says whether that is something else than before. `least`: with how many slots it runs."""
         check(required >= 0, "a job cannot need a negative number of slots")
         wanted = self.programs_required if programs is None else programs
         changed = (required, wanted) != (self.required, self.programs_required)
-        self.required, self.programs_required = required, wanted
+        self.required, self.programs_required, self.least = required, wanted, least
         return changed
 
     def offer_slots(

@@ -34,7 +34,7 @@ from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.scheduler_effects import SchedulerEffect
 from snapline.coordinator.jobmaster.taps import Taps, TapTimer
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.ids import JobVertexID
+from snapline.dataflow.ids import JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus, TapTask, TaskTapped
 from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, StartTimer
 
@@ -84,6 +84,11 @@ class ClientOperations:
     def detail(self) -> str:
         """What a job that runs waits for, one line; empty when it waits for nothing."""
         return self._rescaling.detail
+
+    @property
+    def _task_managers(self) -> list[ResourceID]:
+        """Those that the job has slots of."""
+        return [each.resource_id for each in self._scheduler.pool.held]
 
     # --- what clients ask for -----------------------------------------------------------------------------------------
 
@@ -169,7 +174,7 @@ class ClientOperations:
             if parallelism is not None:
                 self._begin_rescale(snapshot.request_id, parallelism, now_ms)
             if self._scheduler.is_over:  # it was being stored when the job ended: no other status will follow
-                self._out += self._pending.job_status_changed(self._scheduler.status)
+                self._out += self._pending.job_status_changed(self._scheduler.status, self._task_managers)
         return self._out.take()
 
     def snapshot_failed(self, failed: CheckpointRequestFailed) -> list[ClientOperationsEffect]:
@@ -185,7 +190,7 @@ class ClientOperations:
     def job_status_changed(self, status: JobStatus) -> list[ClientOperationsEffect]:
         """Which may be what a client waits for."""
         taps = self._taps.job_is_over() if status.is_globally_terminal or status is JobStatus.SUSPENDED else []
-        return [*self._pending.job_status_changed(status), *taps]
+        return [*self._pending.job_status_changed(status, self._task_managers), *taps]
 
     def job_is_forgotten(self) -> list[ClientOperationsEffect]:
         """No leader will start the job again."""
@@ -220,7 +225,7 @@ class ClientOperations:
                     key = (
                         self._rescaling.own_checkpoint()
                         if asked_by is None
-                        else self._pending.rescale(asked_by, parallelism)
+                        else self._pending.rescale(asked_by, parallelism, self._rescaling.leave)
                     )
                     self._ask(CheckpointRequested(key))
                 case _:

@@ -36,6 +36,8 @@ class DeploymentRound:
     """Attempts that must end first."""
     delay_timer_runs: bool = False
     slot_timer_runs: bool = False
+    lacks_slots: bool = False
+    """In reactive mode: there were too few for anything to run when the restart delay was over."""
     free_slots_needed: int = 0
     """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small
     offers."""
@@ -45,7 +47,7 @@ class DeploymentRound:
     def waits_for(self) -> str:
         """Return what the round waits for, for people."""
         if self.phase is RoundPhase.CANCELING and not self.canceling:
-            if not self.delay_timer_runs:  # in reactive mode, with too few for anything to run
+            if self.lacks_slots:
                 return RoundPhase.WAITING_FOR_SLOTS.value
             until = datetime.fromtimestamp(self.not_before_ms // 1_000, UTC)
             return f"the restart delay, until {until:%Y-%m-%d %H:%M:%S} UTC"

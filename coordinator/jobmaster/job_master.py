@@ -691,13 +691,11 @@ class JobMaster:
 
     def _heartbeat_response(self, resource_id: ResourceID, response: HeartbeatResponse) -> None:
         """Reconcile what the TaskManager has with what it should have."""
-        registered = self.task_managers.get(resource_id)
-        if registered is not None:
-            registered.metrics = response.metrics
-            for counters in response.metrics:
-                if self._may_run(resource_id, counters.attempt_id):
-                    self.metrics[counters.attempt_id.execution_vertex_id] = counters
         graph = self.scheduler.graph
+        for counters in response.metrics:
+            subtask = counters.attempt_id.execution_vertex_id
+            if subtask in graph.vertices and self._may_run(resource_id, counters.attempt_id):
+                self.metrics[subtask] = counters
         deployed = self.scheduler.deployed_on(resource_id)
         running = dict.fromkeys(response.executions)
         for attempt_id in running if self._reconciliation is None else ():
@@ -766,7 +764,7 @@ class JobMaster:
 
     def _note_counters(self, metrics: TaskMetrics | None) -> None:
         """What a task of a former leader has counted; of two attempts of a subtask the later one counts."""
-        if metrics is not None:
+        if metrics is not None and metrics.attempt_id.execution_vertex_id in self.scheduler.graph.vertices:
             attempt_id = metrics.attempt_id
             known = self.metrics.get(attempt_id.execution_vertex_id)
             if known is None or known.attempt_id.attempt_number <= attempt_id.attempt_number:

@@ -8,7 +8,7 @@ StopWithSavepointTerminationManager and the futures in SchedulerBase.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
@@ -16,7 +16,7 @@ from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
-from snapline.dataflow.ids import CheckpointID, JobVertexID
+from snapline.dataflow.ids import CheckpointID, JobVertexID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus
 
 
@@ -26,6 +26,8 @@ class _Pending:
     stop: bool = False
     parallelism: Mapping[JobVertexID, int] | None = None
     """The parallelism that a rescale asks for, None for other operations."""
+    leave: tuple[ResourceID, ...] = ()
+    """The TaskManagers that the job is to leave."""
     completed: SnapshotCompleted | None = None
     """The snapshot is there, the rest is not."""
     stopped: bool = False
@@ -65,9 +67,11 @@ class PendingOperations:
         """A client waits for a savepoint and the end of the job."""
         return self._add(_Pending(request_id, stop=True))
 
-    def rescale(self, request_id: RequestID, parallelism: Mapping[JobVertexID, int]) -> CheckpointRequestID:
-        """A client waits for the job to run with other parallelism, after a checkpoint."""
-        return self._add(_Pending(request_id, parallelism=parallelism))
+    def rescale(
+        self, request_id: RequestID, parallelism: Mapping[JobVertexID, int], leave: tuple[ResourceID, ...]
+    ) -> CheckpointRequestID:
+        """A client waits for the job to run with other parallelism, or elsewhere, after a checkpoint."""
+        return self._add(_Pending(request_id, parallelism=parallelism, leave=leave))
 
     @property
     def is_stopping(self) -> bool:
@@ -109,8 +113,8 @@ class PendingOperations:
             return []
         return [Reply(pending.request_id, OperationFailed(SerializedFailure(summary, Blame.EXTERNAL)))]
 
-    def job_status_changed(self, status: JobStatus) -> list[Reply]:
-        """Whom the new status of the job answers."""
+    def job_status_changed(self, status: JobStatus, task_managers: Collection[ResourceID]) -> list[Reply]:
+        """Whom the new status of the job, which has slots of these TaskManagers, answers."""
         replies: list[Reply] = []
         for key, pending in list(self._pending.items()):
             if pending.completed is None:
@@ -123,7 +127,10 @@ class PendingOperations:
                 replies.append(refused(pending.request_id, summary))
                 del self._pending[key]
             elif status is JobStatus.RUNNING:
-                replies.append(Reply(pending.request_id, Acknowledged()))
+                stays = [each for each in pending.leave if each in task_managers]
+                summary = f"the slots that it had elsewhere were lost, so that it stays on {', '.join(stays)}"
+                done = refused(pending.request_id, summary, retryable=True) if stays else None
+                replies.append(done or Reply(pending.request_id, Acknowledged()))
                 del self._pending[key]
             elif status is not JobStatus.RESTARTING:
                 replies.append(refused(pending.request_id, f"the job is {status.value}; it was not rescaled"))

@@ -80,9 +80,13 @@ class ResourceManagerConnection:
         if self.note and not pool.missing:
             self.note = ""
         declared = self._declared
-        if declared is not None and declared.held is pool.held and declared.required == pool.required:
+        if (
+            declared is not None
+            and declared.held is pool.held
+            and (declared.required, declared.least) == (pool.required, pool.least)
+        ):
             return []
-        declaration = DeclareRequiredSlots(self._job_id, pool.required, pool.held)
+        declaration = DeclareRequiredSlots(self._job_id, pool.required, pool.held, pool.least)
         if not self._leader.is_registered or declaration == declared:
             return []
         self._declared = declaration

@@ -190,7 +190,8 @@ class Scheduler:
         programs = required_programs(self.graph.job_graph)
         for task, number in (more_programs or {}).items():
             programs[task] = max(programs[task], number)
-        self.pool.set_required(max(needed, more), programs)
+        least = 0 if self.reactive is None else self.reactive.slots_needed
+        self.pool.set_required(max(needed, more), programs, least)
 
     def use_max_parallelism(self, max_parallelism: Mapping[JobVertexID, int]) -> None:
         """A restored snapshot fixes the number of key groups of these vertices: a job in reactive mode follows its
@@ -242,7 +243,7 @@ class Scheduler:
         self.is_reconciling_over = True
         self._changes += [ExecutionChange(e.attempt_id, e.state) for e in self.graph.executions]
         self._job_status(JobStatus.RESTARTING, now_ms)
-        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms, initial=True)
+        self._begin_round(dict.fromkeys(self.graph.vertices), now_ms + self._stabilization_ms, initial=True)
         self._advance_round(now_ms)
         return self._done()
 
@@ -341,7 +342,11 @@ class Scheduler:
         return self._done()
 
     def slots_offered(self, now_ms: int) -> list[SchedulerEffect]:
-        """Deploy what waits, because the pool has got slots."""
+        """Deploy what waits, because the pool has got slots. In reactive mode a job that had too few for anything to
+        run waits until their number has settled."""
+        current = self.round
+        if current is not None and current.lacks_slots and len(self.pool):
+            current.lacks_slots, current.not_before_ms = False, now_ms + self._stabilization_ms
         self._advance_round(now_ms)
         return self._done()
 
@@ -589,7 +594,8 @@ class Scheduler:
                     current.delay_timer_runs = True
                     self._out.append(StartTimer(RestartDelayTimer(), current.not_before_ms))
                 return
-            if self._fits_slots(current):
+            current.lacks_slots = not self._fits_slots(current)
+            if not current.lacks_slots:
                 self._begin_restore(current, now_ms)
         elif current.phase is RoundPhase.WAITING_FOR_SLOTS:
             if self.pool.free_count < current.free_slots_needed:
@@ -617,9 +623,11 @@ class Scheduler:
             return True
         leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
         parallelism = self.reactive.of(len(self.pool) - leaving)
+        if parallelism is None and leaving:  # what it had elsewhere is lost: it stays
+            self._leaving, parallelism = {}, self.reactive.of(len(self.pool))
         if parallelism is None:
             return False
-        if parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:
+        if self._rescale_to or parallelism != {v.vertex_id: v.parallelism for v in self.graph.job_graph.vertices}:
             self._rescale_to = dict(parallelism)
         return True
 
@@ -639,7 +647,9 @@ class Scheduler:
     def _expand_rescaled(self, current: DeploymentRound, now_ms: int) -> None:
         """Nothing runs: the same job with other parallelism takes the place of the old one."""
         self._sharing.release_all(now_ms)
-        for resource_id in self._leaving:
+        leaving = sum(len(self.pool.allocations_of(resource_id)) for resource_id in self._leaving)
+        needed = required_slots(with_parallelism(self.graph.job_graph, self._rescale_to))
+        for resource_id in self._leaving if self.pool.count() - leaving >= needed else ():  # else it stays
             slots = self.pool.give_back(self.pool.allocations_of(resource_id))
             if slots:
                 self._out.append(GiveSlotsBack(resource_id, tuple(slot.allocation_id for slot in slots)))

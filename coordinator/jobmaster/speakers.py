@@ -58,4 +58,4 @@ class Speakers:
             return None
         where = "is over" if execution is None else f"runs on {execution.resource_id or 'no TaskManager'}"
         detail = f"{'acknowledged' if is_acknowledgement else 'declined'} by {resource_id}, but the attempt {where}"
-        return MessageRefused(message.checkpoint_id, message.attempt_id, detail, known=execution is None)
+        return MessageRefused(message.checkpoint_id, message.attempt_id, detail, execution is None, resource_id)

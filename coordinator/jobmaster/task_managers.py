@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from snapline.dataflow.ids import ResourceID
-from snapline.dataflow.wire.messages import TaskManagerInfo, TaskMetrics
+from snapline.dataflow.wire.messages import TaskManagerInfo
 from snapline.runtime.cores.connections import ConnectionID
 from snapline.runtime.cores.machine import check
 
@@ -23,8 +23,6 @@ class RegisteredTaskManager:
     connection: ConnectionID | None
     """None while the connection is broken and the TaskManager does not count as lost yet (see
     heartbeat.rpc-failure-threshold)."""
-    metrics: tuple[TaskMetrics, ...] = ()
-    """The figures of its tasks that came with its last heartbeat."""
 
 
 class TaskManagerTable:

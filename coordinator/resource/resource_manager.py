@@ -371,9 +371,9 @@ class ResourceManager:
     def _handle_job_master(self, job_id: JobID, message: Any) -> None:
         self._job_master_heartbeats.receive_heartbeat(job_id, self._now_ms)
         match message:
-            case DeclareRequiredSlots(_, required, held):
+            case DeclareRequiredSlots(_, required, held, least):
                 self._not_before_ms.pop(job_id, None)
-                self.slot_manager.set_required(job_id, required, held)
+                self.slot_manager.set_required(job_id, required, held, least)
             case Disconnect():
                 self._job_master_lost(job_id, close=True)
 

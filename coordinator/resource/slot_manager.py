@@ -2,7 +2,8 @@
 
 Declarative: each job says how many slots it needs in all; what it has or is being given counts against that. A slot is
 FREE, PENDING (a TaskManager was asked to give it to a job and has not confirmed) or ALLOCATED. Free slots go to the
-jobs in the order in which they began to need, one by one from the TaskManager that has the smallest share in use.
+jobs in the order in which they began to need, one by one from the TaskManager that has the smallest share in use; what
+a job can use beyond what it runs with, as one that follows its slots, it gets behind all others that do not run.
 Reports of TaskManagers win over what is believed here, with one exception: a report that shows a PENDING slot as free
 was sent before the TaskManager knew (messages of one connection keep their order), and says nothing.
 
@@ -77,6 +78,8 @@ class SlotAllocation:
 @dataclass(slots=True)
 class _JobNeeds:
     required: int = 0
+    least: int = 0
+    """With how many it runs, where it can use more; 0: it needs all."""
     held: dict[AllocationID, SlotID] = field(default_factory=dict)
     """The slots of the job that are PENDING or ALLOCATED, by allocation."""
     declared: tuple[SlotsHeld, ...] = ()
@@ -132,10 +135,10 @@ class SlotManager:
         needs = self._jobs.get(job_id)
         return 0 if needs is None else len(needs.held)
 
-    def _missing(self, needs: _JobNeeds) -> int:
-        """How many slots the job needs beyond what it has here, and on TaskManagers that have not said what they
-        have."""
-        missing = needs.required - len(needs.held)
+    def _missing(self, needs: _JobNeeds, required: int) -> int:
+        """How many slots the job lacks of these, beyond what it has here and on TaskManagers that have not said what
+        they have."""
+        missing = required - len(needs.held)
         if missing > 0:
             missing -= sum(held.slots for held in needs.declared if not self.knows_slots_of(held.resource_id))
         return max(0, missing)
@@ -148,7 +151,7 @@ class SlotManager:
     @property
     def unfulfilled(self) -> Mapping[JobID, int]:
         """Jobs that need more slots than they have, and how many they need in all."""
-        return {job: needs.required for job, needs in self._jobs.items() if self._missing(needs)}
+        return {job: needs.required for job, needs in self._jobs.items() if self._missing(needs, needs.required)}
 
     def jobs_on(self, resource_id: ResourceID) -> tuple[JobID, ...]:
         """Jobs that have or are being given slots of this TaskManager."""
@@ -252,19 +255,21 @@ class SlotManager:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def set_required(self, job_id: JobID, required: int, declared: tuple[SlotsHeld, ...] = ()) -> None:
+    def set_required(self, job_id: JobID, required: int, declared: tuple[SlotsHeld, ...] = (), least: int = 0) -> None:
         """The job needs so many slots in all, and says which it has. 0: it needs none, and is forgotten when it has
-        none."""
+        none. `least`: with how many it runs, where it can use more."""
         check(required >= 0, "a job cannot need a negative number of slots")
         needs = self._jobs.setdefault(job_id, _JobNeeds())
-        needs.required, needs.declared = required, declared
+        needs.required, needs.declared, needs.least = required, declared, least
         self._forget_if_done(job_id)
 
     def allocate(self, eligible: Callable[[JobID], bool]) -> list[SlotAllocation]:
         """Give free slots to jobs that need them and are `eligible` (their JobMaster is there)."""
-        wanting = [(job_id, missing) for job_id, needs in self._jobs.items() if (missing := self._missing(needs))]
+        wanting = [(job_id, needs) for job_id, needs in self._jobs.items() if self._missing(needs, needs.required)]
         if not wanting or not self._free_slots:
             return []
+        to_run = [(job_id, needs, needs.least or needs.required) for job_id, needs in wanting]
+        to_grow = [(job_id, needs, needs.required) for job_id, needs in wanting if needs.least]
         heap = [
             (task_manager.in_use / len(task_manager.slots), order, task_manager)
             for order, task_manager in enumerate(self._task_managers.values())
@@ -272,10 +277,10 @@ class SlotManager:
         ]
         heapq.heapify(heap)
         decisions: list[SlotAllocation] = []
-        for job_id, missing in wanting:
+        for job_id, needs, required in [*to_run, *to_grow]:
             if not eligible(job_id):
                 continue
-            for _ in range(missing):
+            for _ in range(self._missing(needs, required)):
                 if not heap:
                     break
                 _, order, task_manager = heapq.heappop(heap)

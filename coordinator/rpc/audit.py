@@ -2,7 +2,7 @@
 
 One INFO line a request in the coordinator's log. Who it was is what the client says of itself (`snapline-client`) and
 the address that it has; with TLS or a token nobody else could have asked. Of what is refused one line a second for each
-host, which says how many it stands for.
+host and kind of request, which says how many it stands for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AuditLog:
         """Log one request and its outcome, which begins with `refused` when nothing was done; details that say nothing
         are left out."""
         if outcome.startswith("refused"):
-            untold = self._refused.note(host_of(who.rpartition(" at ")[2]), self._now_s())
+            untold = self._refused.note(f"{request} of {host_of(who.rpartition(' at ')[2])}", self._now_s())
             if untold is None:
                 return
             details["not_logged_before"] = untold

@@ -230,8 +230,14 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
 
     async def _submit(self, job_graph: JobGraph, context: Any) -> pb.SubmitJobResponse:
         job_graph = await asyncio.to_thread(with_submission_digest, job_graph)
-        answer = await self._cluster.submit(job_graph)
-        self._audit.write("submit", client_of(context), _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
+        who = client_of(context)
+
+        async def submit() -> Answer:
+            answer = await self._cluster.submit(job_graph)
+            self._audit.write("submit", who, _outcome(answer), job_id=job_graph.job_id, job=job_graph.name)
+            return answer
+
+        answer = await asyncio.shield(submit())  # it is logged, too, when nobody waits for the answer any more
         if isinstance(answer, OperationFailed):
             await self._check_leads(context)
             await _refuse(context, answer)
@@ -429,6 +435,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             text = f"there is no TaskManager {resource_id!r} here; `snapline cluster` shows all"
             await _abort(context, grpc.StatusCode.NOT_FOUND, text)
         await self._check_leads(context)
+        who = client_of(context)
         await self._cluster.set_draining(resource_id, draining=not request.undo)
         self._drains[resource_id] += 1
         try:
@@ -436,11 +443,14 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             if not request.undo:
                 moved = await self._move_jobs(resource_id, context)
                 await self._check_leads(context)
+        except asyncio.CancelledError:
+            self._audit.write("drain", who, "begun: its client has gone before all jobs had", resource_id=resource_id)
+            raise
         finally:
             self._drains[resource_id] -= 1
             if not self._drains[resource_id]:
                 del self._drains[resource_id]
-        self._audit.write("drain", client_of(context), "undone" if request.undo else "done", resource_id=resource_id)
+        self._audit.write("drain", who, "undone" if request.undo else "done", resource_id=resource_id)
         return pb.DrainTaskManagerResponse(job_ids=moved)
 
     async def _move_jobs(self, resource_id: str, context: Any) -> list[str]:
@@ -462,7 +472,10 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             if job.job_id in there and _may_be_anywhere(details):
                 why = "it is not known yet which of its tasks run there: drain again in a moment"
                 await self._refuse_drain(resource_id, f"job {job.name} ({job.job_id})", why, context)
-            if resource_id not in task_managers_of(details):
+            restarts = job.job_id in there and decode_job_status(details.overview.status) is JobStatus.RESTARTING
+            if (
+                resource_id not in task_managers_of(details) and not restarts
+            ):  # else it will have tasks there in a moment
                 continue
             answer = await self._run(job.job_id, RescaleJob({}, (ResourceID(resource_id),)), client_of(context))
             if isinstance(answer, OperationFailed):
@@ -477,6 +490,7 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             await self._cluster.set_draining(resource_id, draining=False)
         await self._check_leads(context)
         line = f"{job} cannot leave {resource_id}, which {then}: {why}"
+        self._audit.write("drain", client_of(context), f"refused: {line}", resource_id=resource_id)
         await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, line)
 
     async def ReportWorkers(self, request: pb.ReportWorkersRequest, context: Any) -> pb.ReportWorkersResponse:  # noqa: N802
@@ -507,6 +521,9 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             if not wanted:
                 text = f"there is no TaskManager {request.resource_id!r} here; `snapline cluster` shows all"
                 await _abort(context, grpc.StatusCode.NOT_FOUND, text)
+        if request.log_level:
+            of = ", ".join(sorted(wanted))
+            self._audit.write("log level", client_of(context), "done", level=request.log_level, of=of)
         found = await self._cluster.dump_threads(
             sorted(wanted),
             request.duration_ms,
@@ -515,9 +532,6 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
             log_lines=request.log_lines,
             log_level=request.log_level,
         )
-        if request.log_level:
-            of = ", ".join(sorted(wanted))
-            self._audit.write("log level", client_of(context), "done", level=request.log_level, of=of)
         if caller().job:
             attempts = await self._cluster.attempts_of(JobID(request.job_id))
             found = of_attempts(found, attempts, with_process=False)
@@ -589,11 +603,15 @@ class ClientService(client_pb2_grpc.ClientServiceServicer):
         return answer
 
     async def _run(self, job_id: str, operation: JobOperation, who: str) -> Answer:
-        """Hand it to the job, and log who has asked for it."""
-        answer = await self._cluster.operate(JobID(job_id), operation)
-        details = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
-        self._audit.write(_words(type(operation).__name__), who, _outcome(answer), job_id=job_id, **details)
-        return answer
+        """Hand it to the job, and log who has asked for it, also when nobody waits for the answer any more."""
+
+        async def run() -> Answer:
+            answer = await self._cluster.operate(JobID(job_id), operation)
+            details = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+            self._audit.write(_words(type(operation).__name__), who, _outcome(answer), job_id=job_id, **details)
+            return answer
+
+        return await asyncio.shield(run())
 
 
 async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:

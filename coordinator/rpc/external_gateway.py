@@ -158,6 +158,11 @@ class _ProgramStream(ServedStream):
             self.take(JobFound(found[0]))
 
 
+def _just_beginning(job: str) -> pb.Rejected:
+    detail = f"job {job!r} is just beginning: try again"
+    return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
+
+
 DOES_NOT_READ = "the program does not read what it is told: it is given up, and may register again"
 
 
@@ -229,12 +234,13 @@ class ExternalGateway(external_pb2_grpc.ExternalTasksServicer):
         if (
             isinstance(found, pb.Rejected)
             and found.reason == pb.REJECTION_REASON_JOB_IS_OVER
-            and await self._is_accepted(job)
+            and await self._is_accepted(identity.job or job)
         ):
-            detail = f"job {job!r} is just beginning: try again"  # an earlier one of its name has ended
-            return pb.Rejected(reason=pb.REJECTION_REASON_UNKNOWN_JOB, detail=detail, try_again=True)
+            return _just_beginning(job)  # an earlier one of its name has ended
         job_id = found if isinstance(found, str) else JobID(job)
         if identity.job and not isinstance(found, pb.Rejected) and job_id != identity.job:
+            if self._leaders.job_master(JobID(identity.job)) is None and await self._is_accepted(identity.job):
+                return _just_beginning(identity.job)  # another one of its name runs already
             line = f"a {identity} may not take part in job {job!r}"
             raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, line)
         leader = self._leaders.job_master(job_id)

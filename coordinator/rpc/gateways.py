@@ -10,7 +10,7 @@ its bound. The first message of a stream to a JobMaster names the job.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -28,7 +28,7 @@ from snapline.runtime.cores.credentials import Identity
 from snapline.runtime.cores.inbox import Events, Incoming
 from snapline.runtime.cores.message_budget import MessageBudget
 from snapline.runtime.cores.message_permissions import refuse_messages
-from snapline.runtime.cores.senders import MAX_STREAMS, StreamsBySender, host_of
+from snapline.runtime.cores.senders import MAX_SENDERS, MAX_STREAMS, StreamsBySender, host_of
 from snapline.runtime.logs import Logger
 from snapline.runtime.rpc.dialing import MAX_MESSAGES_PER_ENVELOPE, MAX_QUEUED_MESSAGES, take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
@@ -119,6 +119,8 @@ class ServedStreams:
         self.security = security
         self.refusals = refusals
         self._by_sender = StreamsBySender()
+        self._budgets: OrderedDict[str, MessageBudget] = OrderedDict()
+        """What TaskManagers with a credential of their own may say, of those that were here last."""
         self._switchboard = switchboard
         self._loop = loop
         self._streams: dict[ConnectionID, ServedStream] = {}
@@ -141,6 +143,17 @@ class ServedStreams:
             stream.refuse(StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, line))
             return
         self._streams[stream.connection] = stream
+
+    def budget_of(self, stream: ServedStream, now_s: float) -> MessageBudget:
+        """What may be said on the stream: of all that show the credential of one TaskManager, as the functions in it
+        can, together."""
+        if not stream.identity.name:
+            return MessageBudget(now_s)
+        budget = self._budgets.setdefault(stream.sender, MessageBudget(now_s))
+        self._budgets.move_to_end(stream.sender)
+        while len(self._budgets) > MAX_SENDERS:
+            self._budgets.popitem(last=False)
+        return budget
 
     def received(self, stream: ServedStream, envelope: cluster_pb2.Envelope) -> None:
         """Tell the stream's actor, soon and in order; nothing, once the stream is ending. Raises StreamRefused."""
@@ -284,8 +297,10 @@ class _Gateway:
     async def _read(self, stream: ServedStream, requests: AsyncIterator[cluster_pb2.Envelope]) -> None:
         """Until the other side closes, or is refused."""
         clock = asyncio.get_running_loop().time
-        budget = MessageBudget(clock())
+        budget = self._streams.budget_of(stream, clock())
         try:
+            if pause_s := budget.spend(0, clock()):  # other streams have spent it
+                await asyncio.sleep(pause_s)
             async for envelope in requests:
                 self._streams.received(stream, envelope)
                 pause_s = budget.spend(max(1, len(envelope.messages)), clock())  # an empty one is told, too

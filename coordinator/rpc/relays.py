@@ -32,6 +32,8 @@ from snapline.runtime.rpc.dialing import take_envelope
 from snapline.runtime.rpc.grpc_channels import STREAM_IS_OPEN
 from snapline.runtime.rpc.rpc_server import retrieve_exception
 
+MAX_STREAMS_OF_A_RELAY = 131_072
+"""Streams that one connection of a relay carries: as many as one host may have without a relay."""
 Context = grpc.aio.ServicerContext[relay_pb2.RelayFrames, relay_pb2.RelayFrames]
 
 _KINDS = {
@@ -59,7 +61,7 @@ class _RelayedStream(ServedStream):
         peer: str,
         wake: Callable[[_RelayedStream], None],
     ) -> None:
-        """`number` is the one that the relay gave to the stream, `peer` who the relay says has dialed in there."""
+        """`number` is the one that the relay gave to the stream, `peer` who has dialed in there, or the relay."""
         super().__init__(kind, connection, identity, peer, lambda: wake(self))
         self.number = number
 
@@ -67,9 +69,11 @@ class _RelayedStream(ServedStream):
 class _RelayConnection:
     """One connection of one relay, on the loop."""
 
-    def __init__(self, streams: ServedStreams, logger: Logger) -> None:
+    def __init__(self, streams: ServedStreams, logger: Logger, relay: str) -> None:
+        """`relay`: what gRPC calls the peer."""
         self._served = streams
         self._logger = logger
+        self._relay = relay
         self._streams: dict[int, _RelayedStream] = {}
         self._ready: dict[int, _RelayedStream] = {}
         """Streams that have something to say, or to end, in the order in which they had it first."""
@@ -106,9 +110,14 @@ class _RelayConnection:
             )
         if stream is not None:
             raise StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"RelayFrame.stream {number} is open already")
+        if len(self._streams) >= MAX_STREAMS_OF_A_RELAY:
+            reason = f"{MAX_STREAMS_OF_A_RELAY} streams are the most that a connection of a relay carries"
+            raise StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         identity, refusal = self._identify(kind, opened.credential)
+        # the relay may say any peer, a new one for each stream: who proves a name is known by that
+        sender = self._relay if identity.name else opened.peer
         stream = self._streams[number] = _RelayedStream(
-            number, kind, self._served.draw_id(), identity, opened.peer, self._mark_ready
+            number, kind, self._served.draw_id(), identity, sender, self._mark_ready
         )
         self._served.add(stream)
         if refusal is not None:
@@ -220,7 +229,7 @@ class RelayGateway(relay_pb2_grpc.RelayGatewayServicer):
     async def Carry(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         logger = self._logger.bind(gateway="relay", peer=context.peer())
         note = partial(self._streams.refusals.note_stream, f"relays at {host_of(context.peer())}", logger.info)
-        relay = _RelayConnection(self._streams, logger)
+        relay = _RelayConnection(self._streams, logger, context.peer())
         reason = "its relay is gone"
         reading: asyncio.Task[None] | None = None
         try:

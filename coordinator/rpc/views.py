@@ -140,7 +140,8 @@ def _fill_subtask(master: JobMaster, execution: Execution, shown: pb.SubtaskDeta
         shown.busy_ms = counters.busy_ms
         shown.backpressured_ms = counters.backpressured_ms
         shown.idle_ms = counters.idle_ms
-        if counters.attempt_id == execution.attempt_id:  # what an attempt did that has ended is no news
+        is_live = counters.attempt_id == execution.attempt_id and not execution.state.is_terminal
+        if is_live:  # what an attempt did that has ended is no news
             shown.busy_ms_per_second = counters.busy_ms_per_second
             shown.backpressured_ms_per_second = counters.backpressured_ms_per_second
             shown.idle_ms_per_second = counters.idle_ms_per_second
@@ -197,7 +198,7 @@ def checkpoint_overview(
         snapshot_type=_TYPE_TO_NUMBER[stats.snapshot_type],  # type: ignore[arg-type]
         trigger_timestamp_ms=stats.trigger_timestamp_ms,
         end_to_end_duration_ms=stats.duration_ms(now_ms),
-        checkpointed_size_bytes=totals.state_size_bytes,
+        checkpointed_size_bytes=totals.checkpointed_size_bytes,
         state_size_bytes=totals.state_size_bytes,
         subtasks_total=totals.number_of_subtasks,
         subtasks_acknowledged=totals.number_of_acknowledged_subtasks,
@@ -228,7 +229,7 @@ def list_checkpoints(
         counts=checkpoint_counts(snapshot),
         history=[checkpoint_overview(master, stats, now_ms, retained) for stats in snapshot.history],
         end_to_end_duration_ms=_summary(snapshot.duration),
-        checkpointed_size_bytes=_summary(snapshot.state_size),
+        checkpointed_size_bytes=_summary(snapshot.checkpointed_size),
         state_size_bytes=_summary(snapshot.state_size),
         refusal=snapshot.refusal,
     )
@@ -264,7 +265,7 @@ def checkpoint_details(
     had finished are not there."""
     details = pb.CheckpointDetails(overview=checkpoint_overview(master, stats, now_ms, retained))
     names = master.scheduler.graph.job_vertices
-    reports = {(vertex_id, index): (ack, size, metrics) for vertex_id, index, ack, size, metrics in stats.reports}
+    reports = {report[:2]: report[2:] for report in stats.reports}
     for vertex_id, subtasks in stats.subtasks_that_take_part().items():
         vertex = names.get(vertex_id)
         shown = details.vertices.add(vertex_id=vertex_id, name=vertex.name if vertex else "")
@@ -272,8 +273,8 @@ def checkpoint_details(
             subtask = shown.subtasks.add(subtask_index=index)
             report = reports.get((vertex_id, index))
             if report is not None:
-                subtask.acknowledge_timestamp_ms, subtask.state_size_bytes = report[0], report[1]
-                encode_into(report[2], subtask.metrics)
+                subtask.acknowledge_timestamp_ms, subtask.state_size_bytes, subtask.checkpointed_size_bytes, _ = report
+                encode_into(report[3], subtask.metrics)
     return details
 
 

@@ -112,10 +112,9 @@ def task_statistics(details: pb.CheckpointDetails, vertex: pb.VertexCheckpointDe
     overview = details.overview
     done = [subtask for subtask in vertex.subtasks if subtask.acknowledge_timestamp_ms]
     measured = [subtask.metrics for subtask in done]
-    sizes = [subtask.state_size_bytes for subtask in done]
     summary = {
-        "checkpointed_size": distribution(sizes),
-        "state_size": distribution(sizes),
+        "checkpointed_size": distribution(_written(subtask) for subtask in done),
+        "state_size": distribution(subtask.state_size_bytes for subtask in done),
         "end_to_end_duration": distribution(_end_to_end(overview, subtask) for subtask in done),
         "checkpoint_duration": {
             "sync": distribution(each.sync_duration_ms for each in measured),
@@ -135,13 +134,12 @@ def task_statistics(details: pb.CheckpointDetails, vertex: pb.VertexCheckpointDe
 
 def _task(overview: pb.CheckpointOverview, vertex: pb.VertexCheckpointDetails) -> Json:
     done = [subtask for subtask in vertex.subtasks if subtask.acknowledge_timestamp_ms]
-    size = sum(subtask.state_size_bytes for subtask in done)
     return {
         "id": overview.checkpoint_id,
         "status": STATUSES[overview.status],
         "latest_ack_timestamp": max((subtask.acknowledge_timestamp_ms for subtask in done), default=-1),
-        "checkpointed_size": size,
-        "state_size": size,
+        "checkpointed_size": sum(_written(subtask) for subtask in done),
+        "state_size": sum(subtask.state_size_bytes for subtask in done),
         "end_to_end_duration": max((_end_to_end(overview, subtask) for subtask in done), default=-1),
         "alignment_buffered": 0,
         "processed_data": sum(subtask.metrics.bytes_processed_during_alignment for subtask in done),
@@ -161,7 +159,7 @@ def _subtask(overview: pb.CheckpointOverview, subtask: pb.SubtaskCheckpointDetai
         "status": "completed",
         "ack_timestamp": subtask.acknowledge_timestamp_ms,
         "end_to_end_duration": _end_to_end(overview, subtask),
-        "checkpointed_size": subtask.state_size_bytes,
+        "checkpointed_size": _written(subtask),
         "state_size": subtask.state_size_bytes,
         "checkpoint": {"sync": measured.sync_duration_ms, "async": measured.async_duration_ms},
         "alignment": {
@@ -174,6 +172,12 @@ def _subtask(overview: pb.CheckpointOverview, subtask: pb.SubtaskCheckpointDetai
         "unaligned_checkpoint": measured.unaligned,
         "aborted": False,
     }
+
+
+def _written(subtask: pb.SubtaskCheckpointDetails) -> int:
+    """What was written for this checkpoint; a coordinator of an earlier version does not say it."""
+    told = subtask.HasField("checkpointed_size_bytes")
+    return subtask.checkpointed_size_bytes if told else subtask.state_size_bytes
 
 
 def _end_to_end(overview: pb.CheckpointOverview, subtask: pb.SubtaskCheckpointDetails) -> int:

@@ -24,6 +24,8 @@ POINTS = 720
 MINUTES = 1_440
 """Minutes of one job in the last day that are kept."""
 MAX_JOBS = 50
+ENDED_SECONDS = 3 * UNSEEN_PERIOD_SECONDS
+"""A job of which there was no point for so long has ended, and gives its place to another one."""
 
 COLUMNS = ("time", "rows_in", "rows_out", "busy", "backpressured", "checkpoint_duration", "checkpoint_size", "restarts")
 """Seconds since 1970, rows a second of sources and sinks, percent of the hottest subtask, ms and bytes of the latest
@@ -71,6 +73,11 @@ class JobFigures:
             self._minute = []
         self._minute.append(point)
 
+    @property
+    def last_seconds(self) -> float:
+        """Return the time of the latest point."""
+        return self._minute[-1][0]
+
     def latest(self, hours: int) -> list[Point]:
         """The points of the last hours, by minutes when the hours are more than one and a minute is over."""
         if not self._minute:
@@ -101,10 +108,14 @@ class RecentFigures:
             latest.checkpointed_size_bytes if latest is not None else 0,
             details.overview.restarts,
         )
-        self._jobs.setdefault(details.overview.job_id, JobFigures()).add(point)
-        self._jobs.move_to_end(details.overview.job_id)
-        while len(self._jobs) > MAX_JOBS:
-            self._jobs.popitem(last=False)
+        job_id = details.overview.job_id
+        if job_id not in self._jobs and len(self._jobs) >= MAX_JOBS:
+            seen_longest_ago = next(iter(self._jobs))
+            if point[0] - self._jobs[seen_longest_ago].last_seconds < ENDED_SECONDS:
+                return  # all of them run: if each came in the place of another one, none would have a second point
+            del self._jobs[seen_longest_ago]
+        self._jobs.setdefault(job_id, JobFigures()).add(point)
+        self._jobs.move_to_end(job_id)
 
     def columns_of(self, job_id: str, hours: int = 1) -> dict[str, list[float]]:
         """The points of one job in the last hours, column by column; empty columns when there are none."""

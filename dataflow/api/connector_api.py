@@ -41,7 +41,7 @@ class SourceSplit:
     finished: bool = False
     least_times_ms: dict[str, int] = field(default_factory=dict)
     """The times, by name of a column, before which no row of the split lies there, in milliseconds, as far as it is
-    known without reading. Lets the watermark rise while splits still wait. Not part of a snapshot."""
+    known without reading. Lets the watermark rise while splits still wait."""
 
 
 class InputStatus(Enum):

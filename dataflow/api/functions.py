@@ -154,7 +154,7 @@ class KeyedProcessFunction(Function, ABC):
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit."""
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row] | None:
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit when a timer of the current key fires."""
         return None
 
@@ -185,7 +185,7 @@ class ProcessWindowFunction(Function, ABC):
     """
 
     @abstractmethod
-    def process(self, key: Any, context: WindowContext, rows: Sequence[Row]) -> Iterable[Row] | None:
+    def process(self, key: Any, context: WindowContext, rows: Sequence[Row]) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit. `key` is a value for one key column, a tuple for several."""
 
 
@@ -235,14 +235,14 @@ class KeyedCoProcessFunction(Function, ABC):
     """
 
     @abstractmethod
-    def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """A row of the first input."""
 
     @abstractmethod
-    def process_element2(self, row: Row, context: ProcessContext) -> Iterable[Row] | None:
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """A row of the second input."""
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row] | None:
+    def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Mapping[str, object]] | None:
         """Return or yield the rows to emit when a timer of the current key fires."""
         return None
 
@@ -315,14 +315,14 @@ class KeyedBroadcastProcessFunction(Function, ABC):
     """
 
     @abstractmethod
-    def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Row] | None:
+    def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Mapping[str, object]] | None:
         """A row of the keyed input; the broadcast state can be read."""
 
     @abstractmethod
-    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Row] | None:
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Mapping[str, object]] | None:
         """A row of the broadcast input. It must do the same in all subtasks."""
 
-    def on_timer(self, timestamp_ms: int, context: BroadcastContext) -> Iterable[Row] | None:
+    def on_timer(self, timestamp_ms: int, context: BroadcastContext) -> Iterable[Mapping[str, object]] | None:
         """A timer of the current key fires."""
         return None
 
@@ -342,7 +342,7 @@ class AsyncFunction(Function, ABC):
     """
 
     @abstractmethod
-    async def async_invoke(self, row: Row) -> Iterable[Row] | None:
+    async def async_invoke(self, row: Row) -> Iterable[Mapping[str, object]] | None:
         """The rows to emit for this one. Runs on an event loop of its own thread: never touch state here."""
 
     def result_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
@@ -350,7 +350,7 @@ class AsyncFunction(Function, ABC):
         without `schema=`. Default: not known."""
         return None
 
-    def timeout(self, row: Row) -> Iterable[Row] | None:
+    def timeout(self, row: Row) -> Iterable[Mapping[str, object]] | None:
         """What to emit for a row whose request took too long. Default: fail the job."""
         raise TimeoutError(f"the request for {row!r} timed out")
 

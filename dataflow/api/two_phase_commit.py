@@ -100,6 +100,16 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
     (None, ())
     """
 
+    # What holds of a subclass whose own __init__ does not call this one.
+    transaction_timeout_ms: int | None = None
+    ignore_failures_after_transaction_timeout: bool = False
+    transaction_timeout_warning_ratio: float | None = None
+    _clock_ms: Callable[[], int] | None = None
+    _current: TransactionHolder | None = None
+    _user_context: Any = None
+    _finished = False
+    _state: OperatorListState | None = None
+
     def __init__(
         self,
         *,
@@ -120,11 +130,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
         self.ignore_failures_after_transaction_timeout = ignore_failures_after_transaction_timeout
         self.transaction_timeout_warning_ratio = ratio
         self._clock_ms = clock_ms
-        self._current: TransactionHolder | None = None
         self._pending: dict[int, TransactionHolder] = {}
-        self._user_context: Any = None
-        self._finished = False
-        self._state: OperatorListState | None = None
 
     # --- what the subclass implements -------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction):
             recovered_context |= self._recover(element)
         if not recovered_context:
             self._user_context = self.initialize_user_context()
-        self._pending.clear()
+        self._pending = {}
         self._current = self._begin()
 
     def invoke(self, value: Any) -> None:

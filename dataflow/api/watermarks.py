@@ -121,9 +121,21 @@ def check_strategy(given: object, where: str) -> None:
         raise InvalidArgument(f"watermark strategy of {where!r}: {given!r} is no WatermarkStrategy{meant}")
 
 
+def event_time_in(schema: pa.Schema | None, column: str) -> str:
+    """The column of event time, as long as it is there and can tell it, where that is known; else none."""
+    if schema is None:
+        return column
+    position = schema.get_field_index(column)
+    return column if position >= 0 and _tells_event_time(schema.field(position).type) else ""
+
+
+def _tells_event_time(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(data_type) or pa.types.is_int64(data_type))
+
+
 def check_event_time_type(data_type: pa.DataType, column: str, where: str) -> None:
     """Raise JobDefinitionError unless a column of this type can tell event time."""
-    if not (pa.types.is_timestamp(data_type) or pa.types.is_int64(data_type)):
+    if not _tells_event_time(data_type):
         raise JobDefinitionError(
             f"{where}: column {column!r} is {data_type}: it must be a timestamp, or int64 milliseconds since the epoch"
         )

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from snapline.dataflow.columnar.column_types import workable, workable_schema
+
 RowMaker = Callable[..., list[dict[str, Any]]]
 UNFIT = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError, pa.ArrowCapacityError)
 """Raised for values that do not fit a column: ArrowInvalid is a ValueError, and ArrowTypeError a TypeError. Memory that
@@ -40,7 +42,7 @@ _CUT_NOTHING = frozenset(
     data_type.id
     for data_type in (
         pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(),
-        pa.large_binary(), pa.binary(1), pa.date32(), pa.date64(), pa.decimal128(1), pa.decimal256(1),
+        pa.large_binary(), pa.binary(1), pa.decimal128(1), pa.decimal256(1),
     )
 )  # fmt: skip
 
@@ -170,6 +172,23 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def table_in_arrow(table: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """What Arrow can read as a table. Where pandas numbers rows because nobody has named an index, that is no column,
+    as in Polars and Spark. Raises what pyarrow raises.
+
+    >>> table_in_arrow(pa.table({"n": [1, 2]})).column_names
+    ['n']
+    """
+    if names := getattr(getattr(table, "index", None), "names", ()):
+        keep = False if all(name is None for name in names) else None
+        return pa.Table.from_pandas(table, schema=schema, preserve_index=keep)
+    found = pa.table(table)
+    if schema is None or found.schema.equals(schema):
+        return found
+    batches = [workable(batch) for batch in found.to_batches()]  # Arrow casts no category of a view
+    return pa.Table.from_batches(batches, workable_schema(found.schema)).cast(schema)
+
+
 def check_levels(values: Iterable[Any]) -> None:
     """Raises ValueError for lists and dictionaries in one another that have no end, or too many levels: pyarrow, which
     is to find a type for them, goes down until the process has no stack left."""
@@ -194,6 +213,10 @@ def _refuse_fractions(values: Collection[Any], data_type: pa.DataType) -> None:
             for value in values:
                 if isinstance(value, _WITH_FRACTIONS) and value != int(value):
                     raise pa.ArrowInvalid(f"{value!r} is no whole number")
+    elif pa.types.is_date(data_type):
+        for value in values:
+            if value != value:  # noqa: PLR0124 - NaT, of which pyarrow would make the first day of the year 1
+                raise pa.ArrowInvalid(f"{value!r} is no date: take None where there is none")
     elif step := _MICROSECONDS.get(getattr(data_type, "unit", "")):
         below_seconds = "microseconds" if pa.types.is_duration(data_type) else "microsecond"
         for value in values:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from snapline.dataflow.api.master_hooks import functions_with_hooks
 from snapline.dataflow.api.state import pickled_with_serializers
+from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.windows import RowsBy, SlidingEventTimeWindows, TumblingEventTimeWindows
 from snapline.dataflow.config import (
     AUTO_GENERATE_UIDS,
@@ -100,7 +101,8 @@ def translate(
     if not graph.nodes:
         raise JobDefinitionError(f"job {name!r} has no operators: add a source with env.from_source(...)")
     resolved, without_uid = _resolve(graph, configuration)
-    warnings = (*((warning_of(without_uid),) if without_uid else ()), *_warnings_of_unread(graph))
+    of_uids = (warning_of(without_uid),) if without_uid else ()
+    warnings = (*of_uids, *_warnings_of_unread(graph), *_warnings_of_uncommitted(graph, configuration))
     chain_of = _chain(resolved, configuration)
     chains: dict[int, list[int]] = {}
     for node_id, head in chain_of.items():
@@ -181,6 +183,24 @@ def _warnings_of_unread(graph: StreamGraph) -> Iterator[str]:
         yield (
             f"nothing reads what {', '.join(unread)} puts out: it goes nowhere. End the stream with sink_to(...), print() "
             "or execute_and_collect(), or with sink_to(snapline.connectors.DiscardingSink()) where that is meant"
+        )
+
+
+def _warnings_of_uncommitted(graph: StreamGraph, configuration: Configuration) -> Iterator[str]:
+    """Warn of sinks of which nobody would ever see a row: their input has no end, and there are no checkpoints."""
+    endless, waiting = set[int](), list[str]()
+    for node in graph.nodes:
+        spec = node.spec
+        never_ends = isinstance(spec, SourceSpec) and not spec.source.bounded
+        if never_ends or any(edge.source in endless for edge in node.inputs):
+            endless.add(node.node_id)
+            is_function = isinstance(spec, SinkFunctionSpec) and isinstance(spec.function, TwoPhaseCommitSinkFunction)
+            if is_function or isinstance(spec, SinkWriterSpec) or (isinstance(spec, SinkSpec) and spec.sink.two_phase):
+                waiting.append(repr(node.uid or node.name))
+    if waiting and configuration.get_option(CHECKPOINTING_INTERVAL) <= 0:
+        yield (
+            f"nobody sees what {', '.join(waiting)} writes before the job is stopped with a savepoint: rows become visible with "
+            f"checkpoints, and there are none. Set {CHECKPOINTING_INTERVAL.key}, or env.enable_checkpointing(10_000)"
         )
 
 

@@ -23,6 +23,7 @@ from snapline.dataflow.wire.number_bounds import check_number
 from snapline.dataflow.wire.protobuf_fields import enum_tables, refuse_enum
 from snapline.dataflow.wire.reflection_codec import Codec
 from snapline.dataflow.wire.state_codec import decode_task_state, encode_task_state
+from snapline.dataflow.wire.text_bounds import MAX_ID, MAX_SAID, too_long
 from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2 as pb
 
@@ -54,6 +55,8 @@ def decode_attempt_id(message: Any) -> ExecutionAttemptID:
     graph, vertex = message.execution_graph_id, message.vertex_id
     if not graph or not vertex:
         raise WireError(f"ExecutionAttemptID.{'vertex_id' if graph else 'execution_graph_id'} is missing")
+    if len(graph) + len(vertex) > MAX_ID:  # attempts are remembered
+        raise too_long("ExecutionAttemptID", graph + vertex, MAX_ID)
     index = check_number("ExecutionAttemptID.subtask_index", message.subtask_index)
     number = check_number("ExecutionAttemptID.attempt_number", message.attempt_number)
     return ExecutionAttemptID(graph, vertex, index, number)
@@ -65,6 +68,8 @@ def _addressed(message: Any) -> tuple[JobID, ExecutionAttemptID, CheckpointID]:
     attempt = message.attempt_id.SerializeToString()
     if not job_id or (not attempt and not message.HasField("attempt_id")):
         raise WireError(f"{message.DESCRIPTOR.name}.{'attempt_id' if job_id else 'job_id'} is missing")
+    if len(job_id) > MAX_ID:
+        raise too_long(f"{message.DESCRIPTOR.name}.job_id", job_id, MAX_ID)
     if checkpoint_id <= 0:
         raise WireError(f"{message.DESCRIPTOR.name}.checkpoint_id has to be positive, got {checkpoint_id}")
     return job_id, _attempt_of(attempt), checkpoint_id
@@ -165,7 +170,7 @@ def decode_decline(message: Any) -> DeclineCheckpoint:
     reason: Any = _REASON_FROM_NUMBER.get(message.reason)
     if reason is None:
         raise refuse_enum("DeclineCheckpoint.reason", message.reason)
-    return DeclineCheckpoint(*_addressed(message), reason, message.detail, message.timestamp_ms)
+    return DeclineCheckpoint(*_addressed(message), reason, message.detail[:MAX_SAID], message.timestamp_ms)
 
 
 def encode_complete(value: NotifyCheckpointComplete, message: Any) -> None:

@@ -422,6 +422,9 @@ class DeclareRequiredSlots:
     held: tuple[SlotsHeld, ...] = ()
     """Counts for TaskManagers that the ResourceManager does not see at the moment; otherwise it would give the job
     slots that the job does not need, again and again."""
+    least: int = 0
+    """With how many it runs, where it can use more, as in reactive mode: others that do not run come before the rest.
+    0: it needs all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "NotifySlotAvailable.slot_number": (0, MAX_SLOTS - 1),
     "SlotsHeld.slots": (0, MAX_SLOTS),
     "DeclareRequiredSlots.required": (0, MAX_REQUIRED_SLOTS),
+    "DeclareRequiredSlots.least": (0, MAX_REQUIRED_SLOTS),
     "NotEnoughResources.required": (0, MAX_REQUIRED_SLOTS),
     "ExecutionAttemptID.subtask_index": (0, UPPER_BOUND_MAX_PARALLELISM - 1),
     "ExecutionAttemptID.attempt_number": (0, MAX_COUNT),

@@ -11,7 +11,7 @@ as `custom`. A codec is a pair of plain functions, put together once per type:
 Rules: a message field has to be present unless the .proto marks it `optional`; then absence stands for None, or for the
 default of the dataclass. An identity without a default must not be empty. An enum travels by name, as `<TYPE>_<NAME>`;
 0 and numbers that this version does not know are refused. A number has to lie within the bounds of its field
-(`number_bounds`).
+(`number_bounds`), and a text be no longer than it may be (`text_bounds`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from google.protobuf.message import Message
 
 from snapline.dataflow.wire.number_bounds import bounds_of, out_of_bounds
 from snapline.dataflow.wire.protobuf_fields import enum_tables, is_repeated, refuse_enum
+from snapline.dataflow.wire.text_bounds import text_bound
 from snapline.dataflow.wire.wire_errors import WireError
 
 Encode = Callable[[Any, Any], None]
@@ -97,8 +98,10 @@ class Compiler:
             if field.containing_oneof is not None:
                 return _optional(field, codec, default)
             return _required(field, codec)
-        identity = hasattr(hint, "__supertype__") and hint.__supertype__ is str and default is dataclasses.MISSING
-        return _scalar(field, required=identity)
+        is_id = hasattr(hint, "__supertype__") and hint.__supertype__ is str
+        if field.type == FieldDescriptor.TYPE_STRING:
+            return _text(field, is_id=is_id, required=is_id and default is dataclasses.MISSING)
+        return _scalar(field)
 
 
 def _declared_fields(python_type: type) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def field_name(field: FieldDescriptor) -> str:
     return f"{message.name}.{field.name}"
 
 
-def _scalar(field: FieldDescriptor, *, required: bool) -> tuple[Setter, Getter]:
+def _scalar(field: FieldDescriptor) -> tuple[Setter, Getter]:
     name, label = field.name, field_name(field)
 
     def put(value: Any, message: Any) -> None:
@@ -136,16 +139,23 @@ def _scalar(field: FieldDescriptor, *, required: bool) -> tuple[Setter, Getter]:
             raise out_of_bounds(label, value, bounds)
         return value
 
-    if bounds is not None:
-        return put, get_bounded
+    return put, get if bounds is None else get_bounded
 
-    def get_required(message: Any) -> Any:
-        value = getattr(message, name)
-        if not value:
+
+def _text(field: FieldDescriptor, *, is_id: bool, required: bool) -> tuple[Setter, Getter]:
+    name, label = field.name, field_name(field)
+    bounded = text_bound(label, is_id=is_id)
+
+    def put(value: Any, message: Any) -> None:
+        setattr(message, name, getattr(value, name))
+
+    def get(message: Any) -> Any:
+        value = bounded(getattr(message, name))
+        if required and not value:
             raise WireError(f"{label} is missing")
         return value
 
-    return put, get_required if required else get
+    return put, get
 
 
 def _enum(field: FieldDescriptor, enum_type: type[Enum]) -> tuple[Setter, Getter]:

@@ -27,6 +27,7 @@ from snapline.dataflow.snapshot.handles import (
 )
 from snapline.dataflow.wire.number_bounds import check_number
 from snapline.dataflow.wire.protobuf_fields import enum_tables, refuse_enum
+from snapline.dataflow.wire.text_bounds import MAX_SAID, too_long
 from snapline.dataflow.wire.wire_errors import WireError
 from snapline.protos import checkpoint_pb2 as pb
 
@@ -63,6 +64,8 @@ def decode_stream_handle(message: Any) -> StreamStateHandle:
         path, offset, size = segment.path, segment.offset, segment.size
         if not path:
             raise WireError("SegmentStateHandle.path is missing")
+        if len(path) > MAX_SAID:
+            raise too_long("SegmentStateHandle.path", path, MAX_SAID)
         if offset < 0 or size < 0:
             raise WireError(f"SegmentStateHandle.{'offset' if offset < 0 else 'size'} of {path} is negative")
         digests = segment.digests

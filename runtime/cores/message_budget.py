@@ -1,6 +1,6 @@
-"""How many messages one connection may send.
+"""How many messages one connection may send, or all that show the credential of one TaskManager.
 
-Decides that a connection may send as many at once as a TaskManager with all of its slots has to say of one checkpoint,
+Decides that it may send as many at once as a TaskManager with all of its slots has to say of one checkpoint,
 and after that so many a second: who sends more is read more slowly, and others are not. Knows no clock. Flink has no
 counterpart.
 """
@@ -13,7 +13,7 @@ PER_SECOND = 20_000
 
 
 class MessageBudget:
-    """The budget of one connection."""
+    """The budget of one connection, or of several together."""
 
     def __init__(self, now_s: float) -> None:
         self._left = float(BURST)

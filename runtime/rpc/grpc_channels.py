@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -24,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
-from snapline.runtime.cores.request_bounds import refuse_size
+from snapline.runtime.cores.request_bounds import MAX_REQUEST_BYTES, refuse_bytes, refuse_size
 from snapline.runtime.cores.senders import MAX_CALLS_OF_A_CONNECTION, host_of
 from snapline.runtime.rpc.security import Security
 
@@ -264,8 +265,9 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         line = refuse_call(identity, method)
         if line:
             return refusal(grpc.StatusCode.PERMISSION_DENIED, line, self._refused)
-        limit = _decoded if handler.request_streaming else _limited
-        return limit(handler, identity, self._refused)
+        if handler.request_streaming:
+            return _decoded(handler, identity, self._refused)
+        return _limited(handler, method, identity, self._refused)
 
 
 _CALLER: ContextVar[Identity] = ContextVar("caller", default=ADMINISTRATOR)
@@ -280,19 +282,23 @@ REFUSALS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSI
 """How a call ends of which the log should say who has sent it."""
 
 
-def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
+def _limited(handler: Any, method: str, identity: Identity, refused: Callable[[str, str], None]) -> Any:
     """The handler of a call with one request, for somebody who may not send every one, and nobody one of any size; what
     is refused is told."""
     decode = handler.request_deserializer
 
     def read(data: bytes) -> Any:
+        if decode is None:
+            return data
+        if too_large := refuse_bytes(method, len(data), may_submit=not identity.job):
+            return _NotRead(too_large)
         try:
-            return data if decode is None else decode(data)
+            return decode(data)
         except DecodeError as error:
-            return _NoMessage(error)
+            return _NotRead(_no_message(error))
 
     async def check(request: Any, context: Any) -> None:
-        if isinstance(request, _NoMessage):
+        if isinstance(request, _NotRead):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.line)
         if too_large := refuse_size(request):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
@@ -326,27 +332,51 @@ def _limited(handler: Any, identity: Identity, refused: Callable[[str, str], Non
     return make(behavior, read, handler.response_serializer)
 
 
-class _NoMessage:
-    """Bytes that are no message, of which gRPC itself would write a traceback for each."""
+@dataclass(frozen=True, slots=True)
+class _NotRead:
+    """Stands for bytes that are too many, or no message, of which gRPC itself would write a traceback for each."""
 
-    def __init__(self, error: DecodeError) -> None:
-        self.line = f"what was sent is no message: {str(error).splitlines()[0]}"
+    line: str
+
+
+def _no_message(error: DecodeError) -> str:
+    return f"what was sent is no message: {str(error).splitlines()[0]}"
 
 
 def _decoded(handler: Any, identity: Identity, refused: Callable[[str, str], None]) -> Any:
     """The handler of a stream of requests, which ends in one line at bytes that are no message."""
-    if not inspect.iscoroutinefunction(handler.stream_stream):  # reflection and health, which are gRPC's own
-        return handler
+
+    async def end(context: Any, error: DecodeError) -> None:
+        line = _no_message(error)
+        refused(f"{identity} at {host_of(context.peer())}", line)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, line)
 
     async def converse(requests: Any, context: Any) -> None:
         try:
             await handler.stream_stream(requests, context)
         except DecodeError as error:
-            line = _NoMessage(error).line
-            refused(f"{identity} at {host_of(context.peer())}", line)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, line)
+            await end(context, error)
 
-    return grpc.stream_stream_rpc_method_handler(converse, handler.request_deserializer, handler.response_serializer)
+    async def answer_each(requests: Any, context: Any) -> Any:
+        try:
+            async for answer in handler.stream_stream(requests, context):
+                yield answer
+        except DecodeError as error:
+            await end(context, error)
+
+    def read(data: bytes) -> Any:
+        if len(data) > MAX_REQUEST_BYTES:
+            raise DecodeError(f"it has {len(data)} bytes; {MAX_REQUEST_BYTES} are the most")
+        return handler.request_deserializer(data)
+
+    if inspect.iscoroutinefunction(handler.stream_stream):
+        return grpc.stream_stream_rpc_method_handler(
+            converse, handler.request_deserializer, handler.response_serializer
+        )
+    if handler.request_deserializer is None:  # a refusal, which reads nothing
+        return handler
+    # reflection, which is gRPC's own and says back what it hears
+    return grpc.stream_stream_rpc_method_handler(answer_each, read, handler.response_serializer)
 
 
 def refusal(code: grpc.StatusCode, line: str, refused: Callable[[str, str], None] = lambda *_: None) -> Any:

@@ -33,6 +33,7 @@ S3_SETTINGS = {
     "s3.endpoint": "endpoint",
     "s3.access-key": "access_key_id",
     "s3.secret-key": "secret_access_key",
+    "s3.session-token": "session_token",
     "s3.region": "region",
 }
 """Settings of `snapline.dataflow.config` and what obstore calls them."""

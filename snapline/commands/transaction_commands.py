@@ -138,10 +138,15 @@ def _snapshot(target: Target, what: str, *, ends: bool) -> str:
     with target.client() as client:
         job_id = client.resolve_job(what)
         status = decode_job_status(client.get_job(job_id).overview.status)
-        history = client.list_checkpoints(job_id).history
+        found = client.list_checkpoints(job_id)
     if ends and not status.is_globally_terminal:
         raise TransactionError(f"job {job_id} is {status.name}, and ends its transactions itself; cancel it first")
-    for path in (each.path for each in history if each.path):  # the newest first; some are subsumed, or were not kept
+    latest = (
+        found.latest_completed,
+        found.latest_savepoint,
+    )  # so many may have failed since that the history has neither
+    paths = {each.checkpoint_id: each.path for each in (*found.history, *latest) if each.path}
+    for _, path in sorted(paths.items(), reverse=True):  # the newest first; some are subsumed, or were not kept
         try:
             open_snapshot(path)
         except NoSnapshot:

@@ -7,6 +7,7 @@ twice; without, at once, and then a restart of the job is an error as soon as ro
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ import pyarrow as pa
 from snapline.dataflow.api.connector_api import Committable, Committer, Sink, SinkWriter, SourceContextInfo
 from snapline.dataflow.errors import ConnectorError
 
+MOST_WAITING = 64
+"""Batches that tasks with threads of their own put out while nobody asks for any."""
+
 
 class Collected:
     """What tasks of this process have put out for one call of `execute_and_collect`."""
@@ -24,6 +28,14 @@ class Collected:
         self.batches: deque[pa.RecordBatch] = deque()
         self.has_given = False
         self.staged: dict[int, list[pa.RecordBatch]] = {}
+        self.is_asked = threading.Event()
+        """Somebody waits for rows, or for none any more."""
+        self.is_asked.set()
+
+    def wait_for_room(self, written: int) -> None:
+        """Wait as long as nobody asks for rows and many are there; `written`: batches that are not staged yet."""
+        if written + len(self.batches) + sum(map(len, list(self.staged.values()))) >= MOST_WAITING:
+            self.is_asked.wait()
 
 
 _numbers = itertools.count(1)
@@ -73,6 +85,7 @@ class _DirectWriter(SinkWriter):
         self._collected = collected
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._collected.wait_for_room(0)
         self._collected.has_given = True
         self._collected.batches.append(batch)
 
@@ -86,6 +99,7 @@ class _StagingWriter(SinkWriter):
         self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._collected.wait_for_room(len(self._batches))
         self._batches.append(batch)
 
     def prepare_commit(self, checkpoint_id: int) -> Sequence[Committable]:

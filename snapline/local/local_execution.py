@@ -10,7 +10,7 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -89,21 +89,28 @@ def open_local_job(environment: StreamExecutionEnvironment, job_name: str, threa
     return LocalJob(translation.job_graph, threads, logger, environment.job_files.in_use)
 
 
-def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
-    """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has
-    raised."""
-    from snapline.execution import queries_of
+def teller_of(rows: Any) -> Callable[[pb.JobDetails], None]:
+    """What notes the rows that a job here has read, and tells what has failed in it and is tried again."""
     from snapline.job_news import JobNews, print_news
-    from snapline.rows_read import RowsRead
 
-    rows, news = RowsRead(), JobNews(is_quiet=True, has_bar=False)
+    news = JobNews(is_quiet=True, has_bar=False)
 
     def note(details: pb.JobDetails) -> None:
         rows.note(details)
         print_news(news, details, rows.total)
 
+    return note
+
+
+def execute_locally(environment: StreamExecutionEnvironment, job_name: str, threads: int) -> JobExecutionResult:
+    """Run the environment's job to its end on this thread. Raises JobFailed, whose cause is what a user's function has
+    raised."""
+    from snapline.execution import queries_of
+    from snapline.rows_read import RowsRead
+
+    rows = RowsRead()
     with open_local_job(environment, job_name, threads) as job, queries_of(environment, job.job_graph.job_id):
-        job.run(on_change=note)
+        job.run(on_change=teller_of(rows))
         return result_of_local(job, rows)
 
 
@@ -112,6 +119,7 @@ def start_locally(environment: StreamExecutionEnvironment, job_name: str, thread
     from snapline.execution import queries_of
     from snapline.job_handle import JobHandle
     from snapline.local.local_client import LocalClient
+    from snapline.rows_read import RowsRead
 
     job = open_local_job(environment, job_name, threads)
     job_id = job.job_graph.job_id
@@ -120,7 +128,7 @@ def start_locally(environment: StreamExecutionEnvironment, job_name: str, thread
         client = LocalClient(job)
         stack.callback(client.close)
         stack.enter_context(queries_of(environment, job_id))
-        job.run_in_background()
+        job.run_in_background(on_change=teller_of(RowsRead()))
         close = stack.pop_all().close
     return JobHandle(job_id, job_name, client, close, error=lambda: job.error, ends_with_program=True)
 

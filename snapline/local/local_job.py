@@ -87,6 +87,8 @@ class LocalJob:
         self._thread: threading.Thread | None = None
         self._driving = threading.Lock()
         self._is_closed = False
+        self._look_ms = 0
+        """When whoever wants to hear of changes is told next."""
         self.crash: BaseException | None = None
         """What has left the loop of a run in the background."""
         self._loop = EventLoop(SystemClock())
@@ -157,7 +159,7 @@ class LocalJob:
         cancels it."""
         clock = self._loop.clock
         now_ms = clock.now_ms()
-        look_ms, end_ms = now_ms, None if wait_ms is None else now_ms + wait_ms
+        end_ms = None if wait_ms is None else now_ms + wait_ms
         last: pb.JobDetails | None = None
         with self._driving, self._within(), self._interrupts():
             try:
@@ -168,8 +170,8 @@ class LocalJob:
                     self._loop.turn(LOOK_MS if end_ms is None else min(LOOK_MS, end_ms - now_ms))
                     if self._interrupted or self._task_manager.debugger_left:
                         raise KeyboardInterrupt
-                    if on_change is not None and clock.now_ms() >= look_ms:
-                        look_ms = clock.now_ms() + LOOK_MS
+                    if on_change is not None and clock.now_ms() >= self._look_ms:
+                        self._look_ms = clock.now_ms() + LOOK_MS
                         details = self._coordinator.details()
                         if details != last:
                             on_change(details)
@@ -179,15 +181,17 @@ class LocalJob:
                 raise KeyboardInterrupt(f"job {self.job_graph.name!r} was cancelled") from None
             if self._coordinator.has_ended:
                 self._settle()
-        if on_change is not None:
+        if on_change is not None and self._coordinator.has_ended:
             on_change(self._coordinator.details())
 
-    def run_in_background(self, on_end: Callable[[], None] = lambda: None) -> None:
+    def run_in_background(
+        self, on_end: Callable[[], None] = lambda: None, on_change: Callable[[pb.JobDetails], None] | None = None
+    ) -> None:
         """Drive it on a thread of its own from now on."""
 
         def drive() -> None:
             try:
-                self.run()
+                self.run(on_change=on_change)
             except BaseException as error:  # whoever waits for the job is told
                 self.crash = error
             finally:
@@ -278,11 +282,9 @@ class LocalJob:
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
         """Within, Ctrl-C is raised in a task's code or while nothing runs; else after what is being done."""
-        is_ours = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if not is_ours:
+        before = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or not callable(before):  # ignored, or left to the system
             yield
             return
 
@@ -291,11 +293,11 @@ class LocalJob:
                 raise KeyboardInterrupt
             self._interrupted = True
 
-        signal.signal(signal.SIGINT, handle)
+        signal.signal(signal.SIGINT, handle)  # that of asyncio raises for the second one only
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, before)
 
     def _remove_directory(self) -> None:
         """Unless something lies in it that a job could start from."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 from snapline.dataflow.errors import SnaplineError
@@ -77,19 +78,23 @@ class Decommissioning:
 
     def turn(self) -> None:
         """Look which have to go; replace all of them, and drain one after the other."""
-        leaving = self._pool.leaving()
+        leaving = self._replace_all()
         self._refused = {resource_id: why for resource_id, why in self._refused.items() if resource_id in leaving}
-        for resource_id in leaving:
-            self._pool.replace(resource_id)
         for resource_id in leaving:
             if not self._stopping.is_set():
                 self._drain(resource_id)
+
+    def _replace_all(self) -> list[str]:
+        leaving = self._pool.leaving()
+        for resource_id in leaving:
+            self._pool.replace(resource_id)
+        return leaving
 
     def _drain(self, resource_id: str) -> None:
         try:
             coordinator = self._coordinator = self._connect()
             try:
-                moved = coordinator.drain_task_manager(resource_id)
+                moved = self._wait_for_drain(coordinator, resource_id)
             finally:
                 self._coordinator = None
                 coordinator.close()
@@ -105,3 +110,18 @@ class Decommissioning:
         self._refused.pop(resource_id, None)
         self._log.info("TaskManager has left an executor that Spark decommissions", resource_id=resource_id, jobs=moved)
         self._pool.end(resource_id)
+
+    def _wait_for_drain(self, coordinator: Drains, resource_id: str) -> list[str]:
+        """Return the jobs that have moved. Others that are told to go meanwhile are replaced at once."""
+        moved: Future[list[str]] = Future()
+
+        def ask() -> None:
+            try:
+                moved.set_result(coordinator.drain_task_manager(resource_id))
+            except BaseException as error:  # it is raised again below
+                moved.set_exception(error)
+
+        threading.Thread(target=ask, name="drain", daemon=True).start()
+        while not wait([moved], INTERVAL_S).done:
+            self._replace_all()
+        return moved.result()

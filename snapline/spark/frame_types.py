@@ -98,6 +98,10 @@ def spark_schema_of(schema: pa.Schema, what: str) -> StructType:
 
 
 def _check_arrow_type(data_type: pa.DataType, column: str, what: str) -> None:
+    if isinstance(data_type, pa.BaseExtensionType):
+        raise JobDefinitionError(
+            f"{what}: column {column!r} is {data_type}, which Spark has no type for: make it a text or bytes in the job, or leave it out"
+        )
     if pa.types.is_duration(data_type) or pa.types.is_interval(data_type):
         raise JobDefinitionError(
             f"{what}: column {column!r} is {data_type}, an interval, which is not handed to Spark: {_WAY_OUT['interval']}"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snapline.dataflow.errors import SnaplineError
-from snapline.runtime.rpc.security import task_manager_token
+from snapline.runtime.rpc.security import Security, task_manager_token
 from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch
 from snapline.spark.spark_hosts import SparkHost
 
@@ -48,7 +48,8 @@ class PoolSettings:
     coordinator_address: str
     task_managers: int
     slots: int
-    token: str = ""
+    security: Security = Security()  # noqa: RUF009 - it is immutable
+    """What the credentials of TaskManagers are made from, as of the moment when each of them starts."""
     token_from_spark: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
@@ -290,13 +291,14 @@ class TaskManagerPool:
         self._condition.notify_all()
 
     def _run_one(self, index: int, resource_id: str) -> TaskManagerExit:
+        token = "" if self._settings.token_from_spark else self._settings.security.current().token
         launch = TaskManagerLaunch(
             resource_id=resource_id,
             coordinator_address=self._settings.coordinator_address,
             slots=self._settings.slots,
             python_version=(sys.version_info[0], sys.version_info[1]),
             settings=self._settings.settings,
-            token="" if self._settings.token_from_spark else task_manager_token(self._settings.token, resource_id),
+            token=task_manager_token(token, resource_id),
             token_from_spark=self._settings.token_from_spark,
             packages=self._settings.packages,
             stays_when_idle=self._settings.stay_when_idle,

@@ -29,6 +29,7 @@ from snapline.dataflow.config import CHECKPOINTS_NUM_RETAINED, Configuration
 from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.reporting import tell
 from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def from_streaming_dataframe(
         schema,
         storage_options_of(configuration),
         bounded=bool(trigger.get("availableNow")),
-        restored=_directory_in_snapshot(environment, uid),
+        restored=_directory_in_snapshot(environment.savepoint_restore.path, configuration, uid),
         retained=configuration.get_option(CHECKPOINTS_NUM_RETAINED),
     )
     stream = environment.from_source(source, watermark_strategy, uid=uid, name=name or "from_streaming_dataframe")
@@ -253,16 +254,16 @@ def from_streaming_dataframe(
     return stream
 
 
-def _directory_in_snapshot(environment: StreamExecutionEnvironment, uid: str) -> str:
+def _directory_in_snapshot(path: str, configuration: Configuration, uid: str) -> str:
     """Where the rows lie that the snapshot, which the job starts from, has a position in; empty: there are none."""
     import json
 
     from snapline.state_reader import StateReader
 
-    path = environment.savepoint_restore.path
     if not path:
         return ""
-    for states in StateReader(path).lists():
+    storages = StateStorages(lambda url: open_storage(url, configuration))
+    for states in StateReader(path, storages).lists():
         if states.uid == f"{uid}-splits":
             for element in states.elements.get("split-enumerator", ()):
                 return str(json.loads(element)["found"].get("directory", ""))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 JOIN_TIMEOUT_SECONDS = 5.0
@@ -22,7 +23,9 @@ class BackgroundCall:
         self._result: Any = None
         self._failure: BaseException | None = None
         self._done = False
-        self._thread = threading.Thread(target=self._run, name="discover-splits", daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="discover-splits", daemon=True
+        )
         self._thread.start()
 
     def _run(self) -> None:

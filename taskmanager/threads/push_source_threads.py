@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from typing import Any
 
 JOIN_TIMEOUT_SECONDS = 5.0
@@ -29,7 +30,7 @@ class _RunOnThread:
         self._done = False
 
     def _start(self, target: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=target, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(target,), name=self._name, daemon=True)
         self._thread.start()
 
     def _run(self, run: Callable[[], None]) -> None:

@@ -29,7 +29,8 @@ MAX_NAME = 500
 MAX_STACKS = 2_000
 """Different stacks of one answer; what comes after them is not counted."""
 MAX_SAMPLINGS = 2
-"""That run at a time in one process; what else is asked for meanwhile stays unanswered."""
+"""That run at a time in one process, and as many looks that last no time; what else is asked for meanwhile stays
+unanswered."""
 MAX_DURATION_MS = 600_000
 DEFAULT_INTERVAL_MS = 10
 
@@ -75,13 +76,15 @@ class ThreadDumper:
         self._recent = recent
         self._answer = answer
         self._change_level = change_level
-        self._free = threading.Semaphore(MAX_SAMPLINGS)
+        self._free = {lasts: threading.Semaphore(MAX_SAMPLINGS) for lasts in (False, True)}
+        """Whoever looks for minutes keeps nobody from a single look, or from the log."""
         self._stopping = threading.Event()
         self._threads: set[threading.Thread] = set()
 
     def dump(self, request: RequestThreadDump) -> None:
         """Look on a thread of its own, so that whoever asks goes on; not at all, where there is none left."""
-        if self._stopping.is_set() or not self._free.acquire(blocking=False):
+        free = self._free[request.duration_ms > 0]
+        if self._stopping.is_set() or not free.acquire(blocking=False):
             return
         thread = threading.Thread(target=self._work, args=(request,), name="snapline-stacks", daemon=True)
         self._threads.add(thread)
@@ -89,7 +92,7 @@ class ThreadDumper:
             thread.start()
         except RuntimeError:  # the host has no thread left
             self._threads.discard(thread)
-            self._free.release()
+            free.release()
 
     def close(self) -> None:
         """End what is under way, and wait for it."""
@@ -102,7 +105,7 @@ class ThreadDumper:
             self._answer(self.sample(request))
         finally:
             self._threads.discard(threading.current_thread())
-            self._free.release()
+            self._free[request.duration_ms > 0].release()
 
     def sample(self, request: RequestThreadDump) -> ThreadDump:
         """Look for as long as the request asks; at least once, unless it asks for the log."""

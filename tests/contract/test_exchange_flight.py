@@ -135,20 +135,22 @@ def test_all_channels_of_an_edge_share_one_stream(producers: FlightExchange, con
 def test_the_kernel_looks_whether_the_producer_is_still_there(
     producers: FlightExchange, consumers: FlightExchange, way: str
 ) -> None:
-    """Who waits for rows says nothing meanwhile, and would never hear that the other host is cut off."""
-    (subpartition,) = producers.create_result_partition(PRODUCER, EDGE, 1)
+    """Who waits for rows says nothing meanwhile, and would never hear that the other host is cut off; least of all who
+    has not got any yet."""
+    producers.create_result_partition(PRODUCER, EDGE, 1)
     task = TaskSide(consumers)
-    subpartition.add(batch(1))
-    task.read(task.open(producers.address), 1)
-
+    task.open(producers.address)
+    wait_for_streams(producers, (0, 1))
     port = int(producers.address.rpartition(":")[2])
-    watched = [
-        each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        for each in connections(0)
-        if each.getpeername()[1] == port
-    ]
 
-    assert watched == ([1] if way == "flight" else [])
+    def watched() -> list[int]:
+        return [
+            each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            for each in connections(0)
+            if each.getpeername()[1] == port
+        ]
+
+    wait_until(lambda: watched() == ([1] if way == "flight" else []), "the kernel's watch")
     task.release()
 
 

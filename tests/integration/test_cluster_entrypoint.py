@@ -56,9 +56,12 @@ def entrypoint(log, settings, bind="127.0.0.1:0"):
 
 
 class InProcess:
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, *, high_availability=False):
         self.log = io.StringIO()
-        self.entrypoint = entrypoint(self.log, {"execution.checkpointing.dir": str(tmp_path)})
+        settings = {"execution.checkpointing.dir": str(tmp_path)}
+        if high_availability:
+            settings |= {"high-availability.type": "embedded", "high-availability.storageDir": str(tmp_path / "ha")}
+        self.entrypoint = entrypoint(self.log, settings)
         self.client = ClusterClient(self.entrypoint.start(), Security())
 
     def said(self, message):
@@ -178,6 +181,28 @@ def test_a_job_whose_job_master_cannot_be_built_leaves_nothing_behind(cluster):
     assert failed.failure.blame == job_pb2.BLAME_USER
     wait_until(lambda: not cluster.entrypoint._runners, "the JobMaster is forgotten")
     assert cluster.entrypoint._no_runners.is_set()
+
+
+def test_a_job_that_was_given_up_has_failed_for_alerts_and_for_the_next_leader(tmp_path):
+    """No alert saw that a job had failed whose JobMaster could not be built, and the next leader knew of no such
+    job."""
+    cluster = InProcess(tmp_path, high_availability=True)
+    try:
+        job_id = cluster.client.submit(replace(waiting_job(), master_hooks=(b"no pickle",)))
+        (*_, failed) = cluster.client.watch_job(job_id)
+        figure = f'failedState{{job_id="{job_id}",job_name="waits"}} 1.0'
+        wait_until(lambda: figure in metrics_of(cluster), "its figure")
+        assert "snapline_jobmanager_failedJobs_total 1.0" in metrics_of(cluster)
+        graphs = cluster.entrypoint._high_availability.job_graphs
+        wait_until(lambda: not graphs.load().graphs, "its graph is gone")
+    finally:
+        cluster.stop()
+    after = InProcess(tmp_path, high_availability=True)
+    try:
+        assert after.client.get_job(job_id) == failed
+        assert [job.job_id for job in after.client.list_jobs()] == [job_id]
+    finally:
+        after.stop()
 
 
 def test_what_cannot_be_accepted_is_refused_in_one_line(cluster):
@@ -350,6 +375,27 @@ def test_a_coordinator_leads_and_ends_although_the_disk_below_its_output_is_full
             coordinator.terminate()
             coordinator.wait()
         assert coordinator.returncode == 0
+
+
+def test_a_coordinator_ends_whichever_of_its_threads_the_signal_comes_to(tmp_path):
+    """Its main thread waited for an end without looking up, and now and then led on although it had been told to end:
+    on another thread, or on its own one in the moment before the wait."""
+    program = f"""
+import signal, sys, threading
+from pathlib import Path
+from snapline.coordinator.__main__ import main
+from tests.services.cluster import wait_until
+
+def end():
+    frames, leader = sys._current_frames, threading.main_thread().ident
+    wait_until(Path({str(tmp_path / "address")!r}).exists, "it listens")
+    wait_until(lambda: frames()[leader].f_code.co_filename == threading.__file__, "it waits")
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=end).start()
+sys.exit(main(["--bind=127.0.0.1:0", "-Dweb.port=-1", "--address-file={tmp_path / "address"}"]))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 
 
 def test_a_job_that_runs_again_is_not_shown_as_it_ended(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,13 @@ class Coordinator:
         lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
         return [line["msg"] for line in lines if line["level"] == "ERROR"]
 
+    @property
+    def metrics(self) -> str:
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        port = next(line["context"]["port"] for line in lines if line["msg"] == "metrics are served")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            return answer.read().decode()
+
     def status(self, name: str) -> JobStatus:
         return {job.name: decode_job_status(job.status) for job in self.client.list_jobs()}[name]
 
@@ -101,7 +109,8 @@ def line(way_on: str) -> str:
 
 
 def test_a_stored_graph_of_former_names_is_told_in_one_line_and_other_jobs_start(tmp_path):
-    """The line names the job's latest checkpoint and the command; whoever looks at the job reads it, too."""
+    """The line names the job's latest checkpoint and the command; whoever looks at the job reads it, too, and an alert
+    on jobs that have failed sees it."""
     with Coordinator(tmp_path, 7, 12) as coordinator:
         latest = f"{(tmp_path / 'checkpoints').as_uri()}/{FORMER.job_id}/chk-12"
         expected = line(
@@ -111,6 +120,7 @@ def test_a_stored_graph_of_former_names_is_told_in_one_line_and_other_jobs_start
         assert JobStatus.FAILED is coordinator.status(FORMER.name)
         assert coordinator.status("waits") in {JobStatus.CREATED, JobStatus.RECONCILING, JobStatus.RESTARTING}
         assert expected == coordinator.client.get_job(FORMER.job_id).overview.failure.summary
+        assert f'failedState{{job_id="{FORMER.job_id}",job_name="{FORMER.name}"}} 1.0' in coordinator.metrics
         with pytest.raises(RequestRefused, match="was stored by an earlier Snapline"):
             coordinator.client.submit(waiting_job(FORMER.name))
     with Coordinator(tmp_path) as again:  # nothing of it was touched

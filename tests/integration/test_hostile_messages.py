@@ -125,7 +125,14 @@ def test_a_request_says_a_page_of_text_at_most(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["ClientService/GetJob", "ClientService/WatchJob", "ResourceManagerGateway/Connect", "RelayGateway/Carry"]
+    "method",
+    [
+        "snapline.v1.ClientService/GetJob",
+        "snapline.v1.ClientService/WatchJob",
+        "snapline.v1.ResourceManagerGateway/Connect",
+        "snapline.v1.RelayGateway/Carry",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
 )
 def test_bytes_that_are_no_message_are_one_line(cluster: LocalCluster, method: str) -> None:
     """To whoever sent them, and in the log, where each was a traceback of gRPC's: two megabytes of them in a minute."""
@@ -134,10 +141,10 @@ def test_bytes_that_are_no_message_are_one_line(cluster: LocalCluster, method: s
     before = len(log.read_text())
     with open_channel(cluster.address, security) as channel:
         for _ in range(20):
-            path = f"/snapline.v1.{method}"
+            path, is_stream = f"/{method}", "ClientService" not in method
             kind: Any = channel.unary_unary if method.endswith("GetJob") else channel.unary_stream
-            kind = channel.stream_stream if "Gateway" in method else kind
-            data: Any = iter([b"\xff\xff"]) if "Gateway" in method else b"\xff\xff"
+            kind = channel.stream_stream if is_stream else kind
+            data: Any = iter([b"\xff\xff"]) if is_stream else b"\xff\xff"
             with pytest.raises(grpc.RpcError, match="what was sent is no message"):
                 answer: Any = kind(path, bytes, bytes)(data, metadata=security.metadata, timeout=20)
                 list(answer)

@@ -760,6 +760,7 @@ CANARIES: dict[str, Canary] = {
         "rows that inputs restored go on as if they were new",
         _new_rows_before_restored_ones,
         _with_forward_edges,
+        seed=1005,
     ),
     "swallow the last watermark": Canary(
         "windows behind an operator over keys never fire", _swallow_the_last_watermark, _keys_before_windows

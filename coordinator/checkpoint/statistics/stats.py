@@ -33,8 +33,9 @@ class CheckpointStatsStatus(Enum):
     FAILED = "FAILED"
 
 
-SubtaskReport = tuple[JobVertexID, int, int, int, CheckpointMetrics]
-"""(vertex, subtask index, time of the acknowledgement, state size in bytes, what the task measured)."""
+SubtaskReport = tuple[JobVertexID, int, int, int, int, CheckpointMetrics]
+"""(vertex, subtask index, time of the acknowledgement, state size in bytes, what of it was written for this checkpoint,
+what the task measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class CheckpointTotals:
     """Bytes processed while barriers were awaited."""
     persisted_data_bytes: int
     """In-flight bytes that became part of the checkpoint."""
+    checkpointed_size_bytes: int
+    """What of the state was written for this checkpoint; the rest lies in files of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +88,18 @@ class CheckpointStats:
         return found
 
     def report_subtask(
-        self, vertex_id: JobVertexID, subtask_index: int, ack_ms: int, size_bytes: int, metrics: CheckpointMetrics
+        self,
+        vertex_id: JobVertexID,
+        subtask_index: int,
+        ack_ms: int,
+        size_bytes: int,
+        metrics: CheckpointMetrics,
+        written_bytes: int | None = None,
     ) -> None:
-        """Take the figures of one subtask, whose acknowledgement has come."""
-        self.reports.append((vertex_id, subtask_index, ack_ms, size_bytes, metrics))
+        """Take the figures of one subtask, whose acknowledgement has come. `written_bytes`: what of its state was
+        written for this checkpoint; None: all."""
+        written_bytes = size_bytes if written_bytes is None else written_bytes
+        self.reports.append((vertex_id, subtask_index, ack_ms, size_bytes, written_bytes, metrics))
 
     @property
     def totals(self) -> CheckpointTotals:
@@ -99,8 +110,9 @@ class CheckpointStats:
             number_of_subtasks=sum(self.subtasks_by_vertex.values()),
             number_of_acknowledged_subtasks=len(self.reports),
             state_size_bytes=with_room(sum(report[3] for report in self.reports)),
-            processed_data_bytes=with_room(sum(report[4].bytes_processed_during_alignment for report in self.reports)),
-            persisted_data_bytes=with_room(sum(report[4].bytes_persisted_during_alignment for report in self.reports)),
+            processed_data_bytes=with_room(sum(report[5].bytes_processed_during_alignment for report in self.reports)),
+            persisted_data_bytes=with_room(sum(report[5].bytes_persisted_during_alignment for report in self.reports)),
+            checkpointed_size_bytes=with_room(sum(report[4] for report in self.reports)),
         )
 
     def duration_ms(self, now_ms: int) -> int:
@@ -145,6 +157,7 @@ class CheckpointStatsSnapshot:
     """Why no checkpoint could be triggered since the latest one that was; empty: none was refused."""
     duration: StatsSummarySnapshot
     state_size: StatsSummarySnapshot
+    checkpointed_size: StatsSummarySnapshot
     processed_data: StatsSummarySnapshot
     persisted_data: StatsSummarySnapshot
 
@@ -173,6 +186,7 @@ class CheckpointStatsTracker:
         self.refusal = ""
         self.duration = StatsSummary()
         self.state_size = StatsSummary()
+        self.checkpointed_size = StatsSummary()
         self.processed_data = StatsSummary()
         self.persisted_data = StatsSummary()
         self.job_restarts = 0
@@ -227,6 +241,7 @@ class CheckpointStatsTracker:
         )
         self.duration.add(stats.duration_ms(end_timestamp_ms))
         self.state_size.add(totals.state_size_bytes)
+        self.checkpointed_size.add(totals.checkpointed_size_bytes)
         self.processed_data.add(totals.processed_data_bytes)
         self.persisted_data.add(totals.persisted_data_bytes)
         if stats.snapshot_type.is_savepoint:
@@ -286,6 +301,7 @@ class CheckpointStatsTracker:
                 refusal=self.refusal,
                 duration=self.duration.snapshot(),
                 state_size=self.state_size.snapshot(),
+                checkpointed_size=self.checkpointed_size.snapshot(),
                 processed_data=self.processed_data.snapshot(),
                 persisted_data=self.persisted_data.snapshot(),
             )

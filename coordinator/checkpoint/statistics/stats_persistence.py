@@ -78,6 +78,7 @@ def encode_statistics(tracker: CheckpointStatsTracker) -> bytes:
         message.latest_restored.location = restored.location
     _encode_summary(tracker.duration, message.duration)
     _encode_summary(tracker.state_size, message.state_size)
+    _encode_summary(tracker.checkpointed_size, message.checkpointed_size)
     _encode_summary(tracker.processed_data, message.processed_data)
     _encode_summary(tracker.persisted_data, message.persisted_data)
     return message.SerializeToString()
@@ -119,6 +120,8 @@ def _decode(message: pb.CheckpointStatistics, history_size: int) -> CheckpointSt
         )
     tracker.duration = _decode_summary(message.duration)
     tracker.state_size = _decode_summary(message.state_size)
+    is_told = message.HasField("checkpointed_size")
+    tracker.checkpointed_size = _decode_summary(message.checkpointed_size if is_told else message.state_size)
     tracker.processed_data = _decode_summary(message.processed_data)
     tracker.persisted_data = _decode_summary(message.persisted_data)
     return tracker
@@ -139,17 +142,21 @@ def _encode_stats(stats: CheckpointStats, message: pb.CheckpointStats, *, detail
     message.persisted_data_bytes = totals.persisted_data_bytes
     message.number_of_subtasks = totals.number_of_subtasks
     message.number_of_acknowledged_subtasks = totals.number_of_acknowledged_subtasks
+    message.checkpointed_size_bytes = totals.checkpointed_size_bytes
     if not detailed:
         return
     tasks = {
         vertex_id: message.tasks.add(vertex_id=vertex_id, number_of_subtasks=count)
         for vertex_id, count in stats.subtasks_by_vertex.items()
     }
-    for vertex_id, subtask_index, ack_ms, size_bytes, metrics in stats.reports:
+    for vertex_id, subtask_index, ack_ms, size_bytes, written_bytes, metrics in stats.reports:
         if vertex_id not in tasks:
             continue
         subtask = tasks[vertex_id].subtasks.add(
-            subtask_index=subtask_index, ack_timestamp_ms=ack_ms, state_size_bytes=size_bytes
+            subtask_index=subtask_index,
+            ack_timestamp_ms=ack_ms,
+            state_size_bytes=size_bytes,
+            checkpointed_size_bytes=written_bytes,
         )
         for name, value in zip(_METRIC_FIELDS, _metric_values(metrics), strict=True):
             if value:  # as nothing is read, so nothing need be written: most figures of most subtasks are 0
@@ -178,6 +185,7 @@ def _decode_stats(message: pb.CheckpointStats) -> CheckpointStats:
             message.state_size_bytes,
             message.processed_data_bytes,
             message.persisted_data_bytes,
+            _written(message),
         ),
     )
     for task in message.tasks:
@@ -189,8 +197,15 @@ def _decode_stats(message: pb.CheckpointStats) -> CheckpointStats:
                 subtask.ack_timestamp_ms,
                 subtask.state_size_bytes,
                 metrics,
+                _written(subtask),
             )
     return stats
+
+
+def _written(message: pb.CheckpointStats | pb.SubtaskStats) -> int:
+    """Return what of the state was written for that checkpoint; an older release did not tell it."""
+    told = message.HasField("checkpointed_size_bytes")
+    return message.checkpointed_size_bytes if told else message.state_size_bytes
 
 
 def _snapshot_type(number: int) -> SnapshotType:

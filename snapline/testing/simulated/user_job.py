@@ -19,7 +19,7 @@ from snapline.dataflow.api.connector_api import InputStatus, Sink, Source
 from snapline.dataflow.api.two_phase_commit import TwoPhaseCommitSinkFunction
 from snapline.dataflow.api.user_metrics import MetricGroup
 from snapline.dataflow.api.watermarks import WatermarkStrategy
-from snapline.dataflow.columnar.python_values import misspelled, table_of
+from snapline.dataflow.columnar.python_values import misspelled, table_in_arrow, table_of
 from snapline.dataflow.config import CHECKPOINTING_MODE
 from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.graph.jobgraph import JobGraph
@@ -278,7 +278,7 @@ def _is_table(part: object) -> bool:
 def _table(uid: str, part: Any, schema: pa.Schema | None) -> pa.Table:
     try:
         if isinstance(part, pa.RecordBatch) or _is_table(part):
-            table = pa.table(part)
+            table = table_in_arrow(part)
         elif all(isinstance(item, pa.RecordBatch) for item in part):
             table = pa.Table.from_batches(part) if part else pa.table({})
         else:

@@ -244,22 +244,19 @@ class InboundStream:
         options = flight.FlightCallOptions(headers=headers, read_options=frames.aligned_read_options())
         descriptor = flight.FlightDescriptor.for_command(frames.stream_descriptor(self._peer.edge_id))
         writer, reader = client.do_exchange(descriptor, options)
-        self._begin(reader, writer)
+        self._begin(reader, writer)  # which has asked for a channel, so that Flight has connected
+        with contextlib.suppress(OSError):  # there is no file left to look at the others with
+            notice_lost_hosts(0, port)
         return client
 
     def _receive(self) -> str:
         """Until the stream ends: why it did."""
         reader = self._reader
-        is_watched = isinstance(reader, SocketReader)
         while True:
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return self._lost("the peer ended the stream")
-            if not is_watched:  # Flight has connected by now
-                is_watched = True
-                with contextlib.suppress(OSError):  # there is no file left to look at the others with
-                    notice_lost_hosts(0, self._peer.host_and_port[1])
             frame = frames.decode_downstream(chunk.app_metadata, chunk.data)
             if isinstance(frame, ElementFrame):
                 channel = self._channels.get(frame.channel_id)

@@ -52,9 +52,11 @@ class UpstreamMessages:
             self._write_waiting()
 
     def begin(self, writer: MetadataWriter) -> None:
-        """The stream is up: what was said before is written first."""
+        """The stream is up: what was said before is written first, by this thread."""
         with self._writing:
             self._writer = writer
+            while self._waiting:
+                _write_to(writer, self._waiting.popleft())
         self._write_waiting()
 
     def end(self) -> MetadataWriter | None:

@@ -31,7 +31,10 @@ def event_time_column(batch: pa.RecordBatch, column: str) -> pa.Array:
     """The column, if it can be event time. Raises KeyError or TypeError that names it."""
     position = batch.schema.get_field_index(column)
     if position < 0:
-        raise KeyError(f"no event time column {column!r}: the columns are {', '.join(map(repr, batch.schema.names))}")
+        raise KeyError(
+            f"no event time column {column!r}: the columns are {', '.join(map(repr, batch.schema.names))}; if that is its name, keep it in the function "
+            "that leaves it out, or give that one schema=, which ends event time there"
+        )
     array = batch.column(position)
     if not (pa.types.is_timestamp(array.type) or pa.types.is_int64(array.type)):
         raise TypeError(

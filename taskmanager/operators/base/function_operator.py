@@ -30,6 +30,8 @@ from snapline.taskmanager.operators.base.operator_contract import (
 )
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
 
+NOT_KEYED = "its input is not keyed: use key_by(...).process(...)"
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext(FunctionSnapshotContext):
@@ -51,8 +53,10 @@ class InitializationContext(FunctionInitializationContext):
 class FunctionRuntimeContext:
     """A function's view of its subtask (RuntimeContext); keyed state is refused outside of keyed operators."""
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, context: OperatorContext, why_no_state: str = NOT_KEYED) -> None:
+        """`why_no_state`: why the function cannot have keyed state, and the way out."""
         self._context = context
+        self._why_no_state = why_no_state
 
     @property
     def task_name(self) -> str:
@@ -94,8 +98,7 @@ class FunctionRuntimeContext:
 
     def _refuse(self, descriptor: Any) -> Any:
         raise JobDefinitionError(
-            f"operator {self._context.operator_uid!r} asks for keyed state {descriptor.name!r}, but its input is not keyed: "
-            "use key_by(...).process(...)"
+            f"operator {self._context.operator_uid!r} asks for keyed state {descriptor.name!r}, but {self._why_no_state}"
         )
 
     get_state = get_list_state = get_map_state = get_reducing_state = get_aggregating_state = _refuse

@@ -47,6 +47,8 @@ WATERMARK_STATE = "operator-watermark"
 class KeyedOperator(StreamOperator):
     """Base of the operators over keyed state."""
 
+    why_no_state = "functions of windows have none beside the rows of their window: use key_by(...).process(...)"
+    """What a user's function is told that asks for state when it is opened."""
     asks_later = False
     """Whether states are asked for by a function, and not by the operator when it is restored."""
 
@@ -89,7 +91,8 @@ class KeyedOperator(StreamOperator):
         self._may_be_unheard = self.watermark_ms > MIN_WATERMARK_MS
         self.restored_at_work = any(watermark["at_work"] for watermark in watermarks)
         if restored.keyed:
-            header = read_header(restored.keyed[-1].read_range)  # of deltas the newest, which knows all states
+            headers = [read_header(part.read_range) for part in reversed(restored.keyed)]
+            header = max(headers, key=lambda one: len(one.state_fields))  # the newest delta, of who has had most states
             problem = key_columns_problem(header.key_fields, self.key_columns)
             if problem:
                 raise StateError(problem)
@@ -202,7 +205,7 @@ class KeyedOperator(StreamOperator):
         opener = getattr(self.user_function, "open", None)
         self._function_opened = True
         if callable(opener):
-            opener(FunctionRuntimeContext(self.context))
+            opener(FunctionRuntimeContext(self.context, self.why_no_state))
 
     def close(self) -> None:
         closer = getattr(self.user_function, "close", None)

@@ -9,6 +9,7 @@ what the functions do. Flink has serializers here.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -70,6 +71,8 @@ def _type_of(values: Sequence[Any]) -> pa.DataType:
     nanoseconds: values of pandas, since Python's own have none."""
     check_levels(values)
     found = pa.array(values).type
+    if pa.types.is_date(found) and any(isinstance(value, dt.datetime) for value in values):
+        raise ValueError("dates, and times of day, which a date would lose")
     if pa.types.is_timestamp(found) and any(hasattr(value, "nanosecond") for value in values):
         return pa.timestamp("ns", found.tz)
     return found
@@ -108,6 +111,10 @@ class RowBatcher:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
+        if not self._declared and pa.types.is_date(field.type):
+            for index, value in enumerate(values):
+                if isinstance(value, dt.datetime):
+                    raise self._misfit_at(index, value, field)
         try:
             return array_of(values, field.type)
         except UNFIT:
@@ -158,10 +165,13 @@ class RowBatcher:
             try:
                 array_of([value], field.type)
             except UNFIT:
-                return TypeError(
-                    f"output row {index}: {_shown(value)} in column {field.name!r} is no {field.type} ({self._origin})"
-                )
+                return self._misfit_at(index, value, field)
         return TypeError(f"the values of column {field.name!r} do not fit {field.type} ({self._origin})")
+
+    def _misfit_at(self, index: int, value: Any, field: pa.Field) -> TypeError:
+        return TypeError(
+            f"output row {index}: {_shown(value)} in column {field.name!r} is no {field.type} ({self._origin})"
+        )
 
     @staticmethod
     def _not_rows(rows: Sequence[Any]) -> TypeError:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.columnar.column_types import workable, workable_schema
 from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.python_values import table_in_arrow
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import TableLookupSpec
 from snapline.runtime.cores.machine import check
@@ -39,7 +40,7 @@ class TableLookupOperator(StreamOperator):
             raise JobDefinitionError(
                 f"operator {uid!r}: the function that loads the table returned a {type(loaded).__name__}: return a pyarrow.Table"
             )
-        table = pa.table(loaded)
+        table = table_in_arrow(loaded)
         missing = [name for name in spec.table_columns if name not in table.column_names]
         if missing:
             raise JobDefinitionError(

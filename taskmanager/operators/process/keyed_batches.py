@@ -147,6 +147,7 @@ class _State:
 class KeyedBatchesOperator(IncrementalKeyedOperator):
     """One function, one or two inputs."""
 
+    why_no_state = "functions over batches ask for it with each batch: state.get(descriptor) in process_batch"
     asks_later = True
 
     def __init__(
@@ -194,7 +195,7 @@ class KeyedBatchesOperator(IncrementalKeyedOperator):
         if callable(opener):
             self.user_function = self._function
             self._function_opened = True
-            opener(FunctionRuntimeContext(self.context))
+            opener(FunctionRuntimeContext(self.context, self.why_no_state))
         backend = self.backend
         if self.restored_at_work and backend is not None and backend.get_timers().event.has_due(self.watermark_ms):
             self._due = Watermark(self.watermark_ms)

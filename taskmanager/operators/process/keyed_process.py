@@ -344,7 +344,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                     continue
                 scope.index = number
                 context.timestamp_ms = timestamp
-                produced: Iterable[Row] | None = on_timer(timestamp, context)
+                produced: Iterable[Any] | None = on_timer(timestamp, context)
                 if produced is not None:
                     results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         finally:

@@ -18,7 +18,8 @@ from snapline.dataflow.api.bad_rows import BAD_ROWS_TAG, bad_rows_batch
 from snapline.dataflow.api.connector_answers import answer, answers
 from snapline.dataflow.api.connector_api import InputStatus, Polled, SourceReader, SourceSplit
 from snapline.dataflow.columnar.column_types import workable
-from snapline.dataflow.elements import Watermark
+from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -30,6 +31,8 @@ from snapline.taskmanager.operators.sources.watermarked_source import Watermarke
 
 SPLITS_STATE = "source-splits"
 KNOWN_STATE = "source-known-splits"
+GREATEST_STATE = "source-greatest-event-time"
+"""A list that readers have which are fed by an enumerator, and others not."""
 READERS_STATE = "source-readers"
 """Which subtasks had not finished."""
 DIGEST_BYTES = 8
@@ -55,12 +58,19 @@ class SourceOperator(WatermarkedSource):
         self._paused: tuple[str, ...] = ()
         self._greatest: dict[str, int | None] = {}
         """Greatest event time per split in the restored snapshot."""
+        self._least: dict[str, dict[str, int]] = {}
+        """The least times of splits, where they are known without reading; also those that only the snapshot knows."""
 
     # --- state ------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
         self._state = OperatorStateBackend(restored.operator_lists)
         self.restore_drained(self._state, restored)
+        if restored.operator_lists and GREATEST_STATE in restored.operator_lists:
+            raise JobDefinitionError(
+                f"source {self.context.operator_uid!r} discovered splits when the snapshot was made, and does not now, so that no new split would "
+                "ever be read; give it the options that it had, or another uid to read from the start"
+            )
         elements = self._state.list_state(SPLITS_STATE, OperatorStateMode.SPLIT_DISTRIBUTE).get()
         digests = self._state.list_state(KNOWN_STATE, OperatorStateMode.BROADCAST).get()
         own = [self._from_element(element) for element in elements]
@@ -74,10 +84,11 @@ class SourceOperator(WatermarkedSource):
             new = [
                 split
                 for split in self._spec.splits
-                if known and split.split_id not in held and split_digest(split.split_id) not in known
+                if digests and split.split_id not in held and split_digest(split.split_id) not in known
             ]
             self._known = known
         self._known.update(split_digest(split_id) for split_id in all_ids)
+        self._least |= {split.split_id: split.least_times_ms for split in self._spec.splits}
         takers = self._takers()
         mine = [
             split
@@ -88,7 +99,7 @@ class SourceOperator(WatermarkedSource):
         order = {split_id: place for place, split_id in enumerate(all_ids)}
         splits = own + [split for split in mine if split.split_id in new_ids]
         # In the order of the source also after a rescale has shuffled them; it may be that of their event time.
-        self._splits = sorted(splits, key=lambda split: order.get(split.split_id, len(order)))
+        self._splits = sorted(splits, key=lambda split: (order.get(split.split_id, len(order)), self._sort_ms(split)))
 
     def _takers(self) -> Sequence[int]:
         """The subtasks among which splits are shared out: those that the snapshot does not restore as finished, which a
@@ -100,7 +111,16 @@ class SourceOperator(WatermarkedSource):
     def _from_element(self, element: dict[str, Any]) -> SourceSplit:
         split_id = element["split_id"]
         self._greatest[split_id] = element.get("greatest_event_time_ms")
+        self._least[split_id] = element.get("least_times_ms", {})
         return SourceSplit(split_id, element["description"], element["position"], element["finished"])
+
+    def _least_ms(self, split_id: str) -> int | None:
+        """The time of its rows before which none of them lies, as far as it is known."""
+        return self._least.get(split_id, {}).get(self._strategy.column if self._strategy is not None else "")
+
+    def _sort_ms(self, split: SourceSplit) -> int:
+        least_ms = self._least_ms(split.split_id)
+        return MIN_WATERMARK_MS if least_ms is None else least_ms
 
     def open(self) -> None:
         source = self._spec.source
@@ -113,7 +133,7 @@ class SourceOperator(WatermarkedSource):
             unfinished = {s.split_id: self._greatest.get(s.split_id) for s in self._splits if not s.finished}
             seen = [ms for ms in self._greatest.values() if ms is not None]
             whole = max(seen, default=None) if strategy.per_split else min(seen, default=None)
-            least = {s.split_id: s.least_times_ms.get(strategy.column) for s in self._spec.splits}
+            least = {split_id: self._least_ms(split_id) for split_id in unfinished}
             known = {split_id: ms for split_id, ms in least.items() if ms is not None}
             self._generator.add_splits(unfinished, whole, known)
         self.start_watermarks()
@@ -140,6 +160,8 @@ class SourceOperator(WatermarkedSource):
         if self._generator is not None:
             known = self._greatest.get(split.split_id) if split.finished else None
             element["greatest_event_time_ms"] = self._generator.greatest_of(split.split_id) if known is None else known
+            if (least_ms := self._least_ms(split.split_id)) is not None and not split.finished:
+                element["least_times_ms"] = {self._generator.column: int(least_ms)}
         return element
 
     # --- reading ----------------------------------------------------------------------------------------------------

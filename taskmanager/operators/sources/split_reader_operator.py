@@ -24,10 +24,14 @@ from snapline.runtime.cores.machine import check
 from snapline.taskmanager.operators.base.event_time import WatermarkTracker
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
 from snapline.taskmanager.operators.base.operator_state import OperatorStateBackend
-from snapline.taskmanager.operators.sources.source_operator import KNOWN_STATE, SPLITS_STATE, SourceOperator
+from snapline.taskmanager.operators.sources.source_operator import (
+    GREATEST_STATE,
+    KNOWN_STATE,
+    SPLITS_STATE,
+    SourceOperator,
+)
 from snapline.taskmanager.operators.sources.split_enumerator_operator import decode_split, splits_wanted
 
-GREATEST_STATE = "source-greatest-event-time"
 WAITING_SPLITS = "\0waiting"
 """Stands for all splits that wait at the enumerator, among those that hold the watermark back."""
 

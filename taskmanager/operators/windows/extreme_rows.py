@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from snapline.dataflow.api.aggregate_types import is_compared
+from snapline.dataflow.api.aggregate_types import has_order, is_compared
 from snapline.dataflow.api.windows import RowsBy
 from snapline.dataflow.columnar.arrow_columns import BoolArray, validity
+from snapline.dataflow.columnar.column_types import converted
 from snapline.dataflow.columnar.kernel import I64, VOID, BOOLs, F64s, I64s, RO_BOOLs, RO_F64s, RO_I32s, RO_I64s, kernel
 from snapline.taskmanager.operators.aggregation.held_values import ordered_numbers
 from snapline.taskmanager.operators.base.operator_contract import Output
@@ -116,12 +117,17 @@ class ExtremeRows(WindowContents):
     windows_per_slice = 4_096
 
     def __init__(self, schema: pa.Schema, by: RowsBy) -> None:
+        """Raises TypeError for a column whose values have no order."""
         self._store = RowStore(schema)
         self._by = by
-        decides = self._store.schema.field(by.column).type
+        self._decides = decides = self._store.schema.field(by.column).type
         self._kind = np.float64 if pa.types.is_floating(decides) else np.int64
         self._best = BestValueOfOwner(self._kind)
         self._compared = is_compared(decides)
+        if not (self._compared or has_order(decides)):
+            raise TypeError(
+                f"column {by.column!r} is {decides}, which has no greatest value here; order by another column"
+            )
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -131,7 +137,8 @@ class ExtremeRows(WindowContents):
         if self._compared:
             self._fold_compared(entries, batch)
             return
-        keep, beaten = self._best.choose(entries, *ordered_values(batch.column(self._by.column)), self._by)
+        values = converted(batch.column(self._by.column), self._decides)  # categories are numbered as they came
+        keep, beaten = self._best.choose(entries, *ordered_values(values), self._by)
         self._store.remove_owners(beaten)
         if keep.any():
             rows = np.flatnonzero(keep)

@@ -150,7 +150,9 @@ class RowWindowCall:
             zip(keys_of(fired), fired.starts.tolist(), fired.ends.tolist(), strict=True)
         ):
             context.window = TimeWindow(start, end)
-            produced = self._function.process(key, context, rows[bounds[position] : bounds[position + 1]])
+            produced: Iterable[Any] | None = self._function.process(
+                key, context, rows[bounds[position] : bounds[position + 1]]
+            )
             if produced is not None:
                 results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         batch = self._batcher.batch_of(results)

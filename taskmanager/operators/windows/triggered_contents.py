@@ -76,9 +76,9 @@ class TriggeredContents(WindowContents):
                 if self._next_ms is None or now_ms < self._next_ms:
                     return _NO_ENTRIES
                 self._next_ms = None
-                return self._changed()
+                return self.with_new_rows()
             case ProcessingTimeoutTrigger(timeout_ms):
-                changed = self._changed()
+                changed = self.with_new_rows()
                 return changed[self._last_ms[changed] + timeout_ms <= now_ms]
         return _NO_ENTRIES
 
@@ -88,7 +88,14 @@ class TriggeredContents(WindowContents):
             return _NO_ENTRIES
         before = self._multiple
         self._note_watermark(watermark_ms)
-        return self._changed() if self._multiple > before else _NO_ENTRIES
+        return self.with_new_rows() if self._multiple > before else _NO_ENTRIES
+
+    def passes_multiple(self, watermark_ms: int) -> bool:
+        """Whether `ready_by_watermark` would make entries ready."""
+        trigger = self._trigger
+        if not isinstance(trigger, ContinuousEventTimeTrigger):
+            return False
+        return (watermark_ms + 1) // trigger.interval_ms > self._multiple
 
     def start(self, now_ms: Callable[[], int], watermark_ms: int) -> None:
         """The operator has begun, with this clock and watermark."""
@@ -103,11 +110,11 @@ class TriggeredContents(WindowContents):
         """When `ready_by_clock` is to be asked again; None: when there are new rows."""
         match self._trigger:
             case ContinuousProcessingTimeTrigger(interval_ms):
-                if self._next_ms is None and len(self._changed()):
+                if self._next_ms is None and len(self.with_new_rows()):
                     self._next_ms = (now_ms // interval_ms + 1) * interval_ms
                 return self._next_ms
             case ProcessingTimeoutTrigger(timeout_ms):
-                changed = self._changed()
+                changed = self.with_new_rows()
                 return max(int(self._last_ms[changed].min()) + timeout_ms, now_ms + 1) if len(changed) else None
         return None
 
@@ -115,7 +122,8 @@ class TriggeredContents(WindowContents):
         """The results of these entries are out."""
         self._since.put_values(entries, np.zeros(len(entries), np.int64))
 
-    def _changed(self) -> Slots:
+    def with_new_rows(self) -> Slots:
+        """The entries that rows were folded into since they fired."""
         return np.flatnonzero(self._since.values > 0).astype(np.int32)
 
     # --- WindowContents -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from snapline.taskmanager.state.adopted_state import NEVER_DUE
 from snapline.taskmanager.state.outside.due_outside import DueOutside
 from snapline.taskmanager.state.timer_queue import FiredTimers, TimerQueue
 
@@ -38,5 +39,8 @@ class SpilledTimerQueue(TimerQueue):
         if earliest is not None and earliest <= timestamp:
             self._load_due(self.outside, timestamp, limit)
             earliest = self.outside.earliest
-            timestamp = timestamp if earliest is None else min(timestamp, earliest)
+            if (
+                earliest is not None and earliest < NEVER_DUE - 1
+            ):  # what stands for the end of all time holds nothing back
+                timestamp = min(timestamp, earliest)
         return super().advance(timestamp, limit)

@@ -464,9 +464,10 @@ class _LoggedChanges(KeyedChanges):
 
 
 def _earliest(timers: pa.Array) -> Int64Array:
-    """When the first timer of each key is due; timers of a key are in order."""
+    """When the first timer of each key is due; timers of a key are in order. One that is for the end of all time is due
+    with it, and not never."""
     offsets = np.asarray(timers.offsets)
     rows = np.flatnonzero(np.diff(offsets))
     times = np.full(len(timers), NEVER_DUE)
-    times[rows] = np.asarray(timers.values.field(0))[offsets[rows]]
+    times[rows] = np.minimum(np.asarray(timers.values.field(0))[offsets[rows]], NEVER_DUE - 1)
     return times

@@ -9,14 +9,22 @@ from typing import Any, cast
 import pykka
 import pytest
 
-from snapline.coordinator.coordinator_metrics import CoordinatorMetrics, down_since_ms
+from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
+from snapline.coordinator.coordinator_metrics import CoordinatorMetrics, _task_figures, down_since_ms
 from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
+from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
+from snapline.coordinator.rpc.views import job_details
+from snapline.coordinator.user_metric_samples import user_values_of
+from snapline.dataflow.api.user_metrics import MetricValue
 from snapline.dataflow.ids import JobID
-from snapline.dataflow.wire.messages import JobStatus
+from snapline.dataflow.wire.messages import HeartbeatResponse, JobStatus, TaskMetrics
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 from snapline.runtime.clock import ManualClock
+from snapline.runtime.cores.connections import ConnectionID, ConnectionLost
+from snapline.runtime.cores.machine import TimerFired
 from snapline.runtime.metrics import Sample
+from tests.unit.coordinator.jobmaster.test_job_master import Story, attempt
 
 JOB = JobID("a" * 32)
 
@@ -37,7 +45,7 @@ def test_a_job_that_ends_while_its_actor_is_asked_is_shown_as_ended() -> None:
     registry.started(cast(LiveJob, SimpleNamespace(master=master, actor=actor)))
     nobody = cast(Any, SimpleNamespace(ask=lambda *_question, **_options: []))
 
-    found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
+    found = list(CoordinatorMetrics(nobody, nobody, registry, ManualClock(), 0).samples())
 
     assert 1.0 in [each.value for each in found if "failedState" in each.name]
 
@@ -82,7 +90,42 @@ def test_a_job_that_does_not_answer_hides_nothing_else() -> None:
         registry.started(cast(LiveJob, SimpleNamespace(master=master, actor=actor)))
     nobody = cast(Any, SimpleNamespace(ask=lambda *_question, **_options: []))
 
-    found = list(CoordinatorMetrics(nobody, registry, ManualClock(), 0).samples())
+    found = list(CoordinatorMetrics(nobody, nobody, registry, ManualClock(), 0).samples())
 
     assert answer[0] in found
     assert [1] == [each.value for each in found if each.name == "isLeader"]
+
+
+def test_a_task_that_was_lost_with_its_task_manager_has_no_figures() -> None:
+    """The rows a second and the stuck call of its last heartbeat were shown for as long as the job waited for slots, so
+    that a job that stood still looked busy, and an alert sent people to a TaskManager without a name."""
+    story = Story().run()
+    measured = (MetricValue("parse", "rows", "counter", 5.0),)
+    said = TaskMetrics(attempt(), records_in_per_second=700, step_ms=90_000, user_metrics=measured)
+    story.hears("a", HeartbeatResponse(metrics=(said,), executions=(attempt(),)))
+    live = cast(
+        LiveJob,
+        SimpleNamespace(master=story.core, statistics=lambda: CheckpointStatsTracker(1).create_snapshot()),
+    )
+
+    def figures() -> list[float]:
+        shown = [each.value for each in _task_figures(live, 0) if each.name == "numRecordsInPerSecond"]
+        return shown + [value.value for _, value in user_values_of(story.core)]
+
+    while_it_runs = figures()
+    story.take(ConnectionLost(ConnectionID("tm-a"), "gone"))
+    after_its_loss = figures()
+    story.take(TimerFired(RestartDelayTimer()), 40)
+    assert story.core.status is JobStatus.RESTARTING
+    assert (while_it_runs, after_its_loss, figures()) == ([700, 5.0], [], [])
+
+
+def test_a_job_that_failed_with_its_task_manager_is_not_shown_as_busy() -> None:
+    """The rates of its last heartbeat were shown, and archived, for ever."""
+    story = Story(attempts=0).run()
+    said = TaskMetrics(attempt(), records_in=9, busy_ms_per_second=990, step_ms=90_000)
+    story.hears("a", HeartbeatResponse(metrics=(said,), executions=(attempt(),)))
+    story.take(ConnectionLost(ConnectionID("tm-a"), "gone"))
+    assert story.core.status is JobStatus.FAILED
+    shown = job_details(story.core, CheckpointStatsTracker(1).create_snapshot()).vertices[0].subtasks[0]
+    assert (shown.records_in, shown.busy_ms_per_second, shown.step_ms) == (9, 0, 0)

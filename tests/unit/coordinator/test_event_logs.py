@@ -1,13 +1,16 @@
-"""What a coordinator's log says of a job."""
+"""What a coordinator's log says of a job, and of TaskManagers."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from snapline.coordinator.event_logs import JobLog
+from snapline.coordinator.event_logs import JobLog, RegistrationLog
 from snapline.coordinator.jobmaster.operations import CancelJob
+from snapline.coordinator.resource.resource_manager import RegistrationNews, RegistrationOutcome
 from snapline.dataflow.failures import Blame, SerializedFailure
-from snapline.dataflow.wire.messages import ExecutionState
+from snapline.dataflow.ids import ResourceID
+from snapline.dataflow.wire.messages import ExecutionState, TaskManagerInfo
 from tests.simulation.jobs import parallel_job
 from tests.unit.coordinator.jobmaster.test_job_master import A, Story, attempt
 
@@ -22,6 +25,9 @@ class RecordedWarnings:
 
     def warning(self, event: str, **context: Any) -> None:
         self.lines.append((event, context))
+
+    def info(self, event: str, **context: Any) -> None:
+        pass
 
 
 def test_a_lost_input_is_a_warning_unless_its_job_is_being_cancelled() -> None:
@@ -38,3 +44,17 @@ def test_a_lost_input_is_a_warning_unless_its_job_is_being_cancelled() -> None:
 
         told = {"task": "sink (1/1)", "resource_id": "a", "reason": LOST.summary}
         assert log.lines == ([] if is_cancelled else [("task failed", told)])
+
+
+def test_who_registers_as_often_as_it_can_does_not_fill_the_log() -> None:
+    """A process with a TaskManager's credential is rejected hundreds of times a second, under whatever name: the first
+    hundred are told, and the rest is a line a second with their number."""
+    log, outcome = RecordedWarnings(), RegistrationOutcome.REJECTED
+    infos = [TaskManagerInfo(ResourceID(f"tm-{number}"), "a:9", 1, "0.0.1", "host", 1) for number in range(900)]
+    news = [RegistrationNews(number, outcome, info, "it is too old") for number, info in enumerate(infos, 1)]
+    manager = SimpleNamespace(slot_manager=SimpleNamespace(last_forged=None), news=news)
+
+    RegistrationLog(manager, log).write()  # type: ignore[arg-type]
+
+    assert {event for event, _ in log.lines} == {outcome.value}
+    assert 100 <= len(log.lines) < 200

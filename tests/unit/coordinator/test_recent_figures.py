@@ -73,6 +73,22 @@ def test_all_that_is_kept_has_a_bound_in_bytes() -> None:
     assert len(figures.columns_of("a", 24)["time"]) == MINUTES + 1
     assert 100_000 < of_one_job < MAX_BYTES / MAX_JOBS
     for n in range(MAX_JOBS):
-        figures.add(details(f"job {n}"), None, 1000 * BEGIN_S)
+        figures.add(details(f"job {n}"), None, 1000 * (BEGIN_S + 60 * (MINUTES + 20)))
     assert figures.columns_of("a", 24)["time"] == []
     assert len(figures.columns_of("job 0")["time"]) == 1
+
+
+def test_more_jobs_than_have_plots_take_nobody_elses() -> None:
+    """With one job more than there are places each look at it took the place of the next one, so that no job of the
+    cluster ever had the second point that a plot begins with."""
+    figures = RecentFigures()
+    jobs = [f"job {n}" for n in range(MAX_JOBS + 10)]
+    for look in range(3):
+        for job in jobs:
+            figures.add(details(job), None, 1000 * (BEGIN_S + 60 * look))
+    assert [len(figures.columns_of(job)["time"]) for job in jobs] == [3] * MAX_JOBS + [0] * 10
+    for look in range(3, 10):  # the first job has ended
+        for job in jobs[1:]:
+            figures.add(details(job), None, 1000 * (BEGIN_S + 60 * look))
+    assert figures.columns_of(jobs[0])["time"] == []
+    assert len(figures.columns_of(jobs[MAX_JOBS])["time"]) > 1

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from snapline.coordinator import snapshot_state
+from snapline.coordinator.execution.reactive import ReactiveParallelism
 from snapline.coordinator.io import LANE_THREADS, IoExecutor
+from snapline.coordinator.restorable import check_restorable
 from snapline.coordinator.snapshot_state import LANE, MAX_READERS, SnapshotStates, TooManyReaders, read_snapshot_state
-from snapline.coordinator.snapshots import NoSnapshot
+from snapline.coordinator.snapshots import NoSnapshot, read_snapshot
+from snapline.dataflow.graph.jobgraph import OperatorNode
+from snapline.dataflow.ids import operator_id_of
 from snapline.protos import checkpoint_pb2
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.clock import SystemClock
@@ -24,6 +29,7 @@ from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.timers import TimerScheduler
 from snapline.state_reader import StateReader
 from snapline.state_writer import SavepointWriter
+from tests.simulation.jobs import job, vertex
 
 KEYS = 1_000
 
@@ -78,6 +84,20 @@ def test_operators_states_subtasks_and_key_groups_are_those_that_the_reader_of_s
     assert [(0, 42), (43, 85), (86, 127)] == [(s.first_key_group, s.last_key_group) for s in even.subtasks]
     assert 128 == len(even.key_groups)
     assert [1] == [groups.keys_at_most for groups in lone.key_groups if groups.keys_at_most]
+
+
+def test_a_job_has_the_max_parallelism_of_the_state_that_it_starts_from(path: str, storages: StateStorages) -> None:
+    """A reactive one took as many subtasks as it found slots, more than its state allows, and failed for that."""
+    even, lone = (
+        replace(vertex(uid, 1, max_parallelism=1_024), operators=(OperatorNode(operator_id_of(uid), uid, uid, b""),))
+        for uid in ("even", "lone")
+    )
+    graph = job("j", [vertex("source", 1, source=True, max_parallelism=1_024), even, lone], [], {})
+
+    found = check_restorable(storages, read_snapshot(storages, path), graph)
+
+    assert [each.max_parallelism for each in found.vertices] == [1_024, 128, 128]
+    assert ReactiveParallelism(found).slots_wanted == 128
 
 
 def test_what_takes_too_long_or_is_too_much_is_left_out_and_said(

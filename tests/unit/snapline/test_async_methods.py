@@ -173,3 +173,28 @@ def test_async_methods_of_readers_are_refused() -> None:
     env.from_source(OddSource(), uid="odd").sink_to(DiscardingSink(), uid="sink")
     with pytest.raises(sl.JobFailed, match=r"AsyncReader.add_splits is `async def`"):
         env.execute("odd", local=True)
+
+
+class Yielding(sl.SourceFunction):
+    """Hands its rows to nobody."""
+
+    def run(self, context: Any) -> Any:
+        yield {"n": 1}
+
+    def cancel(self) -> None: ...
+
+
+class YieldingSink(sl.SinkFunction):
+    """Would not write."""
+
+    def invoke(self, value: Any) -> Any:
+        yield value
+
+
+def test_generators_are_refused_whose_rows_nobody_takes() -> None:
+    """Whoever wrote a source as a generator had a job that finished without a row, and without a word."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(sl.JobDefinitionError, match=r"Yielding.run has a `yield`.*emits by context.collect\(row\)"):
+        env.add_source(Yielding(), uid="odd")
+    with pytest.raises(sl.JobDefinitionError, match=r"YieldingSink.invoke has a `yield`"):
+        numbers().add_sink(YieldingSink(), uid="odd")

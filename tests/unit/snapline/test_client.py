@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from snapline.client import ClusterClient, CoordinatorUnreachable, job_status
+from snapline.client import ClusterClient, CoordinatorUnreachable, JobFailed, job_status
 from snapline.dataflow.config import COORDINATOR_ADDRESS, Configuration
+from snapline.dataflow.failures import SerializedFailure
 from snapline.protos import client_pb2 as pb
 from snapline.protos import client_pb2_grpc
 from snapline.runtime.logs import silent_logger
@@ -89,3 +91,10 @@ def test_a_client_that_lives_longer_than_its_certificates_dials_with_new_ones(tm
             assert client.list_jobs() == []
     finally:
         coordinator.server.stop()
+
+
+def test_why_a_job_failed_goes_from_one_process_to_another() -> None:
+    """A pool of processes in which jobs run said that it is broken, or waited for ever, in the place of the failure."""
+    failed = JobFailed("job 'flights' failed: no such row", SerializedFailure("no such row", operator_uid="parse"))
+    again = pickle.loads(pickle.dumps(failed))
+    assert (str(again), again.failure) == (str(failed), failed.failure)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,6 +136,28 @@ def test_who_takes_no_row_at_all_ends_the_job(tmp_path, monkeypatch, limit):
     else:
         assert list(rows) == []
     assert job.has_ended
+
+
+def test_a_stream_without_end_has_checkpoints_where_its_rows_come_through_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They appear with checkpoints alone: who showed a topic on Spark, and had set no interval, waited for ever."""
+    started: list[sl.StreamExecutionEnvironment] = []
+
+    def start(environment: sl.StreamExecutionEnvironment, *_: Any, **__: Any) -> StartedJob:
+        started.append(environment)
+        return StartedJob()
+
+    monkeypatch.setattr(sl.StreamExecutionEnvironment, "execute_async", start)
+    mine = environment(tmp_path)
+    endless(mine).execute_and_collect(local=False, limit=1).close()
+    endless(environment(tmp_path).enable_checkpointing(20_000)).execute_and_collect(local=False, limit=1).close()
+    environment(tmp_path).from_collection(ROWS).execute_and_collect(local=False, limit=1).close()
+
+    intervals = [each.configuration.get("execution.checkpointing.interval") for each in started]
+    assert intervals == ["1 s", "20000 ms", None]
+    assert [each.configuration.get("restart-strategy.type") for each in started] == ["none", None, None]
+    assert mine.configuration.get("execution.checkpointing.interval") is None
 
 
 @pytest.mark.parametrize(
@@ -390,3 +413,55 @@ def test_a_stream_alone_starts_from_the_snapshot_of_its_environment(tmp_path):
     with pytest.raises(SnaplineError, match="nowhere"):
         collected_from_snapshot(tmp_path, tmp_path / "nowhere", beside=False)
     assert [row["v"] for row in open_state(sums).read("sums")["reduced"].to_pylist()] == [100]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda rows: list(rows.execute_and_collect(local=True)),
+        lambda rows: rows.environment.execute_async("job", local=True).wait(),
+    ],
+    ids=["collected", "in the background"],
+)
+def test_a_failure_is_told_that_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Callable[[sl.DataStream], Any]
+) -> None:
+    """A job here that failed again and again said nothing, unless it was executed: it looked as if it hung."""
+    restarts = {"type": "fixed-delay", "fixed-delay.attempts": 1, "fixed-delay.delay": "300 ms"}
+    settings = {f"restart-strategy.{key}": value for key, value in restarts.items()}
+    env = environment(tmp_path, **{"execution.checkpointing.interval": "1 min"}, **settings)
+    rows = env.from_collection(ROWS).map_batches(lambda batch: batch.drop_columns(["missing"]), uid="odd")
+    rows.sink_to(DiscardingSink(), uid="out")
+    with pytest.raises(sl.JobFailed, match="missing"):
+        run(rows)
+    said = capsys.readouterr().err
+    assert said.count("; it restarts") == 1
+    assert "in operator 'odd'" in said or "(uid 'odd')" in said
+
+
+def test_tasks_with_threads_of_their_own_wait_for_who_takes_their_rows() -> None:
+    """They worked on while the program looked at the first row, until the memory was full of those behind it."""
+    collected = collect_sink.Collected()
+    collected.is_asked.clear()
+    batch = pa.record_batch({"x": [1]})
+    writer = collect_sink._DirectWriter(collected)
+
+    def write() -> None:
+        for _ in range(collect_sink.MOST_WAITING + 1):
+            writer.write(batch)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    while len(collected.batches) < collect_sink.MOST_WAITING:
+        assert thread.is_alive()
+    assert thread.is_alive()
+    collected.is_asked.set()
+    thread.join()
+    assert len(collected.batches) == collect_sink.MOST_WAITING + 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"execution.checkpointing.interval": "20 ms"}])
+def test_rows_of_tasks_with_threads_of_their_own_are_all_taken(tmp_path: Path, settings: dict[str, str]) -> None:
+    """However many wait while one of them is looked at."""
+    numbers = environment(tmp_path, **settings).from_source(CollectionSource.of_rows(ROWS * 20, batch_rows=2))
+    assert list(numbers.execute_and_collect(local=True, threads=2)) == ROWS * 20

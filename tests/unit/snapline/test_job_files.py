@@ -128,3 +128,27 @@ def test_files_of_jobs_that_run_at_one_time_may_have_one_name(tmp_path, threads)
 
     assert [next(job)["n"] for job in jobs] == [1, 2]
     assert [{row["n"] for row in job} for job in jobs] == [{1}, {2}]
+
+
+class Factor(sl.SourceFunction):
+    """Says again and again what the file of its job has."""
+
+    def run(self, context: sl.SourceContext) -> None:
+        for _ in range(3):
+            context.collect({"n": int(sl.job_file("factor.txt").read_text())})
+
+    def cancel(self) -> None:
+        """It ends by itself."""
+
+
+def test_a_source_function_finds_the_files_of_its_own_job(tmp_path: Path) -> None:
+    """Its thread knew of no job, and took the file of the one that had been started last."""
+    jobs = []
+    for number in ("1", "2"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "factor.txt").write_text(number)
+        env = sl.StreamExecutionEnvironment.get_execution_environment().add_file(tmp_path / number / "factor.txt")
+        factors = env.add_source(Factor(), uid="factors", schema=pa.schema([("n", pa.int64())]))
+        jobs.append(factors.execute_and_collect(local=True, limit=3))
+
+    assert [[row["n"] for row in job] for job in jobs] == [[1, 1, 1], [2, 2, 2]]

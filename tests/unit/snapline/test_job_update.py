@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
+import pyarrow as pa
 import pytest
 
 from snapline import job_update
 from snapline.client import CoordinatorUnreachable, RequestRefused
+from snapline.connectors.parquet.staged_rows import StagedRowsSource
+from snapline.connectors.parquet.streamed_rows import StreamedRowsSource
 from snapline.dataflow.config import CHECKPOINTING_RETENTION, Configuration
+from snapline.dataflow.graph.operator_specs import SourceSpec
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.job_update import UpdateFailed, update_job
+from snapline.plan import NEW
 from snapline.protos import checkpoint_pb2
 
 
@@ -23,6 +29,8 @@ class Version(str):
 
     __slots__ = ()
     configuration = Configuration()
+    staged_directories: tuple[str, ...] = ()
+    vertices: tuple[Any, ...] = ()
 
 
 class Cluster:
@@ -92,7 +100,12 @@ class Cluster:
     def answer_get_job(self, job_id: str) -> Any:
         ended = JobStatus.FINISHED if job_id in self.finished else JobStatus.CANCELED
         status = JobStatus.RUNNING if job_id in self.running else ended
-        return SimpleNamespace(overview=SimpleNamespace(status=encode_job_status(status)))
+        return SimpleNamespace(
+            overview=SimpleNamespace(status=encode_job_status(status), subtasks_by_state={"RUNNING": 2})
+        )
+
+    def answer_trigger_checkpoint(self, job_id: str, *, timeout_s: float) -> None:
+        self.completes = job_id in self.running
 
     def answer_list_checkpoints(self, job_id: str) -> Any:
         stopped = SimpleNamespace(
@@ -114,7 +127,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(job_update, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(job_update, "decode_job_graph", lambda version: version)
     monkeypatch.setattr(job_update, "snapshot_at_hand", lambda _: None)
-    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: SimpleNamespace(would_start=True))
+    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: SimpleNamespace(would_start=True, operators=()))
     monkeypatch.setattr(
         job_update,
         "replace",
@@ -132,6 +145,46 @@ def update(cluster: Cluster, **options: Any) -> Any:
 
 
 GONE = CoordinatorUnreachable("no coordinator answers")
+
+
+def test_a_job_whose_rows_come_from_its_program_is_not_updated(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new version had no query, and waited for rows for ever; the update had been said to have succeeded."""
+    monkeypatch.setattr(Version, "staged_directories", ("/checkpoints/snapline-staged-1",))
+
+    with pytest.raises(
+        UpdateFailed, match="job old runs on as it was: it has a streaming DataFrame, whose query runs in"
+    ):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
+
+
+def test_a_job_whose_rows_come_from_its_program_is_not_updated_where_it_goes_on_from_a_snapshot(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a job has no directory of its own, and the update went through."""
+    schema = pa.schema([("n", pa.int64())])
+    source = StreamedRowsSource("", "orders", schema, {}, bounded=False, restored="/before", retained=1)
+    node = SimpleNamespace(uid="orders", is_source=True, payload=cloudpickle.dumps(SourceSpec(source, (), None)))
+    monkeypatch.setattr(Version, "vertices", (SimpleNamespace(operators=[node]),))
+
+    with pytest.raises(UpdateFailed, match="job old runs on as it was: it has a streaming DataFrame"):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
+
+
+def test_a_job_is_not_updated_to_one_with_another_dataframe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had computed it, and the new version went on as if it had no rows."""
+    spec = SourceSpec(StagedRowsSource("", (), pa.schema([("n", pa.int64())]), {}), (), None)
+    node = SimpleNamespace(uid="orders", is_source=True, payload=cloudpickle.dumps(spec))
+    plan = SimpleNamespace(would_start=True, operators=[SimpleNamespace(uid="orders", verdict=NEW)])
+    monkeypatch.setattr(Version, "vertices", (SimpleNamespace(operators=[node]),))
+    monkeypatch.setattr(job_update, "plan_job", lambda *_, **__: plan)
+
+    with pytest.raises(UpdateFailed, match="job old runs on as it was: the DataFrame of source 'orders' is new"):
+        update(cluster)
+    assert cluster.running == {"old": "the first version"}
 
 
 def test_a_job_that_has_ended_is_not_said_to_run_on(cluster: Cluster) -> None:
@@ -213,6 +266,16 @@ def test_an_old_version_that_cannot_start_either_is_told(cluster: Cluster) -> No
 
     with pytest.raises(UpdateFailed, match=r"cannot start: too many jobs: .* start one of them from /savepoint"):
         update(cluster)
+
+
+def test_a_new_version_that_takes_checkpoints_seldom_takes_the_place(cluster: Cluster) -> None:
+    """The first one of a job that takes one an hour came after the time for it: each update of such a job ended with
+    the old version, however well the new one worked."""
+    cluster.completes = False
+    cluster.before["trigger_checkpoint"] = [RequestRefused("its tasks have just failed")]
+
+    done = update(cluster, timeout_s=2.0)
+    assert cluster.running == {done.job_id: "the second version"}
 
 
 # --- while the old one is asked to stop ------------------------------------------------------------------------------

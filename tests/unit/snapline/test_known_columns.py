@@ -4,7 +4,7 @@ that is wrong, and types that do not fit, are errors while the job is built."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, TypedDict
 
@@ -209,3 +209,24 @@ def test_reduce_needs_to_know_the_columns() -> None:
 def test_a_return_type_without_one_arrow_type_says_nothing() -> None:
     """A Decimal has digits that no hint tells, and a lambda no hints; rows run all the same."""
     assert [sales().map(priced).schema, sales().map(lambda row: row).schema] == [None, None]
+
+
+class Named(sl.KeyedProcessFunction):
+    """Says the time of each row."""
+
+    def process_element(self, row: sl.Row, context: sl.ProcessContext) -> Iterator[sl.Row]:
+        yield {"at": row["at"], "time": context.timestamp_ms}
+
+
+def test_event_time_ends_where_another_type_takes_the_place_of_its_column() -> None:
+    """A time that was written as text for whoever reads the output failed every function with keys behind it."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    rows = env.from_collection([{"shop": "a", "at": datetime(2026, 1, 2, tzinfo=UTC)}], uid="rows")
+    timed = rows.assign_timestamps_and_watermarks(sl.WatermarkStrategy.for_monotonous_timestamps("at"), uid="timed")
+    texts = timed.with_columns(at=sl.col("at").dt.strftime("%d.%m.%Y"))
+    assert texts.event_time_column == ""
+    assert timed.with_columns(at=sl.col("at").cast(pa.timestamp("ms", "UTC"))).event_time_column == "at"
+    said = texts.key_by("shop").process(Named(), uid="named").execute_and_collect(local=True)
+    assert list(said) == [{"at": "02.01.2026", "time": None}]
+    with pytest.raises(JobDefinitionError, match="windows need event time"):
+        texts.key_by("shop").window(sl.TumblingEventTimeWindows(1_000))

@@ -24,13 +24,34 @@ def test_what_is_required_comes_along_and_what_spark_has_does_not():
     assert not OF_SPARK & set(with_kafka)
 
 
+def test_the_extras_of_what_is_named_come_along() -> None:
+    """They were left out of the archive without a word, and the job failed on the executors."""
+    plain = set(distributions(["snapline"]))
+    assert "fastavro" in set(distributions(["snapline[avro]>=0"])) - plain
+    assert "fastavro" in set(distributions(["snapline[Avro]"])) - plain
+
+
+def test_what_is_installed_as_a_link_is_not_packed_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was in the archive but its metadata, and no executor could import it."""
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "direct_url.json").write_text('{"url": "file:///mine", "dir_info": {"editable": true}}')
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(PackingError, match=r"mine is installed as a link to its source .*install it without -e"):
+        distributions(["mine"])
+
+
 def test_names_come_from_a_requirements_file(tmp_path: Path):
-    """Versions, extras, markers, hashes and comments are not names; what is none is an error with its line."""
+    """Versions, markers, hashes and comments are not names, and extras are; what is none is an error with its line."""
     file = tmp_path / "requirements.txt"
     file.write_text(
         "# ours\npolars>=1  # fast\nscikit-learn[x]==1 ; python_version > '3'\\\n    --hash=sha256:0\nrich\n"
     )
-    assert requirements_in(file) == ["polars", "scikit-learn", "rich"]
+    assert requirements_in(file) == ["polars", "scikit-learn[x]", "rich"]
     file.write_text("rich\n./mine.whl\n")
     with pytest.raises(PackingError, match=r"requirements.txt:2: './mine.whl' names no distribution"):
         requirements_in(file)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 import snapline as sl
 from snapline.client import JobDetails
 from snapline.connectors.builtin.sinks import DiscardingSink
@@ -64,3 +66,17 @@ def test_arrows_go_to_the_right_and_large_graphs_are_said_in_words() -> None:
     places = {group.findtext(f"{svg}title"): int(next(group.iter(f"{svg}rect")).attrib["x"]) for group in groups}
     assert places["a"] < places["b"] < places["c"]
     assert graph([Box(str(n), ["x"]) for n in range(MOST_BOXES + 1)], []) == "<p>61 operators</p>"
+
+
+def test_a_job_is_a_line_of_text_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IPython printed there each second what stands for a picture, until the job had ended."""
+    terminal = type("InteractiveShellEmbed", (type("TerminalInteractiveShell", (), {}),), {})()
+    monkeypatch.setattr("IPython.get_ipython", lambda: terminal)
+    env = sl.StreamExecutionEnvironment(Configuration({}))
+    env.from_collection([{"x": 1}], uid="rows").sink_to(DiscardingSink(), uid="out")
+    with env.execute_async("job", local=True) as job:
+        job.wait()
+        job._ipython_display_()
+    assert capsys.readouterr().out == f"<job 'job' ({job.job_id}) FINISHED>\n"

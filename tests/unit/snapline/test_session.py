@@ -14,8 +14,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from snapline import session
 from snapline.client import RequestRefused
 from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import silent_logger
 from snapline.session import EmbeddedCluster, SparkHandle, open_spark, stop_spark
 from snapline.spark.head_start import HeadStart
@@ -189,3 +191,19 @@ def test_who_ends_is_told_to_whichever_coordinator_of_a_service_listens() -> Non
             client.list_jobs()
     finally:
         server.stop(None).wait()
+
+
+def test_a_program_does_not_take_its_own_job_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two jobs that were started at once with one directory of high availability, the second never ran: its
+    coordinator ended that of the first one, and went on with that job."""
+    host = SimpleNamespace(conf=dict, master="local[2]", cores=2, coordinator_host=lambda: "127.0.0.1")
+    spark: Any = SimpleNamespace(host=host, ours=False, head_start=None, session=None)
+    settings = {"high-availability.type": "embedded", "high-availability.storageDir": "/ha"}
+    settings["execution.checkpointing.dir"] = str(tmp_path)
+    monkeypatch.setitem(session._leading, "/ha", SimpleNamespace(is_alive=True))
+    monkeypatch.setattr(session, "LEAVES_SECONDS", 0)
+
+    with pytest.raises(
+        SnaplineError, match=r"another job of this program runs with high-availability\.storageDir = /ha"
+    ):
+        EmbeddedCluster(spark, Configuration(settings), 1, None).__enter__()

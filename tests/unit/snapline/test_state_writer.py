@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,13 +24,16 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.api.state_ttl import StateTtlConfig
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.ids import CheckpointID, JobID, operator_id_of
+from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     ByteStreamStateHandle,
     ChannelStateHandle,
     CheckpointMetadata,
+    KeyedStateHandle,
     MasterState,
     OperatorState,
     OperatorSubtaskState,
+    SegmentStateHandle,
 )
 from snapline.plan import plan_job
 from snapline.state_files import StateWriteError
@@ -120,6 +124,21 @@ def test_the_state_of_master_hooks_stays(tmp_path: Path) -> None:
     SavepointWriter.from_existing(first).with_operator("sums", USERS, key="user").write(second)
     written = parse_metadata((second / "_metadata").read_bytes(), str(second))
     assert written.master_states == (hook,)
+
+
+def test_who_claims_what_was_made_from_a_checkpoint_does_not_own_the_files_of_that(tmp_path: Path) -> None:
+    """A job that was started with `--claim` from a changed copy of an incremental checkpoint deleted the files of the
+    checkpoint, which nothing could be started from any more."""
+    shared = tmp_path / "shared" / "segment-tm-1-0"
+    part = KeyedStateHandle(KeyGroupRange(0, 127), SegmentStateHandle(str(shared), 0, 9), "tm-1")
+    operator = OperatorState(operator_id_of("sums"), "sums", "sums", 1, 128, {0: OperatorSubtaskState((part,))})
+    metadata = CheckpointMetadata(JobID("j"), "j", CheckpointID(7), 0, SnapshotType.CHECKPOINT, (operator,))
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "_metadata").write_bytes(build_metadata(metadata, str(first)))
+    SavepointWriter.from_existing(first).with_operator("other", USERS, key="user").write(second)
+    kept, _ = parse_metadata((second / "_metadata").read_bytes(), str(second)).operators
+    assert kept.subtasks[0].managed_keyed == (replace(part, shared_key=""),)
 
 
 class Subscribed(sl.SinkFunction, sl.WithMasterCheckpointHook):

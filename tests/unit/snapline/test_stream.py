@@ -101,6 +101,14 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
             lambda s: s.map(dict, on_error="skip"),
             "operator 'map': on_error is one of fail, drop, side_output, not 'skip'",
         ),
+        (lambda s: s.show(-5, local=True), "show: the number of rows must be a whole number, at least 0, got -5"),
+        (lambda s: s.show("5", local=True), "show: the number of rows must be a whole number, at least 0, got '5'"),
+        (lambda s: s.environment.restore_from(None), "restore_from(None): give the path of a savepoint or checkpoint"),
+        (lambda s: s.environment.restore_from(""), "restore_from(''): give the path of a savepoint or checkpoint"),
+        (lambda s: s.environment.add_python_module("pricing"), "add_python_module('pricing'): give the module itself"),
+        (lambda s: s.map(Prices), "operator 'map': Prices is a class of functions: hand over Prices(...)"),
+        (lambda s: s.inspect(Prices), "operator 'inspect': Prices is a class of functions"),
+        (lambda s: s.key_by("k").reduce(Prices), "operator 'reduce': Prices is a class of functions"),
         (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
         (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
         (lambda s: s.key_by("k", "k"), "key_by: column 'k' is named twice: name it once"),
@@ -255,3 +263,20 @@ def test_a_function_with_half_of_what_state_takes_is_refused(method: str, lacks:
     stream = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"n": 1}])
     with pytest.raises(sl.JobDefinitionError, match=f"'counted': Counted has {method} and no {lacks}, so that neither"):
         stream.map_batches(Counted(), name="counted")
+
+
+class Prices(dict[str, int]):
+    """A function that is a dictionary, which is empty until it is opened."""
+
+    def open(self, context: sl.RuntimeContext) -> None:
+        self["a"] = 7
+
+    def __call__(self, row: sl.Row) -> sl.Row:
+        return {"price": self[row["k"]]}
+
+
+def test_a_function_may_be_an_object_that_is_empty() -> None:
+    """It counted as none, which cannot be called."""
+    environment = sl.StreamExecutionEnvironment.get_execution_environment()
+    prices = environment.from_collection([{"k": "a"}]).map(Prices(), uid="prices")
+    assert list(prices.execute_and_collect(local=True)) == [{"price": 7}]

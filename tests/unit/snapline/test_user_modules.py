@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
@@ -30,8 +33,6 @@ print(*sorted(module.__name__ for module in modules_beside_script()))
 
 def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
     """The script itself, the standard library, site-packages and Snapline are left out."""
-    from pathlib import Path
-
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
@@ -47,8 +48,6 @@ def test_only_modules_below_the_script_that_are_not_installed(tmp_path):
 def test_code_that_protoc_generated_is_imported_where_it_is_needed(tmp_path):
     """Its descriptors cannot be pickled: a function that uses a message travels by value, and the message's class by
     name."""
-    from pathlib import Path
-
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
     (tmp_path / "pkg" / "note.proto").write_text('syntax = "proto3"; package notes; message Note { string text = 1; }')
@@ -176,3 +175,44 @@ def test_a_serializer_that_cannot_be_loaded_is_asked_for_by_who_uses_it_alone(mo
     assert task_of(payload).process(batch).rows() == [{"shop": "a", "cents": 5}]
     with pytest.raises(ModuleNotFoundError, match="a_library_of_the_driver"):
         state.serializer_named("a library's")
+
+
+def test_two_threads_may_send_modules_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that was done took the module from the other one, whose job then named what no executor could
+    import."""
+    module = ModuleType("a_module_beside_the_script")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec("def answer():\n    return 42", module.__dict__)
+    first, second = pickled_by_value([module]), pickled_by_value([module])
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    payload = cloudpickle.dumps(module.answer)
+    second.__exit__(None, None, None)
+    assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert cloudpickle.loads(payload)() == 42
+
+
+def test_requirements_of_a_job_are_no_modules_beside_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in the home directory has the cache below it, in which they are installed: whole libraries were sent by
+    value, and most of them cannot be."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "job.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    library = tmp_path / "a_library-1.0-py3-none-any.whl"
+    info = "a_library-1.0.dist-info"
+    with zipfile.ZipFile(library, "w") as archive:
+        archive.writestr("a_library.py", "")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: a-library\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "a_library.py,,\n")
+    (tmp_path / "requirements.txt").write_text(f"--no-index\n{library}\n")
+    sl.StreamExecutionEnvironment.get_execution_environment().add_requirements(tmp_path / "requirements.txt")
+    monkeypatch.setitem(sys.modules, "a_library", importlib.import_module("a_library"))
+    assert Path(str(sys.modules["a_library"].__file__)).is_relative_to(tmp_path)
+    assert "a_library" not in {module.__name__ for module in modules_beside_script()}

@@ -162,6 +162,26 @@ def test_a_table_of_another_library_is_a_collection() -> None:
         CollectionSource.of_rows([("Oslo", 1, 2)])
 
 
+def test_the_index_of_a_frame_of_pandas_is_a_column_where_it_has_a_name() -> None:
+    """Rows that were chosen from a frame had their old numbers in a column `__index_level_0__`, up to the sink."""
+    frame = pytest.importorskip("pandas").DataFrame([{"town": "Oslo", "n": 1}, {"town": "Bern", "n": 2}])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    chosen = env.from_collection(frame[frame["n"] > 1])
+    named = frame.set_index("town")
+
+    assert list(chosen.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2}]
+    with_others = (
+        chosen.select("town").enrich(frame[frame["n"] > 1], "town").enrich(lambda: named.add_prefix("their_"), "town")
+    )
+    assert list(with_others.execute_and_collect(local=True)) == [{"town": "Bern", "n": 2, "their_n": 2}]
+    schema = CollectionSource.of_rows(named).schema()
+    assert schema is not None and schema.names == ["n", "town"]
+    wanted = pa.schema({"town": pa.string(), "n": pa.int32()})
+    assert CollectionSource.of_rows(named, schema=wanted).schema() == wanted
+    once = pa.RecordBatchReader.from_batches(wanted, pa.table({"town": ["Bern"], "n": [2]}, wanted).to_batches())
+    assert CollectionSource.of_rows(once, schema=wanted).schema() == wanted
+
+
 @pytest.mark.parametrize("rows", [[{}, {}], pa.table({"n": [1, 2]}).select([])], ids=["rows", "table"])
 def test_rows_without_columns_are_refused(rows: object) -> None:
     """Nothing would be left of them in a table, and a job would read none where there are two."""
@@ -239,3 +259,50 @@ def test_what_is_no_batch_is_refused(make: Callable[[Any], object], given: objec
         make(given)
 
     assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "said"),
+    [
+        (
+            lambda: pa.table({"n": pa.array([43_200], pa.timestamp("s"))}),
+            pa.date32(),
+            "column 'n': some values of timestamp",
+        ),
+        (lambda: pl.DataFrame({"n": [2]}), pa.bool_(), "column 'n': some values of int64 are not the same as bool"),
+        (
+            lambda: pytest.importorskip("pandas").DataFrame({"n": [1e300]}),
+            pa.float32(),
+            "column 'n': some values of double are not the same",
+        ),
+        (
+            lambda: pytest.importorskip("pandas").DataFrame({"m": [1]}),
+            pa.int64(),
+            "name 'n' present in the specified schema is not found",
+        ),
+    ],
+)
+def test_a_table_is_not_changed_by_its_schema(make: Callable[[], Any], kind: pa.DataType, said: str) -> None:
+    """Noon became a day, 2 became true and a large number infinite, without a word; a lacking column was a KeyError."""
+    with pytest.raises(ConnectorError, match=f"the rows do not fit together .*{said}"):
+        CollectionSource.of_rows(make(), schema=pa.schema([("n", kind)]))
+
+
+def test_categories_of_polars_are_the_texts_that_the_schema_says() -> None:
+    """Arrow takes no category of a view."""
+    frame = pl.DataFrame({"n": ["a", None, "a"]}, schema={"n": pl.Categorical})
+
+    source = CollectionSource.of_rows(frame, schema=pa.schema([("n", pa.string())]))
+
+    assert [row for batch in source._batches for row in batch.to_pylist()] == [{"n": "a"}, {"n": None}, {"n": "a"}]
+
+
+def test_categories_of_a_table_may_be_more_than_one_batch_numbers() -> None:
+    """A table has several dictionaries, which do not go together."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    words = [pa.array([f"{part}-{n}" for n in range(100)]).dictionary_encode().cast(kind) for part in range(2)]
+    table = pa.table({"w": pa.chunked_array(words), "n": pa.array(range(200))})
+
+    source = CollectionSource.of_rows(table, schema=pa.schema([("w", pa.string()), ("n", pa.int16())]))
+
+    assert [row for batch in source._batches for row in batch.to_pylist()] == table.to_pylist()

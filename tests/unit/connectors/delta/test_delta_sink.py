@@ -18,7 +18,10 @@ import pytest
 
 import snapline as sl
 from snapline.connectors import DeltaSink
+from snapline.connectors.delta import delta_sink
 from snapline.connectors.delta.delta_sink import DeltaCommitter, application
+from snapline.connectors.files import file_writer
+from snapline.connectors.files.file_writer import conformed
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.api.user_metrics import Counter
 from snapline.dataflow.errors import ConnectorError
@@ -448,3 +451,21 @@ def test_a_job_without_rows_makes_a_table_without_rows(tmp_path, options):
     columns = pa.schema([("k", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())][: len(row)])
     commit(DeltaSink(tmp_path / "table"), 9, pa.RecordBatch.from_pylist([row], columns))
     assert seen_by_all(tmp_path / "table") == [row]
+
+
+def test_a_batch_with_more_text_than_a_column_has_room_for_is_written_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars has texts of any length together, and a batch with more than 2 GiB of them ended the job for ever."""
+
+    def narrow(batch: pa.RecordBatch, *arguments: Any, **options: Any) -> pa.RecordBatch:
+        if batch.nbytes > 2_000:
+            raise pa.ArrowInvalid("Failed casting from large_string to string: input array too large")
+        return conformed(batch, *arguments, **options)
+
+    monkeypatch.setattr(file_writer, "BATCH_BYTES_MAX", 1_000)
+    monkeypatch.setattr(delta_sink, "conformed", narrow)
+    texts = [f"{number:400d}" for number in range(21)]
+    commit(DeltaSink(tmp_path), 1, pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.large_string())}))
+
+    assert pl.read_delta(str(tmp_path))["text"].to_list() == texts

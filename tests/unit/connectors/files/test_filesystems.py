@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pyarrow import fs
 
 from snapline.connectors.files.filesystems import Location, absolute, advice, locate
 from snapline.connectors.files.output_files import RemoteOutputFiles
+from snapline.connectors.iceberg.iceberg_sink import data_directory
 from snapline.dataflow.errors import ConnectorError
 
 
@@ -131,3 +133,25 @@ def test_what_another_subtask_stages_meanwhile_stays(tmp_path: Path) -> None:
     RemoteOutputFiles(Location(files, str(tmp_path), "hdfs://")).remove_directory_if_empty(str(staging))
     files.meanwhile()
     assert [path.name for path in staging.iterdir()] == ["of-another"]
+
+
+def test_keys_that_a_catalogue_lends_reach_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the token that belongs to them S3 refused them, and those that are said for all its clients were not
+    found."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("snapline.connectors.files.filesystems.fs.S3FileSystem", lambda **said: made.append(said))
+    for names in (
+        ("s3.access-key-id", "s3.secret-access-key", "s3.session-token", "s3.region"),
+        ("client.access-key-id", "client.secret-access-key", "client.session-token", "client.region"),
+    ):
+        lent = dict(zip(names, ("key", "secret", "token", "eu-west-1"), strict=True))
+        table = SimpleNamespace(
+            properties={}, location=lambda: "s3://bucket/table", io=SimpleNamespace(properties=lent)
+        )
+        directory, options = data_directory(table)
+        locate(directory, options)
+    assert directory == "s3://bucket/table/data"
+    for said in made:
+        keys = [said[name] for name in ("access_key", "secret_key", "session_token", "region")]
+        assert keys == ["key", "secret", "token", "eu-west-1"]
+    assert len(made) == 2

@@ -72,3 +72,11 @@ def test_a_time_that_no_directory_can_be_called_by_is_refused_with_its_column(co
 
     with pytest.raises(ConnectorError, match="FileSink: partition_by names 'at', which is before the year 1 or after"):
         list(split_by_partition(batch, ["at"]))
+
+
+def test_a_column_of_an_extension_type_is_refused_by_its_name():
+    """Of a UUID it was an error of Arrow's, "Function 'dictionary_encode' has no kernel matching input types"."""
+    identities = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
+
+    with pytest.raises(ConnectorError, match=r"FileSink: partition_by names 'id', which is extension<arrow\.uuid>"):
+        list(split_by_partition(pa.record_batch({"id": identities, "n": [1]}), ["id"]))

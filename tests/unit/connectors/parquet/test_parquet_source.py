@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import pickle
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -394,3 +395,18 @@ def test_a_copy_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
             signal.sigwait({signal.SIGUSR1})
 
     require_sound(["a.parquet"], look)
+
+
+def test_a_directory_may_have_more_files_than_a_process_may_have_open(tmp_path: Path) -> None:
+    """All footers were open at once, so that no job could read a thousand files where 1,024 may be open, as in most
+    shells; nor a DataFrame of as many partitions."""
+    for number in range(60):
+        pq.write_table(pa.table({"n": [number]}), tmp_path / f"{number}.parquet")
+    before, open_files = resource.getrlimit(resource.RLIMIT_NOFILE), len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 40, before[1]))
+    try:
+        splits = ParquetSource(tmp_path).enumerate_splits()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert len(splits) == 60

@@ -236,3 +236,25 @@ def test_rows_are_collected_here_while_the_query_runs(tmp_path: Path, monkeypatc
 
     assert list(rows) == [{"n": 1}, {"n": 2}]
     assert len(ended) == 1
+
+
+def test_micro_batches_without_rows_are_freed_as_well(tmp_path: Path) -> None:
+    """Of a query that puts out rows once a day each checkpoint had the numbers of all since, and a look all entries."""
+    query = Query(tmp_path)
+    looks = query.source.create_enumerator(())
+    assert looks is not None
+    reader, state = query.reader(), dict[str, Any]()
+    for batch_id in range(5 * BATCHES_AT_ONCE):
+        query.batches.add(batch_id, [])
+    for checkpoint_id in range(1, 6):
+        found = looks.discover(state)
+        state = found.state
+        reader.add_splits(found.splits)
+        assert drained(reader) == []
+        reader.snapshot_splits(checkpoint_id)
+        reader.notify_checkpoint_complete(checkpoint_id)
+        assert len(state["entries"]) <= BATCHES_AT_ONCE
+    assert len(query.left()) <= BATCHES_AT_ONCE
+    query.stage(5 * BATCHES_AT_ONCE, [7])
+    reader.add_splits(looks.discover(state).splits)
+    assert drained(reader) == [7]

@@ -7,8 +7,10 @@ import decimal
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -381,6 +383,106 @@ def test_a_server_that_is_killed(server, table):
                 reading.until(lambda: False)
         finally:
             server.start()
+
+
+@pytest.mark.leaks("the server that is started again is the one of the other tests, too")
+def test_a_server_that_is_killed_while_the_table_is_read(server: PostgresServer, table: str) -> None:
+    """The source failed at once, in each attempt until the server was back, which was more than a job may fail; it
+    waits as it does behind the table, and reads each row once."""
+    server.run(f"INSERT INTO {table} SELECT n, '' FROM generate_series(1, 5) n")
+    source = source_of(server, table, batch_rows=1, snapshot_transaction_rows=2, give_up_after_ms=10_000)
+    with Reading(source) as reading:
+        reading.until(lambda: bool(reading.rows))
+        server.kill()
+        try:
+            reading.until(lambda: reading.place.metrics.counter("connection_errors").value > 2)
+        finally:
+            server.start()
+        server.run(f"DELETE FROM {table} WHERE id = 1", f"INSERT INTO {table} VALUES (6, '')")
+        assert [*range(1, 7), 1] == [
+            n for n, *_ in sorted(reading.until(lambda: len(reading.rows) >= 7), key=itemgetter(2))
+        ]
+
+
+def test_a_server_whose_slots_are_used_up_after_the_submission(server: PostgresServer, table: str) -> None:
+    """Others may give one back, so it is tried for a while, and then the line says what to do."""
+    source = source_of(server, table, give_up_after_ms=100)
+    splits = source.enumerate_splits()
+    ((free,),) = server.rows(
+        "SELECT current_setting('max_replication_slots')::int - count(*) FROM pg_replication_slots"
+    )
+    server.rows(f"SELECT pg_create_physical_replication_slot('full_' || n) FROM generate_series(1, {free}) n")
+    try:
+        with (
+            Reading(source, splits) as reading,
+            pytest.raises(ConnectorError, match="drop replication slots that nobody"),
+        ):
+            reading.until(lambda: False)
+    finally:
+        server.rows(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE 'full_%'"
+        )
+
+
+def test_a_slot_that_the_server_gives_up_while_the_job_is_down(server: PostgresServer, table: str) -> None:
+    """The job was behind by more of the log than the server keeps; it called the server away, and tried on for ever."""
+    with Reading(source_of(server, table)) as reading:
+        reading.until(lambda: reading.splits()[0].position.get("phase") == "log")
+        splits = reading.splits()
+    try:
+        server.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        for number in range(4):
+            server.run(f"INSERT INTO {table} VALUES ({number}, '')", "SELECT pg_switch_wal()")
+        server.run("CHECKPOINT")
+    finally:
+        server.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    lost = Reading(source_of(server, table), splits)
+    with (
+        lost,
+        pytest.raises(ConnectorError, match=r"has given up the replication slot .* changes are lost to this job"),
+    ):
+        lost.until(lambda: False)
+
+
+def test_a_server_that_takes_no_reader_of_its_log_is_given_up(server: PostgresServer, table: str) -> None:
+    """Its other connections were answered, and each answer began the time anew after which the reader gives up."""
+    with Reading(source_of(server, table)) as reading:
+        reading.until(lambda: reading.splits()[0].position.get("phase") == "log")
+        splits = reading.splits()
+    wait_until(lambda: not server.rows("SELECT FROM pg_stat_replication"), "the end of readers")
+    ((most,),) = server.rows("SELECT current_setting('max_wal_senders')::int")
+    readers = [psycopg.connect(f"{server.dsn} replication=database", autocommit=True) for _ in range(most)]
+    try:
+        waiting = Reading(source_of(server, table, give_up_after_ms=100), splits)
+        with waiting, pytest.raises(ConnectorError, match="max_wal_senders"):
+            waiting.until(lambda: False)
+    finally:
+        for each in readers:
+            each.close()
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_transaction_that_the_source_waits_for_is_said(
+    server: PostgresServer, table: str, caplog: pytest.LogCaptureFixture, is_made: bool
+) -> None:
+    """One that somebody had left open, or prepared, kept a source from its slot, or from its first row behind that, for
+    days and without a word."""
+    server.run(f"INSERT INTO {table} VALUES (1, '')")
+    source = source_of(server, table)
+    (split,) = source.enumerate_splits()
+    if is_made:
+        with Reading(source, [split]) as reading:
+            reading.until(lambda: "older_than" in reading.splits()[0].position)
+            (split,) = reading.splits()
+        split.position["older_than"] = 1 << 62
+    with Reading(source, [split]) as waiting, server.connect() as other:
+        other.execute("BEGIN")
+        other.execute(f"INSERT INTO {table} VALUES (2, '')")
+        for _ in range(4):
+            waiting.poll()
+            waiting.now_ms += LAG_EVERY_MS
+        assert "waits for transactions" in caplog.text and not waiting.rows
+        other.execute("ROLLBACK")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+import snapline as sl
 from snapline.connectors import PostgresSink
 from snapline.connectors.postgres import postgres_sink
 from snapline.dataflow.api.connector_api import Committable
 from snapline.dataflow.errors import ConnectorError
+from tests.services.cluster import wait_until
 from tests.services.postgres import PASSWORD, PostgresServer, programs
 from tests.unit.connectors.parquet.places import Place
 
@@ -217,6 +219,33 @@ def test_a_server_that_crashes_keeps_what_is_prepared(server, table):
     assert ids(server) == [0, 1, 2, 3] and prepared(server) == 0
 
 
+@pytest.mark.parametrize(("guarantee", "key"), [("idempotent", ["id"]), ("exactly_once", []), ("exactly_once", ["id"])])
+def test_a_connection_that_the_server_has_ended_is_made_anew(
+    server: PostgresServer, table: str, guarantee: Any, key: list[str]
+) -> None:
+    """Servers and what stands before them end connections that are idle for long, and a job whose rows come more rarely
+    restarted with each of them, and with each commit."""
+    sink = sink_of(server, guarantee=guarantee, key=key)
+    writer, committer = sink.create_writer(place(), ()), sink.create_committer(place())
+    assert committer is not None
+    for number in range(3):
+        end_connections(server)
+        writer.write(rows(number))
+        pending = writer.prepare_commit(number + 1)
+        end_connections(server)
+        committer.commit(pending)
+    writer.close()
+    committer.close()
+    assert ids(server) == [0, 1, 2] and prepared(server) == 0
+
+
+def end_connections(server: PostgresServer) -> None:
+    """Let the server end those of all others, as it does with idle ones."""
+    others = "FROM pg_stat_activity WHERE datname = 'snapline' AND pid <> pg_backend_pid()"
+    server.rows(f"SELECT pg_terminate_backend(pid) {others}")
+    wait_until(lambda: not server.rows(f"SELECT {others}"), "the end of the connections")
+
+
 def test_what_somebody_rolled_back_is_a_loss_with_a_name(server, table):
     """The server is asked what became of the transaction."""
     job = Job(sink_of(server))
@@ -273,7 +302,7 @@ def test_a_transaction_that_somebody_ends_just_now_is_not_an_error(server, table
         itself.execute(statement_of[how].format(left[-1].data["transaction"]))
 
     statement_of = {"commit": "COMMIT PREPARED '{}'", "roll back": "ROLLBACK PREPARED '{}'"}
-    committer._connection = SimpleNamespace(execute=execute, close=itself.close)
+    committer._connection = SimpleNamespace(execute=execute, close=itself.close, closed=False)
     monkeypatch.setattr(postgres_sink, "time", SimpleNamespace(sleep=end_meanwhile, monotonic=lambda: 0.0))
     if how == "commit":
         committer.commit(left)
@@ -431,6 +460,17 @@ def test_what_cannot_work_is_said_at_submission(server, table, make, says):
     assert says in str(refusal.value) and "\n" not in str(refusal.value) and "wrong" not in str(refusal.value)
 
 
+def test_columns_that_the_table_has_not_are_said_at_submission(server: PostgresServer, table: str) -> None:
+    """The sink looked at the table before it knew the rows, so that only the first row of the running job said so."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    totals = env.from_collection([{"id": 1, "amount": 2}], uid="totals")
+    lists = env.from_collection([{"id": 1, "word": ["a"]}], uid="lists")
+    with pytest.raises(ConnectorError, match="the rows have the column 'amount', and the table has id, word"):
+        totals.sink_to(sink_of(server, key=["id"]), uid="totals-table")
+    with pytest.raises(ConnectorError, match=r"column 'word' is list<.*>, and text in the table"):
+        lists.sink_to(sink_of(server), uid="lists-table")
+
+
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
@@ -470,6 +510,19 @@ def test_a_table_that_changes_and_rights_that_are_missing_are_named(server, tabl
         with_rights = other.create_writer(Place(), ())
         with_rights.write(pa.RecordBatch.from_pydict({"id": [1]}))
     with_rights.close()
+
+
+def test_a_server_without_memory_for_locks_is_not_told_to_prepare_more(server: PostgresServer, table: str) -> None:
+    """The server gives both one code, and rows for a table of many partitions take many locks."""
+    server.run(
+        """CREATE FUNCTION no_locks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION USING ERRCODE = '53200', MESSAGE = 'out of shared memory'; END $$""",
+        "CREATE TRIGGER no_locks BEFORE INSERT ON totals FOR EACH ROW EXECUTE FUNCTION no_locks()",
+    )
+    writer = sink_of(server).create_writer(place(), ())
+    with pytest.raises(ConnectorError, match=r"out of shared memory$"):
+        writer.write(rows(1))
+    writer.close()
 
 
 def test_a_server_without_prepared_transactions_is_refused(tmp_path_factory):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
+from collections import Counter
 from dataclasses import replace
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,16 +33,16 @@ from snapline.coordinator.checkpoint.properties import CheckpointProperties, Che
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
 from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics
 from snapline.coordinator.ha.embedded import EmbeddedHighAvailability, EmbeddedPointers
-from snapline.coordinator.io import IoExecutor, TookTooLong
+from snapline.coordinator.io import LANE_QUEUE, IoExecutor, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.dataflow.config import Configuration
 from snapline.dataflow.elements import SnapshotType
-from snapline.dataflow.ids import CheckpointID, JobID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, JobVertexID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.clock import ManualClock, SystemClock
-from snapline.runtime.logs import silent_logger
+from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.storage.memory_storage import MemoryStorage, named_memory_storage
 from snapline.runtime.storage.object_storage import open_storage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -48,6 +51,7 @@ from snapline.runtime.timers import TimerScheduler
 
 JOB = JobID("a" * 32)
 REQUEST = CheckpointRequestID("request")
+ATTEMPT = ExecutionAttemptID("graph", JobVertexID("v"), 0, 0)
 
 
 class Desk:
@@ -323,6 +327,39 @@ def test_what_will_never_complete_is_deleted(desk):
     desk.tell(asked.DiscardCheckpoint(CheckpointID(5), "chk-5", (), ("taskowned/c",)))
     desk.tell(asked.DiscardState(CheckpointID(6), (), ("chk-6/late",)))
     assert [path for path, _ in desk.files.list("")] == ["chk-6/other"]
+
+
+def test_thousands_of_late_states_keep_no_checkpoint_from_being_stored(desk):
+    """Each was a piece of work in the lane of its job, in which a thousand may wait: the next checkpoint of a job, of
+    which anybody had said much that was late, failed because its metadata could not be written."""
+    held = threading.Event()
+    desk.io.submit("held up", held.wait, lambda _: None, lambda _: None)
+    for number in range(2 * LANE_QUEUE):
+        desk.files.put(f"chk-6/{number}", b"late")
+        desk.performers[asked.DiscardState](asked.DiscardState(CheckpointID(6), (), (f"chk-6/{number}",)))
+        desk.performers[asked.DiscardState](asked.DiscardState(CheckpointID(6), (), ()))
+    desk.performers[asked.StoreCompletedCheckpoint](asked.StoreCompletedCheckpoint(checkpoint(7)))
+    held.set()
+
+    assert desk.told.get(timeout=20) == CheckpointStored(CheckpointID(7))
+    assert [path for path, _ in desk.files.list("")] == ["chk-7/_metadata"]
+
+
+def test_what_is_refused_of_checkpoints_is_one_line_a_second_for_each_sender(desk):
+    """A TaskManager that speaks for the attempts of others twenty thousand times a second filled the log."""
+    log = StringIO()
+    storages, logger = StateStorages(named_memory_storage), make_logger("", stream=log)
+    io = CheckpointIo(JOB, "memory://x", storages, desk.stores, desk.io, desk.timers, desk.clock, desk.told.put, logger)
+    refuse = io.performers(desk.statistics)[asked.MessageRefused]
+    for sender in ("tm-1",) * 300 + ("tm-2",):
+        detail = f"acknowledged by {sender}, but the attempt runs on tm-3"
+        refuse(asked.MessageRefused(CheckpointID(1), ATTEMPT, detail, sender=sender))
+
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    seconds = {line["ts"][:19] for line in lines}
+    senders = Counter(line["context"]["detail"].split(",")[0] for line in lines)
+    assert senders["acknowledged by tm-1"] <= len(seconds) + 1
+    assert senders["acknowledged by tm-2"] == 1
 
 
 @pytest.mark.parametrize("ends_first", [True, False])

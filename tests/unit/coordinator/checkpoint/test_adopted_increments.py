@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from snapline.coordinator.checkpoint.abandoned_files import leftovers
 from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DeleteLeftovers,
@@ -10,7 +11,13 @@ from snapline.coordinator.checkpoint.effects import (
     FailJob,
     StoreCompletedCheckpoint,
 )
-from snapline.coordinator.checkpoint.events import CheckpointRequestID, CheckpointStored, RestoreLatest
+from snapline.coordinator.checkpoint.events import (
+    CheckpointRequestID,
+    CheckpointStored,
+    CompletedCheckpointRemoved,
+    RestoreLatest,
+)
+from snapline.coordinator.checkpoint.statistics.stats_persistence import decode_statistics, encode_statistics
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.key_groups import KeyGroupRange
@@ -74,9 +81,34 @@ def test_what_builds_on_an_older_one_is_given_up_and_does_not_count_as_a_failure
     assert [effect for effect in effects if isinstance(effect, StoreCompletedCheckpoint)]
 
 
-def test_what_was_uploaded_for_an_aborted_checkpoint_is_deleted() -> None:
-    """The task reports an acknowledgement that nobody answered: what it refers to stays, what is its own goes."""
+def test_what_was_uploaded_for_a_checkpoint_of_the_former_leader_is_swept() -> None:
+    """The task reports an acknowledgement that nobody answered. Who says that may be wrong, and the checkpoint yet be
+    taken, so that nothing goes before a later one is complete."""
     job = adopted()
     effects = job.acknowledge(4, job.tasks[0], state=chain(2, 3, 4))
+    assert [e.paths for e in effects if isinstance(e, DiscardState)] == [()]
 
-    assert [e.paths for e in effects if isinstance(e, DiscardState)] == [("shared/segment-tm-4-0",)]
+    acknowledged(job, 5, chain(2, 3, 5))
+    (swept,) = [e for e in job.tell(CheckpointStored(CheckpointID(5))) if isinstance(e, DeleteLeftovers)]
+    file = "shared/segment-tm-4-0"
+    assert [file] == leftovers([file], swept.kept_files, swept.kept_locations, swept.before)
+
+
+def test_what_an_incremental_checkpoint_wrote_is_told_from_all_that_it_refers_to() -> None:
+    """Both were the size of the whole state, so that nobody saw what each checkpoint costs; the figures outlive their
+    leader."""
+    job = Coordinator()
+    for number in (1, 2, 3):
+        acknowledged(job, number, chain(*range(1, number + 1)))
+        job.tell(CheckpointStored(CheckpointID(number)))
+        if number > 1:
+            job.tell(CompletedCheckpointRemoved(CheckpointID(number - 1)))
+    for stats in (job.core.stats, decode_statistics(encode_statistics(job.core.stats), 10)):
+        totals = [each.totals for each in stats.history]
+        assert [(each.checkpointed_size_bytes, each.state_size_bytes) for each in totals] == [
+            (10, 10),
+            (10, 20),
+            (10, 30),
+        ]
+        assert (stats.checkpointed_size.snapshot().sum, stats.state_size.snapshot().sum) == (30, 60)
+        assert [report[3:5] for report in stats.history[-1].reports if report[3]] == [(30, 10)]

@@ -339,6 +339,28 @@ def test_shutdown_while_the_id_is_set() -> None:
     ]
 
 
+def test_a_snapshot_that_the_job_does_not_own_is_kept_until_its_own_checkpoint_is_there() -> None:
+    """With two or more checkpoints retained, a job that was told not to claim its savepoint still counted it among
+    them: its user deleted it, as one may then, and no later leader could read what there was to start from."""
+    job = Coordinator(max_retained_checkpoints=3)
+    metadata = CheckpointMetadata(JOB, "job", CheckpointID(7), 0, SnapshotType.SAVEPOINT, ())
+    job.tell(RestoreSavepoint(A, metadata, "file:///sp", claim=False))
+    job.tell(CheckpointIdCountSet(A))
+    job.tell(CheckpointStored(CheckpointID(7)))
+
+    removed = []
+    for number in (8, 9):
+        job.trigger(str(number), number)
+        job.acknowledge(number)
+        effects = job.tell(CheckpointStored(CheckpointID(number)))
+        removed += [
+            (each.checkpoint.location, each.discard) for each in effects if isinstance(each, RemoveCompletedCheckpoint)
+        ]
+
+    assert removed == [("file:///sp", False)]
+    assert [each.checkpoint_id for each in job.core.publication.store.checkpoints] == [8, 9]
+
+
 def test_finished_task_that_did_not_acknowledge_ends_the_checkpoint() -> None:
     """Nobody waits for the timeout of a task that cannot answer any more, and it counts against no tolerance."""
     job = Coordinator(tolerable_failures=0, interval_ms=100)

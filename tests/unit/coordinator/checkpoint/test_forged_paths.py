@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from snapline.coordinator.checkpoint.abandoned_files import may_be_deleted, may_be_shared
@@ -10,6 +12,7 @@ from snapline.coordinator.checkpoint.effects import (
     CheckpointRequestFailed,
     DiscardCheckpoint,
     DiscardState,
+    MessageRefused,
     RemoveCompletedCheckpoint,
     StoreCompletedCheckpoint,
 )
@@ -27,8 +30,8 @@ from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
-from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState
-from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, keyed, snapshot
+from snapline.dataflow.snapshot.handles import CheckpointMetadata, OperatorState, OperatorStateMode
+from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, attempt, keyed, listed, snapshot
 
 FOREIGN = (
     "/etc/passwd",
@@ -37,6 +40,7 @@ FOREIGN = (
     "chk-1/../chk-3/segment-tm-0",
     "chk-3/segment-tm-0",
     "shared/segment-tm-3-0",
+    "savepoint-1f/segment-tm-1-0",
 )
 """For checkpoint 1 of a job."""
 
@@ -169,3 +173,47 @@ def test_a_claimed_snapshot_deletes_only_what_tasks_have_written() -> None:
                 deleted += [path for each in removed if isinstance(each, DiscardState) for path in each.paths]
 
     assert deleted == [shared]
+
+
+def test_nobody_who_acknowledges_deletes_the_metadata_of_a_checkpoint() -> None:
+    """A stranger names it as its state, before and after the checkpoint is complete: no leader could start the job
+    from that checkpoint any more."""
+    job = Coordinator()
+    stranger, lie = attempt("gone"), snapshot(src=keyed("chk-1/_metadata"))
+    job.trigger("a", 1)
+    effects = job.acknowledge(1, stranger, state=lie)
+    effects += job.acknowledge(1)
+    effects += job.tell(CheckpointStored(CheckpointID(1)))
+    effects += job.acknowledge(1, stranger, state=lie)
+
+    assert {effect.paths for effect in effects if isinstance(effect, DiscardState)} == {()}
+
+
+def test_files_of_a_checkpoint_that_may_yet_be_taken_are_not_deleted() -> None:
+    """A deletion that fails is tried again for seconds: by then the checkpoint, which a stranger has acknowledged
+    before it was triggered, was complete, and had lost the files of others that he named. Of one that was passed over
+    they go."""
+    job = Coordinator()
+    job.trigger("a", 4)
+    deleted = {}
+    for number in (3, 5):
+        (refused, discarded) = job.acknowledge(
+            number, attempt("gone"), state=snapshot(src=keyed(f"chk-{number}/segment-tm-{number}-0"))
+        )
+        assert isinstance(refused, MessageRefused) and isinstance(discarded, DiscardState)
+        deleted[number] = discarded.paths
+
+    assert deleted == {3: ("chk-3/segment-tm-3-0",), 5: ()}
+
+
+def test_of_a_stranger_to_a_checkpoint_nothing_is_kept_but_names_of_files() -> None:
+    """A thousand acknowledgements of tasks that there are not were kept until the checkpoint was decided, with all
+    that travelled in them: gigabytes."""
+    job = Coordinator()
+    job.trigger("a", 1)
+    files = keyed("chk-1/segment-tm-1-0").managed_keyed
+    state = replace(listed(OperatorStateMode.UNION, b"x" * 1000), managed_keyed=files)
+
+    job.acknowledge(1, attempt("gone"), state=snapshot(src=state))
+
+    assert {CheckpointID(1): {"chk-1/segment-tm-1-0": None}} == job.core.publication._strays

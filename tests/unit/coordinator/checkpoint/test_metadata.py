@@ -205,3 +205,17 @@ def test_pointer_to_another_checkpoint_is_refused() -> None:
         resolve_pointer(pointer, replace(metadata, checkpoint_id=CheckpointID(6)), JobID("job"))
     with pytest.raises(MetadataError, match="pointer"):
         pointer_location(b"\xff\xff")
+
+
+def test_a_checkpoint_of_another_job_in_the_place_of_ones_own_is_refused() -> None:
+    """Both are signed by the cluster: who can write to the storage exchanged the directories of two checkpoints of one
+    number, and a job went on with the state of the other one. A snapshot that a job was started from lies elsewhere."""
+    metadata = metadata_in("chk-5", "")
+    own, foreign = (
+        encode_pointer(CompletedCheckpoint.from_metadata(metadata, CheckpointProperties.for_savepoint(), location))
+        for location in ("chk-5", "file:///ckpt/job/chk-5")
+    )
+
+    with pytest.raises(CorruptMetadata, match="in the directory of job other holds a checkpoint of job job"):
+        resolve_pointer(own, metadata, JobID("other"))
+    assert JobID("other") == resolve_pointer(foreign, metadata, JobID("other")).job_id

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from snapline.coordinator.dispatcher.dispatcher import JOB_MASTER_RESTARTS, Dispatcher, JobOverview
+from snapline.coordinator.dispatcher.dispatcher import (
+    BROKE_TOGETHER_MS,
+    JOB_MASTER_RESTARTS,
+    Dispatcher,
+    JobOverview,
+)
 from snapline.coordinator.dispatcher.effects import (
     ForwardToJobMaster,
     RemoveJobGraph,
@@ -74,6 +79,15 @@ def test_a_job_is_acknowledged_when_it_is_durable() -> None:
     assert core.handle(SubmitJob(R, GRAPH), 0) == [StoreJobGraph(GRAPH)]
     assert core.handle(JobGraphStored(JOB), 1) == [StartJobMaster(GRAPH, False), Reply(R, JobSubmitted(JOB))]
     assert core.handle(JobGraphStored(JOB), 2) == []
+
+
+def test_a_job_starts_with_the_graph_that_was_stored() -> None:
+    """The snapshot that it starts from may have fixed its max parallelism meanwhile."""
+    core, stored = started(), replace(GRAPH, name="of its state")
+    core.handle(SubmitJob(R, GRAPH), 0)
+    core.handle(JobGraphChanged(stored), 1)
+
+    assert core.handle(JobGraphStored(JOB), 1) == [StartJobMaster(stored, False), Reply(R, JobSubmitted(JOB))]
 
 
 SECRETS = {
@@ -292,13 +306,22 @@ def test_a_broken_job_master_is_started_again_a_few_times() -> None:
 
     for _ in range(JOB_MASTER_RESTARTS):
         assert core.handle(broken, 5) == [StartJobMaster(GRAPH, True)]
-    assert core.handle(broken, 6) == [RemoveJobGraph(JOB)]
+    assert core.handle(broken, 6) == [RemoveJobGraph(JOB, is_unseen=True)]
     overview = core.find(JOB)
     assert overview is not None and overview.failure is not None
     assert (overview.status, overview.failure.summary) == (
         JobStatus.FAILED,
         "its JobMaster broke 4 times: invariant",
     )
+
+
+def test_a_job_whose_job_master_breaks_once_in_a_while_goes_on() -> None:
+    """It was given up when that had happened four times under one leader, in however many months."""
+    core = running()
+    broken = JobMasterEnded(JOB, JobStatus.RUNNING, SerializedFailure("invariant", Blame.INTERNAL))
+
+    for times in range(1, 3 * JOB_MASTER_RESTARTS):
+        assert core.handle(broken, 2 * times * BROKE_TOGETHER_MS) == [StartJobMaster(GRAPH, True)]
 
 
 def test_a_new_leader_goes_on_with_what_it_finds() -> None:
@@ -360,7 +383,10 @@ def test_a_held_job_is_cancelled_and_nothing_else() -> None:
     (reply,) = core.handle(OperateJob(R, JOB, TakeSavepoint()), 1)
     assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
     assert reply.answer.failure.summary == "from an earlier Snapline"
-    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [RemoveJobGraph(JOB), Reply(R, Acknowledged())]
+    assert core.handle(OperateJob(R, JOB, CancelJob()), 2) == [
+        RemoveJobGraph(JOB, is_unseen=True),
+        Reply(R, Acknowledged()),
+    ]
     assert [job.status for job in core.jobs()] == [JobStatus.CANCELED]
 
 
@@ -374,11 +400,11 @@ def test_a_held_job_keeps_its_name_until_one_starts_from_a_snapshot() -> None:
     assert core.handle(JobGraphStored(goes_on.job_id), 2) == [
         StartJobMaster(goes_on, recovered=False),
         Reply(R, JobSubmitted(goes_on.job_id)),
-        RemoveJobGraph(JOB),
+        RemoveJobGraph(JOB, is_unseen=True),
     ]
     assert {job.job_id: job.status for job in core.jobs()} == {
         goes_on.job_id: JobStatus.CREATED,
-        JOB: JobStatus.FAILED,
+        JOB: JobStatus.CANCELED,
     }
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from snapline.coordinator.execution.execution_graph import with_parallelism
 from snapline.coordinator.execution.reactive import ReactiveParallelism
-from tests.simulation.jobs import job, vertex
+from snapline.dataflow.partitioning import Partitioning
+from tests.simulation.jobs import edge, job, vertex
 
 
 def graph(*vertices):
@@ -55,3 +56,35 @@ def test_a_vertex_that_has_one_subtask_only_holds_nobody_back() -> None:
     committer = replace(vertex("committer", 1), max_parallelism=1)
     reactive = ReactiveParallelism(job("j", [vertex("source", 1, source=True), committer], [], {}))
     assert (reactive.slots_wanted, found(reactive, 5)) == (128, [5, 1])
+
+
+def test_two_vertices_that_a_forward_edge_ties_together_go_no_further_than_the_narrower_one() -> None:
+    """With more slots than its max parallelism the JobMaster broke each time, and the job failed."""
+    narrow = replace(vertex("narrow", 1), max_parallelism=3)
+    reactive = ReactiveParallelism(
+        job(
+            "j",
+            [vertex("source", 1, source=True), vertex("wide", 1), narrow, vertex("sink", 1)],
+            [
+                edge("source", "wide", Partitioning.HASH),
+                edge("wide", "narrow", Partitioning.FORWARD),
+                edge("narrow", "sink", Partitioning.FORWARD),
+            ],
+            {},
+        )
+    )
+    assert (reactive.slots_wanted, found(reactive, 5)) == (3, [3, 3, 3, 3])
+
+    alone = replace(vertex("alone", 1), max_parallelism=1)
+    reactive = ReactiveParallelism(
+        job("j", [vertex("source", 1, source=True), alone], [edge("source", "alone", Partitioning.FORWARD)], {})
+    )
+    assert (reactive.slots_wanted, found(reactive, 5)) == (1, [1, 1])
+
+
+def test_a_job_asks_for_no_more_slots_than_its_subtasks_may_be() -> None:
+    """One with the greatest max parallelism and five vertices asked for more than a job may have, and failed."""
+    vertices = [vertex("source", 1, source=True), *(vertex(f"map {number}", 1) for number in range(4))]
+    reactive = ReactiveParallelism(job("j", [replace(one, max_parallelism=32_768) for one in vertices], [], {}))
+    assert reactive.slots_wanted == 26_214
+    assert found(reactive, 40_000) == [26_214] * 5

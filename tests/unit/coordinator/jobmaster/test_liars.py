@@ -70,7 +70,7 @@ class Attacked(Story):
 
 
 def refused(detail: str, *, known: bool = False) -> MessageRefused:
-    return MessageRefused(ONE_CHECKPOINT, attempt(), detail, known)
+    return MessageRefused(ONE_CHECKPOINT, attempt(), detail, known, "b")
 
 
 def test_a_stranger_completes_no_checkpoint() -> None:
@@ -93,7 +93,7 @@ def test_a_stranger_aborts_no_checkpoint() -> None:
 
     assert story.without_timers("b", decline) == [refused("declined by b, but the attempt runs on a")]
     assert story.without_timers("b", of_the_past) == [
-        MessageRefused(ONE_CHECKPOINT, attempt(7), "declined by b, but the attempt is over", known=True)
+        MessageRefused(ONE_CHECKPOINT, attempt(7), "declined by b, but the attempt is over", True, "b")
     ]
     assert [pending.checkpoint_id for pending in story.pending.pending_checkpoints] == [ONE_CHECKPOINT]
 

@@ -58,6 +58,7 @@ from snapline.dataflow.wire.messages import (
     SubmitTasks,
     TaskManagerInfo,
     TaskMetrics,
+    TaskStateChanged,
 )
 from snapline.runtime.cores.connections import (
     ConnectionID,
@@ -437,6 +438,17 @@ def test_reports_that_stay_away_restart_the_job() -> None:
     ]
 
 
+def test_a_reactive_job_that_a_new_leader_deploys_anew_waits_until_its_slots_have_settled() -> None:
+    """It began with the first slot that was offered, and had to be rescaled for those that came right behind."""
+    story = recovering(is_reactive=True, resource_stabilization_ms=100)
+    story.checkpoints.answers[RestoreLatest] = [StateRestored(CheckpointRequestID("restore-1"), CheckpointID(5))]
+    story.take(TimerFired(ReconciliationTimer()), 700)
+
+    assert messages(story.task_manager(A, 0), SubmitTasks) == messages(story.task_manager(B, 0), SubmitTasks) == []
+    deployed = messages(story.take(TimerFired(RestartDelayTimer()), 800), SubmitTasks)
+    assert {task.parallelism for message in deployed for task in message.tasks} == {2}
+
+
 def test_a_task_that_failed_without_a_leader_restarts_the_job_at_once() -> None:
     """Nobody waits for the others."""
     story = recovering()
@@ -548,3 +560,15 @@ def test_slots_in_which_tasks_run_are_taken_whoever_comes_first() -> None:
     assert statuses(effects) == [JobStatus.RUNNING]
 
     assert [freed.allocation_id for freed in messages(story.take(TimerFired(IdleSlotTimer()), 500), FreeSlot)] == ["c0"]
+
+
+def test_counters_of_subtasks_that_there_are_not_are_not_kept_while_it_reconciles() -> None:
+    """Any attempt might be one of the former leader's, and a stranger's counters of invented ones stayed for good."""
+    story = recovering()
+    reports(story, A, report(0))
+    invented = [ExecutionAttemptID("graph", JobVertexID(f"v-{number}"), 0, 0) for number in range(100)]
+
+    story.hears("a", HeartbeatResponse(metrics=(counted(old(0), 5), *(counted(each, 7) for each in invented))))
+    story.hears("a", TaskStateChanged(TWO.job_id, invented[0], ExecutionState.RUNNING, metrics=counted(invented[0], 7)))
+
+    assert {SUBTASKS[0]: counted(old(0), 5)} == story.core.metrics

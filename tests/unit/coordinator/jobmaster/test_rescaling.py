@@ -258,6 +258,36 @@ def test_a_job_leaves_a_task_manager_by_a_rescale() -> None:
     assert story.core.scheduler.restarts == 0 and not story.core.scheduler.exceptions
 
 
+@pytest.mark.parametrize("is_reactive", [False, True])
+def test_a_job_whose_slots_elsewhere_are_lost_while_it_leaves_a_task_manager_stays_there(is_reactive: bool) -> None:
+    """It waited for others beside the slot that it had; in reactive mode for ever, also where the TaskManager was not
+    drained any more."""
+    story = Story(is_reactive=is_reactive).start()
+    story.task_manager(A, 0)
+    if is_reactive:
+        story.take(TimerFired(RestartDelayTimer()), 1_000)
+    first = next(iter(story.core.scheduler.deployed_on(A)))
+    story.enters("a", first, ExecutionState.RUNNING)
+    story.task_manager(B, 0)
+    key = CheckpointRequestID("client-r")
+    story.checkpoints.answers[CheckpointRequested] = [CheckpointRequestCompleted(key, CheckpointID(6), "chk-6")]
+    story.operate(RescaleJob({}, leave=(A,)))
+    if not is_reactive:
+        assert story.core.status is JobStatus.RUNNING
+        story.hears("b", OfferSlots(ONE.job_id, B, offers("b", 0)))
+    assert story.core.status is JobStatus.RESTARTING
+    story.take(ConnectionLost(ConnectionID("tm-b"), "reset"))
+
+    (submitted,) = messages(story.enters("a", first, ExecutionState.CANCELED), SubmitTasks)
+    (again,) = (task.attempt_id for task in submitted.tasks)
+    assert story.core.scheduler.deployed_on(A).keys() == {again}
+    refusal = answer(story.enters("a", again, ExecutionState.RUNNING)).failure
+    assert (refusal.summary, refusal.retryable) == (
+        "the slots that it had elsewhere were lost, so that it stays on a",
+        True,
+    )
+
+
 def test_a_job_that_has_nothing_on_a_task_manager_has_left_it() -> None:
     """Nothing is restarted for that."""
     story = Story().run()
@@ -283,6 +313,21 @@ def test_a_reactive_job_without_slots_says_that_it_waits_for_some() -> None:
     story = Story(**REACTIVE).start()
     story.take(TimerFired(RestartDelayTimer()), 100)
     assert story.core.status_detail == "waiting for slots"
+
+
+def test_a_reactive_job_that_waited_for_slots_begins_once_their_number_has_settled() -> None:
+    """It began with the very first one, and was rescaled for those that came right behind it."""
+    story = Story(**REACTIVE).start()
+    story.take(TimerFired(RestartDelayTimer()), 100)
+    story.now_ms = 5_000
+    effects = story.task_manager(A, 0)
+    assert messages(effects, SubmitTasks) == [] and StartTimer(RestartDelayTimer(), 5_100) in effects
+    assert story.core.status_detail.startswith("the restart delay, until ")
+    story.now_ms = 5_050
+    assert messages(story.task_manager(B, 0), SubmitTasks) == []
+
+    effects = story.take(TimerFired(RestartDelayTimer()), 5_100)
+    assert {task.parallelism for each in messages(effects, SubmitTasks) for task in each.tasks} == {2}
 
 
 def test_a_reactive_job_follows_its_slots_up_and_down() -> None:

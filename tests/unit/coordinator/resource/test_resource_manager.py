@@ -93,10 +93,10 @@ def with_task_manager(core: ResourceManager, resource_id: ResourceID, slots: int
     core.handle(said(f"tm-{resource_id}", report(resource_id, *[""] * slots)), 0)
 
 
-def with_job(core: ResourceManager, required: int, job: JobID = JOB) -> list[object]:
+def with_job(core: ResourceManager, required: int, job: JobID = JOB, least: int = 0) -> list[object]:
     register = RegisterJobMaster(job, "name", "jm:1", LeaderSessionID(f"jm-{job}"))
     core.handle(said(f"job-{job}", register), 0)
-    return list(core.handle(said(f"job-{job}", DeclareRequiredSlots(job, required)), 0))
+    return list(core.handle(said(f"job-{job}", DeclareRequiredSlots(job, required, least=least)), 0))
 
 
 def request(slot: int, allocation: int, job: JobID = JOB) -> RequestSlot:
@@ -145,6 +145,26 @@ def test_requests_wait_until_task_managers_come() -> None:
     assert core.handle(said("tm-a", report(A, "", "")), 1) == [
         send("tm-a", request(0, 1)),
         send("tm-a", request(1, 2)),
+    ]
+
+
+def test_a_job_that_runs_and_could_use_more_slots_waits_for_those_that_do_not_run() -> None:
+    """One that follows its slots took each that came, and another that had lost one stood still for ever. What is left
+    then is given in the order in which jobs began to need."""
+    core = manager()
+    with_job(core, 128, least=1)
+    with_job(core, 2, OTHER_JOB)
+    with_job(core, 64, JobID("third"), least=1)
+    core.handle(said("tm-a", RegisterTaskExecutor(info(A, 6))), 0)
+
+    effects = core.handle(said("tm-a", report(A, "", "", "", "", "", "")), 1)
+    assert [effect for effect in effects if isinstance(effect, Send)] == [
+        send("tm-a", request(0, 1)),
+        send("tm-a", request(1, 2, OTHER_JOB)),
+        send("tm-a", request(2, 3, OTHER_JOB)),
+        send("tm-a", request(3, 4, JobID("third"))),
+        send("tm-a", request(4, 5)),
+        send("tm-a", request(5, 6)),
     ]
 
 

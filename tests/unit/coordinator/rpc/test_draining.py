@@ -157,6 +157,28 @@ def test_a_job_without_slots_of_a_task_manager_does_not_keep_it_from_being_drain
     assert (list(answer.job_ids), cluster.draining) == ([], [True])
 
 
+def test_a_job_that_restarts_has_not_left_a_task_manager_that_it_has_slots_of() -> None:
+    """The TaskManager was said to have nothing on it, got the job's tasks when the restart delay was over, and was
+    stopped under them."""
+
+    class Restarting(Cluster):
+        async def job_details(self, job_id: str) -> pb.JobDetails:
+            """Its task has failed there."""
+            task = pb.SubtaskDetails(resource_id="tm-1", state=encode_state(ExecutionState.FAILED))
+            overview = pb.JobOverview(status=job_pb2.JOB_STATUS_RESTARTING)
+            return pb.JobDetails(overview=overview, vertices=[pb.VertexDetails(subtasks=[task])])
+
+        async def operate(self, job_id: str, operation: object) -> Answer:
+            """As its JobMaster does."""
+            return OperationFailed(SerializedFailure("only a running job can be rescaled"))
+
+    cluster = Restarting()
+    service = ClientService(cluster, structlog.get_logger())  # type: ignore[arg-type]
+    with pytest.raises(Aborted, match="cannot leave tm-1, which gets tasks again: only a running job can be rescaled"):
+        asyncio.run(service.DrainTaskManager(pb.DrainTaskManagerRequest(resource_id="tm-1"), Call()))
+    assert cluster.draining == [True, False]
+
+
 def test_a_task_manager_is_not_drained_while_it_works_for_a_job_beside_its_driver() -> None:
     """Its slots were lent to another coordinator's job, of which nobody was told, and it was stopped under that."""
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from snapline.coordinator.rpc import gateways
-from snapline.coordinator.rpc.gateways import ServedStream
+from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams
 from snapline.protos import cluster_pb2
 from snapline.runtime.cores.connections import ConnectionID, PeerKind
-from snapline.runtime.cores.credentials import ADMINISTRATOR
-from snapline.runtime.cores.message_budget import BURST
+from snapline.runtime.cores.credentials import ADMINISTRATOR, Identity, Role
+from snapline.runtime.cores.message_budget import BURST, MessageBudget
 from snapline.runtime.logs import silent_logger
 
 
@@ -26,6 +26,10 @@ class Told:
     def received(self, _stream: ServedStream, _envelope: cluster_pb2.Envelope) -> None:
         """Count one more."""
         self.envelopes += 1
+
+    def budget_of(self, _stream: ServedStream, now_s: float) -> MessageBudget:
+        """A budget for this one."""
+        return MessageBudget(now_s)
 
 
 def test_envelopes_without_messages_have_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +54,22 @@ def test_envelopes_without_messages_have_a_budget_too(monkeypatch: pytest.Monkey
     monkeypatch.setattr(asyncio, "sleep", pause)
     asyncio.run(read())
     assert (3 * BURST, True) == (told.envelopes, bool(pauses))
+
+
+def test_streams_with_one_credential_have_one_budget() -> None:
+    """A function opened four thousand streams with what it found in its TaskManager, and each had the budget of one:
+    the coordinator's actors had more to hear than they could. Other TaskManagers of the host have theirs, and so has
+    each stream of who shows no name."""
+    streams = ServedStreams(*NOTHING)
+
+    def spend(name: str, messages: int, host: str = "10.0.0.7") -> float:
+        identity = Identity(Role.TASK_MANAGER, name=name)
+        peer = f"ipv4:{host}:4711"
+        stream = ServedStream(PeerKind.RESOURCE_MANAGER, ConnectionID("serve-1"), identity, peer, lambda: None)
+        return streams.budget_of(stream, 5.0).spend(messages, 5.0)
+
+    assert [0.0, 0.0, 0.0, 0.0] == [spend("tm-1", BURST), spend("tm-2", BURST), spend("", BURST), spend("", BURST)]
+    assert spend("tm-1", 1) > 0 and 0.0 == spend("tm-1", 1, host="10.0.0.8")
+
+
+NOTHING: Any = (None,) * 4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -10,9 +12,13 @@ import pykka
 import pytest
 
 from snapline.coordinator.execution.given_slots import GivenSlots
+from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
 from snapline.coordinator.rpc.external_gateway import ExternalGateway
+from snapline.dataflow.ids import JobID
+from snapline.protos import client_pb2, external_pb2_grpc
 from snapline.protos import external_pb2 as pb
-from snapline.protos import external_pb2_grpc
+from snapline.runtime.clock import ManualClock
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.leaders.leader_retrieval import LeaderAddress
 from snapline.runtime.logs import silent_logger
 from snapline.runtime.rpc.grpc_channels import open_channel
@@ -65,3 +71,38 @@ def test_a_program_whose_job_master_does_not_answer_is_told_to_come_again(cluste
         said.put(None)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert raised.value.details() == "the job's leader does not answer (Timeout: 15 s): connect again"
+
+
+def test_a_program_for_one_job_is_sent_to_that_one_whatever_others_are_called() -> None:
+    """Somebody had submitted another job of the same name: the program was refused for good when it came again, also
+    after a change of leader, and when its own job had ended it was not told so."""
+    own, other = JobID("a" * 32), JobID("b" * 32)
+    identity = Identity(Role.EXTERNAL, job=own)
+    accepted = {"fleet", own, other}
+    led: dict[JobID, Any] = {}
+
+    async def is_accepted(job: str) -> bool:
+        return job in accepted
+
+    async def found() -> list[Any]:
+        registry = JobRegistry(asyncio.get_running_loop(), ManualClock(), 10)
+        leaders: Any = SimpleNamespace(job_master=led.get)
+        given = GivenSlots(lambda: "slot")
+        gateway = ExternalGateway(SimpleNamespace(), registry, leaders, is_accepted, given, 1000, silent_logger())  # type: ignore[arg-type]
+        answers: list[Any] = []
+        for job_id in (other, own, JobID("c" * 32)):
+            master: Any = SimpleNamespace(job_id=job_id)
+            registry.started(
+                LiveJob(master, master, master, master, 0, name="fleet", external_tasks=frozenset(["orders"]))
+            )
+            led[job_id] = SimpleNamespace(session=f"of {job_id}")
+            answers.append(await gateway._find(identity, "fleet", "orders"))
+        overview = client_pb2.JobOverview(job_id=own, name="fleet", status="JOB_STATUS_FINISHED")
+        registry.ended(own, EndedJob(client_pb2.JobDetails(overview=overview)))
+        accepted.discard(own)
+        return [*answers, await gateway._find(identity, "fleet", "orders")]
+
+    begins, before, still, after = asyncio.run(found())
+    assert (pb.REJECTION_REASON_UNKNOWN_JOB, True) == (begins.reason, begins.try_again)
+    assert (own, f"of {own}") == before == still
+    assert (pb.REJECTION_REASON_JOB_IS_OVER, f"job 'fleet' ({own}) is FINISHED") == (after.reason, after.detail)

@@ -10,6 +10,7 @@ import queue
 import socket
 import threading
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from snapline.dataflow.wire.codec import encode_envelope
 from snapline.dataflow.wire.messages import Disconnect, Fenced, RegisterTaskExecutorAtJobMaster
 from snapline.protos import relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import CloseConnection, ConnectionID, ConnectionLost, Peer, PeerKind, Send
+from snapline.runtime.cores.credentials import Identity, Role
 from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.relay import relay_server as relay
 from snapline.runtime.rpc import dialing
@@ -311,6 +313,30 @@ def test_nonsense_ends_the_connection_of_the_relay(cluster, trunk, frames, reaso
     assert refused.value.details() == reason
     cluster.send(Disconnect("goes on"))
     assert cluster.rm.messages(1) == [Disconnect("goes on")]
+
+
+def test_a_relay_opens_so_many_streams_and_no_more(cluster, trunk, monkeypatch):
+    """Bytes of a few megabytes were a million streams, each with a peer of its own so that no sender had too many."""
+    monkeypatch.setattr(relays, "MAX_STREAMS_OF_A_RELAY", 3)
+    trunk.say(*(opened(number) for number in range(1, 5)))
+    with pytest.raises(grpc.RpcError) as refused:
+        trunk.next()
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.details() == "3 streams are the most that a connection of a relay carries"
+
+
+def test_who_proves_a_name_is_one_sender_whatever_peers_its_relay_makes_up():
+    """What a sender may have, and how often the log tells of it, was counted anew for each peer that a relay says."""
+    senders: list[str] = []
+    served = mock.Mock()
+    served.add = lambda stream: senders.append(stream.sender)
+    served.security.identify_token = lambda name: Identity(Role.TASK_MANAGER, name=name)
+    relay = relays._RelayConnection(served, silent_logger(), "ipv4:10.0.0.9:4711")
+    for number, name in enumerate(["tm-1", "tm-1", "", ""]):
+        said = relay_pb2.RelayStreamOpened(gateway=RM, peer=f"ipv4:10.0.1.{number}:4711", credential=name)
+        relay.take(relay_pb2.RelayFrames(frames=[relay_pb2.RelayFrame(stream=number, opened=said)]))
+    assert senders[:2] == ["taskmanager tm-1 at 10.0.0.9"] * 2
+    assert senders[2:] == ["taskmanager at 10.0.1.2", "taskmanager at 10.0.1.3"]
 
 
 def test_a_relay_that_is_killed_loses_all_its_streams(cluster, trunk):

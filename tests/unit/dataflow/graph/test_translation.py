@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.connectors import FileSink
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.dataflow.api.watermarks import WatermarkStrategy
 from snapline.dataflow.api.windows import TumblingEventTimeWindows
@@ -297,6 +299,23 @@ def test_streams_that_nobody_reads_are_named():
         "nothing reads what 'doubled' puts out: it goes nowhere. End the stream with sink_to(...), print() or "
         "execute_and_collect(), or with sink_to(snapline.connectors.DiscardingSink()) where that is meant"
     )
+
+
+def test_sinks_whose_rows_would_never_be_seen_are_named(tmp_path: Path) -> None:
+    """They wrote for ever, and no reader found a file: checkpoints had been forgotten, and nothing said so."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    numbers = env.from_source(sl.GeneratorSource(keys=10, rows_per_second=10), uid="numbers")
+    numbers.sink_to(sl.ParquetSink(tmp_path / "all"), uid="all")
+    numbers.sink_to(FileSink(tmp_path / "few", compact_below=1), uid="few")
+    numbers.sink_to(sl.connectors.DiscardingSink(), uid="nowhere")
+    env.from_collection([{"v": 1}]).sink_to(sl.ParquetSink(tmp_path / "one"), uid="one")
+
+    (warning,) = env.translate("job").warnings
+    assert warning == (
+        "nobody sees what 'all', 'few' writes before the job is stopped with a savepoint: rows become visible with checkpoints, and "
+        "there are none. Set execution.checkpointing.interval, or env.enable_checkpointing(10_000)"
+    )
+    assert env.enable_checkpointing(1000).translate("job").warnings == ()
 
 
 def test_uid_used_twice_is_refused():

@@ -50,6 +50,7 @@ from snapline.dataflow.wire.messages import (
 )
 from snapline.dataflow.wire.number_bounds import bounds_of
 from snapline.protos import checkpoint_pb2, client_pb2, cluster_pb2, job_pb2
+from snapline.taskmanager.task.task_failure import MAX_SUMMARY, MAX_TRACEBACK
 
 JOB = JobID("a" * 32)
 ATTEMPT = ExecutionAttemptID("graph", JobVertexID("c" * 32), 3, 1)
@@ -323,6 +324,66 @@ def test_what_is_missing_is_named(message, error):
     """The error says message and field, so that the author of the other side knows what to send."""
     with pytest.raises(wire.WireError, match=error):
         wire.decode_control_message(message)
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (
+            cluster_pb2.ControlMessage(
+                register_task_executor={"info": {"resource_id": "tm", "slots": 1, "host": LONG}}
+            ),
+            "TaskManagerInfo.host has 100000 characters; 8192 are the most that it may have",
+        ),
+        (cluster_pb2.ControlMessage(slot_report={"resource_id": LONG}), "SlotReport.resource_id has 100000 characters"),
+        (acknowledgement(job_id=LONG), "AcknowledgeCheckpoint.job_id has 100000 characters"),
+        (
+            acknowledgement(attempt_id={"execution_graph_id": LONG, "vertex_id": "v"}),
+            "ExecutionAttemptID has 100001 characters; 1024 are the most that it may have",
+        ),
+        (
+            acknowledgement(
+                state=state_with(
+                    checkpoint_pb2.KeyedStateHandle(key_group_range={"end": 1}, handle={"segment": {"path": LONG}})
+                )
+            ),
+            "SegmentStateHandle.path has 100000 characters",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_kept_of_a_process_is_no_longer_than_a_page(message, error):
+    """A thousand registrations, and as many attempts as a coordinator remembers, could be of a hundred megabytes."""
+    with pytest.raises(wire.WireError, match=error):
+        wire.decode_control_message(message)
+
+
+def test_why_something_has_failed_is_cut_short():
+    """It is for people, and sixteen failures of a job are kept; what an honest TaskManager says fits."""
+    attempt = checkpoint_pb2.ExecutionAttemptID(execution_graph_id="graph", vertex_id="vertex")
+    failure = {"summary": LONG, "traceback": 3 * LONG, "blame": job_pb2.BLAME_USER}
+    said = [
+        cluster_pb2.ControlMessage(
+            task_state_changed={
+                "job_id": "j",
+                "attempt_id": attempt,
+                "state": "EXECUTION_STATE_FAILED",
+                "failure": failure,
+            }
+        ),
+        cluster_pb2.ControlMessage(disconnect={"reason": LONG}),
+        cluster_pb2.ControlMessage(
+            decline_checkpoint={"job_id": "j", "attempt_id": attempt, "checkpoint_id": 1, "reason": 11, "detail": LONG}
+        ),
+    ]
+    failed, left, declined = map(wire.decode_control_message, said)
+
+    assert (len(failed.failure.summary), len(failed.failure.traceback)) == (1 << 14, 1 << 17)
+    assert len(left.reason) == len(declined.detail) == 1 << 13
+    assert MAX_SUMMARY < 1 << 14 and MAX_TRACEBACK < 1 << 17
 
 
 def test_an_enum_value_of_a_newer_version_is_refused():

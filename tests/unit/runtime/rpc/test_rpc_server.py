@@ -17,6 +17,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from snapline.runtime.cores.credentials import Identity, Role, sign_credential
 from snapline.runtime.logs import make_logger, silent_logger
 from snapline.runtime.rpc import rpc_server, sender_limits
 from snapline.runtime.rpc.grpc_channels import SERVER_OPTIONS, open_channel
@@ -130,6 +131,41 @@ def test_a_message_without_the_token_is_not_read(proxy: CountingProxy, method: s
     assert proxy.received < LARGE // 8
 
     assert call(Security(TOKEN)) == str(LARGE).encode()
+
+
+def test_a_request_that_is_too_large_is_not_decoded() -> None:
+    """A megabyte of it can become thirty in memory: it was decoded first, with as many bytes as a job may have, also of
+    somebody whose credential submits none."""
+    decoded: list[int] = []
+
+    def decode(data: bytes) -> bytes:
+        decoded.append(len(data))
+        return data
+
+    async def answer(request: bytes, _context: Any) -> bytes:
+        return str(len(request)).encode()
+
+    def add(server: grpc.aio.Server) -> list[str]:
+        names = ("Ask", "SubmitJob")
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(answer, request_deserializer=decode) for name in names
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("snapline.v1.ClientService", methods)])
+        return []
+
+    server = RpcServer(Security(TOKEN), silent_logger())
+    address = server.start("127.0.0.1:0", add)
+    for_one_job = sign_credential(TOKEN, Identity(Role.CLIENT, job="j"))
+    for secret, name in ((TOKEN, "Ask"), (for_one_job, "SubmitJob"), (TOKEN, "SubmitJob")):
+        security = Security(secret)
+        channel: Any
+        with open_channel(address, security) as channel:
+            call = channel.unary_unary(f"/snapline.v1.ClientService/{name}").with_call
+            with contextlib.suppress(grpc.RpcError):
+                assert b"2097152" == call(b"x" * (2 << 20), metadata=security.metadata, timeout=20)[0]
+    server.stop()
+
+    assert [2 << 20] == decoded
 
 
 def test_health_is_told_to_whoever_asks_without_reading_what_they_say(proxy: CountingProxy) -> None:

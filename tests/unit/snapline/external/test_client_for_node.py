@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from snapline.protos import external_pb2 as pb
 from snapline.protos import external_pb2_grpc
+from tests.services.certificates import LiveFiles, why_not
 from tests.services.node import NODE_IS_MISSING, NODE_MODULES, ROOT
 
 pytestmark = pytest.mark.skipif(bool(NODE_IS_MISSING), reason=NODE_IS_MISSING)
@@ -27,11 +30,15 @@ participate(task, given).catch((error) => console.log(error.message));
 class Coordinator(external_pb2_grpc.ExternalTasksServicer):
     """Answers each stream with what it was given for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None, port: int = 0) -> None:
         self.answers: queue.SimpleQueue[list[pb.ToProgram] | grpc.StatusCode] = queue.SimpleQueue()
+        self.has_answered = threading.Event()
         self.server = grpc.server(ThreadPoolExecutor(8))
         external_pb2_grpc.add_ExternalTasksServicer_to_server(self, self.server)
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        at = f"127.0.0.1:{port}"
+        listen = self.server.add_insecure_port
+        port = listen(at) if credentials is None else self.server.add_secure_port(at, credentials)
+        self.address = f"127.0.0.1:{port}"
         self.server.start()
 
     def Participate(self, request_iterator: Any, context: Any) -> Iterator[pb.ToProgram]:
@@ -40,6 +47,7 @@ class Coordinator(external_pb2_grpc.ExternalTasksServicer):
             context.abort(answer, "not you")
             return
         yield from answer
+        self.has_answered.set()
         for _ in request_iterator:
             pass  # and says no more
 
@@ -75,3 +83,39 @@ def test_a_coordinator_that_says_nothing_any_more_is_left(coordinator, program):
     coordinator.answers.put(grpc.StatusCode.UNAUTHENTICATED)
     assert program.stdout.readline() == "nothing was heard for 50 ms\n"
     assert "UNAUTHENTICATED" in program.stdout.readline()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_program_registers_again_with_the_certificates_of_now(tmp_path):
+    """Those that it had read when it began were shown for ever, so that it was let in nowhere once they had been
+    renewed, and its job waited for it."""
+    files = LiveFiles(tmp_path)
+
+    def serve(port: int) -> Coordinator:
+        key, certificate, authority = ((files.live / name).read_bytes() for name in ("node.key", "node.pem", "ca.pem"))
+        return Coordinator(grpc.ssl_server_credentials([(key, certificate)], authority, True), port)
+
+    before = serve(0)
+    script = tmp_path / "program.js"
+    tls = {
+        name: str(files.live / file)
+        for name, file in (("ca", "ca.pem"), ("key", "node.key"), ("certificate", "node.pem"))
+    }
+    script.write_text(PROGRAM.replace("log: () => {}", f"log: () => {{}}, tls: {json.dumps(tls)}"))
+    client = ROOT / "clients" / "node" / "snapline_external.js"
+    command = ["env", f"NODE_PATH={NODE_MODULES}", "node", str(script), str(client), before.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        before.answers.put(
+            [pb.ToProgram(registered=pb.Registered()), pb.ToProgram(run_task=pb.RunTask(attempt_id="a"))]
+        )
+        before.has_answered.wait(20)
+        files.show(files.authorities[1], files.authorities[1:])
+        before.server.stop(0).wait()
+        after = serve(int(before.address.rpartition(":")[2]))
+        after.answers.put(grpc.StatusCode.PERMISSION_DENIED)
+        assert process.stdout is not None
+        try:
+            assert "PERMISSION_DENIED" in [*map(str.strip, process.stdout)][-1]
+        finally:
+            process.kill()
+            after.server.stop(0).wait()

@@ -3,6 +3,7 @@ function."""
 
 from __future__ import annotations
 
+import asyncio
 import bdb
 import os
 import signal
@@ -129,6 +130,21 @@ def test_ctrl_c_cancels_the_job(tmp_path):
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
+def test_ctrl_c_cancels_a_job_that_a_coroutine_waits_for(tmp_path: Path) -> None:
+    """Asyncio has a handler of its own, which let the job run on: it cancels what does not come to its next await."""
+
+    async def main() -> None:
+        run(tmp_path, interrupt, **{"execution.checkpointing.interval": "1 min"})
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="job 'job' was cancelled"):
+            asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
 def leave_debugger(row):
     """What `q` at a breakpoint raises."""
     raise bdb.BdbQuit
@@ -211,6 +227,25 @@ def test_the_command_runs_a_script_locally(tmp_path):
 
 def _environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+
+
+def test_a_program_that_waits_for_no_job_hears_that_it_ends_with_it(tmp_path: Path) -> None:
+    """A script whose last line started a job was over at once, with exit code 0 and nothing done."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import snapline as sl\n"
+        "from snapline.connectors import DiscardingSink\n"
+        "env = sl.StreamExecutionEnvironment.get_execution_environment()\n"
+        "env.from_source(sl.GeneratorSource(keys=1, rows_per_second=1), uid='endless').sink_to(DiscardingSink())\n"
+        "for name in ('cancelled', 'left'):\n"
+        "    job = env.execute_async(name, local=True)\n"
+        "    if name == 'cancelled':\n"
+        "        job.cancel()\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=_environment())
+    assert ended.returncode == 0
+    said = [line for line in ended.stderr.splitlines() if "ends here, unfinished" in line]
+    assert [line.partition(" (")[0] for line in said] == ["snapline: job 'left'"]
 
 
 def test_a_row_that_fails_every_time_ends_the_job(tmp_path, capsys):

@@ -85,3 +85,16 @@ def test_numbers_that_arrow_does_not_look_up_are_compared_by_spark_alone(
     found = list(rows.read(part, schema, [(In, "n", tuple(map(decimal.Decimal, values)))]))
 
     assert decimal.Decimal(1) in found[0].column("n").to_pylist()
+
+
+@pytest.mark.parametrize(("kind", "text"), [("jsonl", '{"n": 1}\n{"n": 2}\n'), ("csv", "n\n1\n2\n")])
+def test_only_the_partition_of_lines_is_asked_for(tmp_path: Path, kind: str, text: str) -> None:
+    """Without a column from the file, a batch of JSON had no rows, and all of them were lost."""
+    (tmp_path / "day=a").mkdir()
+    (tmp_path / "day=a" / NAME.replace("parquet", kind)).write_text(text)
+    rows = CommittedDirectory(str(tmp_path), columns=("day",))
+    [part] = rows.parts()
+
+    [batch] = rows.read(part, spark_schema_of(rows.schema(), "a test"), [])
+
+    assert batch.to_pydict() == {"day": ["a", "a"]}

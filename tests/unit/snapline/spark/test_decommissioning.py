@@ -8,6 +8,7 @@ import pytest
 
 from snapline.dataflow.errors import SnaplineError
 from snapline.runtime.logs import make_logger, silent_logger
+from snapline.spark import decommissioning
 from snapline.spark.decommissioning import Decommissioning
 
 
@@ -87,3 +88,29 @@ def test_a_drain_that_waits_for_slots_does_not_hold_up_the_end() -> None:
     watch.stop(60)
     assert "end tm-1" not in cluster.asked
     assert "decommissioning" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_executors_that_are_told_to_go_while_a_drain_waits_are_replaced_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several that went one after the other only the first got another one in its stead before its time was up."""
+    monkeypatch.setattr(decommissioning, "INTERVAL_S", 0.01)
+    replaced = threading.Event()
+
+    class Wave(Cluster):
+        def drain_task_manager(self, resource_id: str) -> list[str]:
+            if "tm-2" not in self.there:
+                self.there.append("tm-2")
+                assert replaced.wait(60)
+            return super().drain_task_manager(resource_id)
+
+        def replace(self, resource_id: str) -> None:
+            super().replace(resource_id)
+            if resource_id == "tm-2":
+                replaced.set()
+
+    cluster = Wave("tm-1")
+    watch = Decommissioning(cluster, lambda: cluster, silent_logger())
+    watch.turn()
+    watch.turn()
+    assert [said for said in cluster.asked if said.startswith("end")] == ["end tm-1", "end tm-2"]

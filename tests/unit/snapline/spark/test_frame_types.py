@@ -82,3 +82,11 @@ def test_numbers_that_spark_has_not_are_collected_as_the_next_wider() -> None:
         "struct<n: list<item: decimal128(20, 0)>>",
         "timestamp[ns]",
     ]
+
+
+def test_a_type_that_spark_has_not_is_refused_by_its_column() -> None:
+    """Of a UUID it was "Unsupported type in conversion from Arrow", without the column."""
+    with pytest.raises(
+        JobDefinitionError, match=r"out: column 'id' is extension<arrow\.uuid>, which Spark has no type"
+    ):
+        spark_schema_of(pa.schema([("id", pa.uuid())]), "out")

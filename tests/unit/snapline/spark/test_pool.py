@@ -7,14 +7,18 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from snapline.dataflow.config import Configuration
+from snapline.runtime.cores.credentials import Identity, Role, identify
 from snapline.runtime.logs import silent_logger
+from snapline.runtime.rpc.security import Security
 from snapline.spark import pool as pool_module
-from snapline.spark.executor import TaskManagerExit
+from snapline.spark.executor import TaskManagerExit, TaskManagerLaunch
 from snapline.spark.pool import PoolSettings, TaskManagerPool
 from snapline.spark.spark_hosts import ContextHost
 
@@ -254,3 +258,29 @@ def test_a_spark_job_that_is_submitted_while_the_pool_stops_is_cancelled_as_well
     pool.stop(timeout_s=PATIENCE_S)
 
     assert len(pool.take_ended()) == 1
+
+
+def test_each_task_manager_has_its_credential_from_the_secret_of_the_moment(tmp_path: Path) -> None:
+    """Those that an application of many days started in place of others showed the secret that had been forgotten
+    meanwhile, were let in nowhere, and the jobs waited for slots until the application was started anew."""
+    (tmp_path / "token").write_text("the secret of before")
+    security = Security.from_configuration(Configuration({"security.auth.file": str(tmp_path / "token")}))
+    launched: queue.Queue[TaskManagerLaunch] = queue.Queue()
+
+    def run_task_manager(launch: TaskManagerLaunch, _group: str) -> list[TaskManagerExit]:
+        launched.put(launch)
+        (tmp_path / "token").write_text("the secret of now")
+        return [TaskManagerExit(launch.resource_id, "failed")]
+
+    def start_thread(run: Any, index: int, name: str) -> threading.Thread:
+        thread = threading.Thread(target=run, args=(index,), name=name)
+        thread.start()
+        return thread
+
+    host: Any = SimpleNamespace(run_task_manager=run_task_manager, start_thread=start_thread, python="python")
+    pool = TaskManagerPool(host, PoolSettings("127.0.0.1:1", 1, 1, security), silent_logger())
+    pool.start()
+    first, second = (launched.get(timeout=PATIENCE_S) for _ in range(2))
+    pool.stop()
+    for launch, secret in ((first, "the secret of before"), (second, "the secret of now")):
+        assert identify([secret], launch.token, 0.0) == Identity(Role.TASK_MANAGER, name=launch.resource_id)

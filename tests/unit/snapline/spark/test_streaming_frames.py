@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 import snapline as sl
 from snapline.connectors.parquet.streamed_rows import Claim, StreamedBatches, StreamedRowsSource
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.config import Configuration
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
+from snapline.runtime.storage.object_storage import ObjectStorage
 from snapline.runtime.storage.storage_port import StorageError
 from snapline.spark import streaming_frames
 from snapline.spark.streaming_frames import StreamedFrame, start_queries, stop_queries
@@ -39,6 +42,18 @@ def test_a_trigger_that_spark_refuses_is_said_with_the_frame(tmp_path: Path) -> 
 
     with pytest.raises(JobDefinitionError, match=r"\('q'\): Spark does not start the query: .*'soon'"):
         start_queries([streamed], "job")
+
+
+def test_a_snapshot_is_looked_for_with_the_settings_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the environment was asked where its store is, so that a job did not start whose program says it."""
+
+    def connect(url: str, configuration: Mapping[str, str]) -> None:
+        raise StorageError(f"no answer of {configuration.get('s3.endpoint', 'some other store')} for {url}")
+
+    monkeypatch.setattr(ObjectStorage, "connect", connect)
+    settings = Configuration({"s3.endpoint": "http://minio:9000"})
+    with pytest.raises(SnaplineError, match="no answer of http://minio:9000 for s3://bucket/savepoint"):
+        streaming_frames._directory_in_snapshot("s3://bucket/savepoint", settings, "q")
 
 
 class FailedQuery:

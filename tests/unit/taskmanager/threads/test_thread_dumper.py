@@ -75,3 +75,24 @@ def test_a_process_without_another_thread_does_not_answer(monkeypatch: pytest.Mo
     assert answered.wait(30)
     dumper.close()
     assert [dump.request_id for dump in answers] == ["2"]
+
+
+def test_looks_that_last_keep_nobody_from_a_single_one() -> None:
+    """Whoever may ask about one job looked for ten minutes, and again: meanwhile nobody else saw a thread, or a line
+    of the log, of the TaskManagers that the job shares with others."""
+    answers: list[ThreadDump] = []
+    answered = threading.Event()
+
+    def answer(dump: ThreadDump) -> None:
+        answers.append(dump)
+        answered.set()
+
+    dumper = ThreadDumper(ResourceID("tm"), dict, RecentOutput(), answer, lambda _level: None)
+    for number in range(MAX_SAMPLINGS):
+        dumper.dump(RequestThreadDump(f"long {number}", duration_ms=600_000))
+
+    dumper.dump(RequestThreadDump("log", log_lines=1))
+
+    assert answered.wait(30)
+    assert ["log"] == [dump.request_id for dump in answers]
+    dumper.close()

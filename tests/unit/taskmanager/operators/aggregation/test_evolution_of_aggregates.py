@@ -236,6 +236,24 @@ def test_subtasks_without_keys_go_on_with_the_same_accumulators(form: str) -> No
     assert {row["most"] - key for key, row in found.items() if key in by_subtask[1]} == {0}
 
 
+def test_a_subtask_that_has_had_no_row_since_an_aggregate_was_added_comes_together_with_one_that_has() -> None:
+    """Only the latter has written what the new aggregate holds: after a rescale to one, the first batch failed, and
+    each attempt after it as well."""
+    held = HeldAggregate("values", "collect_list", "v")
+    keys: tuple[list[int], list[int]] = ([], [])
+    for key in range(KEYS):
+        keys[group_of(key) // 64].append(key)
+    written = []
+    for subtask in (0, 1):
+        rows = pa.RecordBatch.from_pylist([{"k": k, "t": 10, "v": k} for k in keys[subtask]], SCHEMA)
+        old = Harness(job("running", N), subtask=subtask, parallelism=2).start().process(rows).snapshot()
+        new = Harness(job("running", N, held, schema=None), subtask=subtask, parallelism=2).start(restored_state([old]))
+        written.append(new.snapshot() if subtask else new.process(rows).snapshot())
+    found = results(after(job("running", N, held, schema=None), written).process(batch(0)))
+    of_both = {key: {"n": 3, "values": [key, key]} for key in keys[0]}
+    assert found == of_both | {key: {"n": 2, "values": [key]} for key in keys[1]}
+
+
 def group_of(key: int) -> int:
     """The key group."""
     return int(assign_to_key_groups([pa.array([key], pa.int64())], 128)[0])

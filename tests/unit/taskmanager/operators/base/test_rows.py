@@ -255,3 +255,20 @@ def test_a_misspelled_column_is_told(declared: bool) -> None:
         TypeError, match=r"output row 1 has 'totl', which is no column, and no 'total': the columns are"
     ):
         batcher.batch_of([{"shop": "a", "total": 1}, {"shop": "a", "totl": 1}])
+
+
+def test_a_time_of_day_is_no_date() -> None:
+    """A function that gave dates first, and times later, lost the hours of these without a word, and what pandas has
+    for a missing time became the first day of the year 1."""
+    day, hour = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 5, tzinfo=dt.UTC)
+    with pytest.raises(TypeError, match=r"one type for column 'a' .*dates, and times of day, which a date would lose"):
+        RowBatcher().batch_of([{"a": day}, {"a": hour}])
+    batcher = RowBatcher()
+    assert batcher.batch_of([{"a": day}, {"a": None}]) is not None
+    with pytest.raises(
+        TypeError, match=r"output row 1: datetime.*5.* in column 'a' is no date32\[day\] \(inferred from"
+    ):
+        batcher.batch_of([{"a": day}, {"a": hour}])
+    missing = pa.array([None], pa.timestamp("us")).to_pandas()[0]
+    with pytest.raises(TypeError, match=r"output row 0: NaT in column 'a' is no date32\[day\] \(declared in schema=\)"):
+        RowBatcher(pa.schema([("a", pa.date32())])).batch_of([{"a": missing}])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from snapline.dataflow.api.functions import Function, SideOutput
+from snapline.dataflow.api.functions import Function, KeyedBatchProcessFunction, ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.state import ValueStateDescriptor, register_serializer
 from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.graph.operator_specs import (
@@ -28,6 +28,7 @@ from snapline.taskmanager.operators.base.operator_state import OperatorStateBack
 from snapline.taskmanager.operators.base.stateless import MapBatchesOperator, emit_side_output
 from snapline.taskmanager.operators.factory import create_operator, load_spec
 from snapline.taskmanager.operators.process.function_results import emit_result
+from snapline.testing import OperatorHarness
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
 ROWS = pa.record_batch({"k": [1, 2, 3]})
@@ -261,6 +262,33 @@ def test_keyed_state_needs_a_keyed_stream() -> None:
     """The message says how to get one."""
     with pytest.raises(JobDefinitionError, match=r"operator 'op' asks for keyed state 'n', but its input is not keyed"):
         run(MapRowsSpec(WantsKeyedState()))
+
+
+class BatchesWithState(KeyedBatchProcessFunction):
+    def open(self, context: Any) -> None:
+        context.get_state(ValueStateDescriptor("n", pa.int64()))
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, state: Any) -> None: ...
+
+
+class WindowWithState(ProcessWindowFunction):
+    def open(self, context: Any) -> None:
+        context.get_state(ValueStateDescriptor("n", pa.int64()))
+
+    def process(self, key: Any, context: Any, rows: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("build", "way_out"),
+    [
+        (lambda s: s.key_by("k").process_batches(BatchesWithState()), r"state\.get\(descriptor\) in process_batch"),
+        (lambda s: s.key_by("k").count_window(2).process(WindowWithState()), "functions of windows have none"),
+    ],
+)
+def test_a_function_with_keys_hears_where_its_state_is(build: Callable[[Any], Any], way_out: str) -> None:
+    """It was told that its input is not keyed, behind a `key_by`."""
+    with pytest.raises(JobDefinitionError, match=way_out):
+        OperatorHarness(build, pa.schema([("k", pa.string())]))
 
 
 class TwoModes(Function):

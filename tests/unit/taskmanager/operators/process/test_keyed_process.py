@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from snapline.dataflow.api.functions import KeyedBatchProcessFunction, KeyedProcessFunction
 from snapline.dataflow.api.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from snapline.dataflow.columnar.key_partition import split_batch
-from snapline.dataflow.elements import Watermark
+from snapline.dataflow.elements import MAX_WATERMARK_MS, Watermark
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import KeyedProcessSpec
 from snapline.taskmanager.operators.base.failure import RowFailure
@@ -376,3 +376,21 @@ def test_watermarks_pass_when_no_timer_is_due() -> None:
     harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), Fails()))).start().watermark(5, work=False)
 
     assert harness.take() == [Watermark(5)]
+
+
+class AtTheEnd(KeyedProcessFunction):
+    """Says each key when there is no more to come."""
+
+    def process_element(self, row, context):
+        context.timer_service.register_event_time_timer(MAX_WATERMARK_MS)
+
+    def on_timer(self, timestamp_ms, context):
+        return [{"k": context.current_key}]
+
+
+def test_a_timer_for_the_end_of_all_time_fires_for_every_key() -> None:
+    """Those of keys that memory had no room for were taken to be due never, so that their results were missing."""
+    harness = Harness(KeyedProcessOperator(KeyedProcessSpec(("k",), AtTheEnd()))).start()
+    for first in range(0, 3000, 60):
+        harness.process(pa.record_batch({"k": list(range(first, first + 60))}))
+    assert sorted(row["k"] for row in harness.watermark(MAX_WATERMARK_MS).rows()) == list(range(3000))

@@ -81,6 +81,14 @@ def test_splits_that_the_snapshot_does_not_know_are_read_from_their_start() -> N
     assert [values(read(one)) for one in subtasks] == [[2], [1]]
 
 
+def test_a_source_that_had_no_split_yet_reads_those_that_have_come_since() -> None:
+    """A directory that was empty when the job was started: nothing that came into it was read after a restore, ever."""
+    snapshot = Harness(SourceOperator(source([]))).start().snapshot()
+    subject = Harness(SourceOperator(source([[times(0)], [times(1)]]))).start(restored_state([snapshot]))
+
+    assert values(read(subject)) == [0, 1]
+
+
 def test_splits_that_are_new_are_not_given_to_a_subtask_that_had_finished() -> None:
     """It is restored as finished where the parallelism is the same, and nobody read them."""
     one = source([[times(0)]])
@@ -142,6 +150,20 @@ def test_a_split_that_waits_holds_the_watermark_back_only_to_its_least_time() ->
     again = Harness(SourceOperator(spec)).start(restored_state([harness.snapshot()]))
 
     assert read(again) == [Watermark(149), [154], [150], [300], Watermark(294)]
+
+
+def test_the_least_times_of_splits_that_only_the_snapshot_knows_are_kept() -> None:
+    """As of the rows of a DataFrame: after a start from a savepoint the watermark stood still until all splits were
+    begun, which with another parallelism were read in the order of the subtasks that had had them."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t")
+    spec = source([[times(100)], [times(200)], [times(300)], [times(400)]], strategy)
+    splits = [replace(split, least_times_ms={"t": 100 * (n + 1)}) for n, split in enumerate(spec.splits)]
+    spec = replace(spec, splits=tuple(splits))
+    written = [Harness(SourceOperator(spec), subtask=n, parallelism=2).start().snapshot() for n in (0, 1)]
+    emitted = read(Harness(SourceOperator(replace(spec, splits=()))).start(restored_state(written)))
+
+    assert values(emitted) == [100, 200, 300, 400]
+    assert Watermark(299) in emitted[: emitted.index([400])]
 
 
 def test_the_watermark_of_a_computed_least_time_is_a_whole_number_of_python() -> None:

@@ -369,6 +369,16 @@ def test_a_snapshot_of_a_source_that_did_not_discover_is_refused() -> None:
         Reading(Numbered([]), restored_state([written]))
 
 
+def test_a_snapshot_of_a_source_that_discovered_is_refused_by_one_that_does_not() -> None:
+    """Allowed to leave the state of the enumerator behind, it read what its readers held, and never a split that was
+    new."""
+    reading = Reading(Numbered([]))
+    written = Written(reading.operator.snapshot_state(CheckpointID(1), 0))
+    plain = Harness(SourceOperator(SourceSpec(Numbered([]), (sl.SourceSplit("a", {"t": 1}),), None)))
+    with pytest.raises(JobDefinitionError, match="discovered splits when the snapshot was made, and does not now"):
+        plain.start(restored_state([written]))
+
+
 def test_the_watermark_stays_below_what_waits_at_the_enumerator() -> None:
     """A reader that is ahead promises no more than the least time of splits that nobody reads yet."""
     reading = Reading(Numbered([], at_once=2))

@@ -348,6 +348,25 @@ def test_rows_without_a_value_are_never_the_best() -> None:
     assert [(row["k"], row["t"], row["v"]) for row in found] == [("a", 3, -1.5)]
 
 
+def test_the_greatest_of_categories_of_numbers_is_the_greatest_number() -> None:
+    """Where nobody had declared the columns their places in the dictionary were compared, which say nothing."""
+    spec = WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), RowsBy("v", largest=True), "rows_by")
+    harness = Harness(create_window_operator(spec)).start()
+    for values in ([70, 5, 3], [8, 90, 2]):
+        category = pa.array(values, pa.int64()).dictionary_encode()
+        harness.process(pa.record_batch({"k": pa.array(["a", "b", "b"]), "t": pa.array([1, 2, 3]), "v": category}))
+    found = harness.watermark(MAX_WATERMARK_MS).work().rows()
+    assert sorted((row["k"], row["v"]) for row in found) == [("a", 70), ("b", 90)]
+
+
+def test_the_greatest_list_is_refused() -> None:
+    """Where nobody had declared the columns it was the one that lay last in its batch."""
+    spec = WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(10), RowsBy("v", largest=True), "rows_by")
+    harness = Harness(create_window_operator(spec)).start()
+    with pytest.raises(TypeError, match=r"column 'v' is list<.*>, which has no greatest value here; order by another"):
+        harness.process(pa.record_batch({"k": ["a"], "t": [1], "v": [[1, 2]]}))
+
+
 def test_windows_of_processing_time_fire_by_the_clock() -> None:
     """And the rest at the end; a snapshot keeps what has not fired."""
     spec = WindowAggregateSpec(("k",), "", TumblingProcessingTimeWindows(10), (Aggregate("n", "count"),))

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snapline.dataflow.api.triggers import ContinuousEventTimeTrigger, PurgingTrigger
 from snapline.dataflow.api.windows import (
     Aggregate,
     CountTrigger,
@@ -62,6 +63,8 @@ SPECS: dict[str, Any] = {
     "sessions": windows(EventTimeSessionWindows(60)),
     "sessions, kept": windows(EventTimeSessionWindows(60), 150),
     "counted": windows(GlobalWindows(CountTrigger(3, purge=True))),
+    "by the watermark": windows(GlobalWindows(ContinuousEventTimeTrigger(100))),
+    "by the watermark, purged": windows(GlobalWindows(PurgingTrigger(ContinuousEventTimeTrigger(100)))),
     "clock": windows(TumblingProcessingTimeWindows(100)),
     "rows": WindowProcessSpec(("k",), "t", TumblingEventTimeWindows(100), values, "batches", SCHEMA),
     "window join": WindowJoinSpec(*SIDES, TumblingEventTimeWindows(100), PAIR, "full"),
