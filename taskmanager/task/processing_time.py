@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+
 
 @dataclass(slots=True, eq=False)
 class TimerToken:
@@ -30,7 +32,8 @@ class TaskProcessingTime:
         self._empty_polls = 0
         self._heap: list[tuple[int, int, TimerToken]] = []
         self._registered = 0
-        self._has_ended = False
+        self._last_ms = MAX_WATERMARK_MS
+        """No timer fires that is due later."""
 
     def now_ms(self) -> int:
         """Time of the current step."""
@@ -60,7 +63,7 @@ class TaskProcessingTime:
         """Call `callback(at_ms)` at or after that time."""
         token = TimerToken(at_ms, callback)
         self._registered += 1
-        if not self._has_ended:
+        if at_ms <= self._last_ms:
             heapq.heappush(self._heap, (at_ms, self._registered, token))
         return token
 
@@ -70,8 +73,15 @@ class TaskProcessingTime:
             token.is_cancelled = True
 
     def end(self) -> None:
+        """The input has ended: what is due already still fires, and nothing else, whoever has registered it or will. A
+        timer that is due again whenever it has fired would keep the task from its end."""
+        self._last_ms = self._now_ms
+        self._heap = [entry for entry in self._heap if entry[0] <= self._last_ms]
+        heapq.heapify(self._heap)
+
+    def stop(self) -> None:
         """The data has ended: no timer fires any more, whoever has registered it or will."""
-        self._has_ended = True
+        self._last_ms = MIN_WATERMARK_MS
         self._heap.clear()
 
     def take_due(self) -> TimerToken | None:

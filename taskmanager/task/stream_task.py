@@ -413,9 +413,7 @@ class StreamTask:
             if parts.chain is None:
                 for writer in parts.writers:
                     writer.emit_watermark(Watermark(MAX_WATERMARK_MS))
-            self._completion.end_of_input(drain=drain)
-            if not drain:
-                self._send_end_of_data(parts, drain=False)
+            self._end_of_input(parts, drain=drain)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -429,12 +427,16 @@ class StreamTask:
             else:
                 head = parts.chain.head
                 head.run("end of input", lambda: head.operator.output.emit_watermark(Watermark(MAX_WATERMARK_MS)))
+        self._end_of_input(parts, drain=drain)
+
+    def _end_of_input(self, parts: TaskParts, *, drain: bool) -> None:
+        self._time.end()
         self._completion.end_of_input(drain=drain)
         if not drain:
             self._send_end_of_data(parts, drain=False)
 
     def _send_end_of_data(self, parts: TaskParts, *, drain: bool) -> None:
-        self._time.end()  # what is emitted behind the end comes to operators that have finished, or comes again
+        self._time.stop()  # what is emitted behind the end comes to operators that have finished, or comes again
         for writer in parts.writers:
             writer.broadcast(EndOfData(drain))
         self._completion.end_of_data_sent()

@@ -776,25 +776,3 @@ def test_nothing_goes_on_above_an_operator_that_takes_nothing(monkeypatch) -> No
     job.run_to_end()
     assert numbers() == [-4, -3, -2, -1]
     assert Slices.fired_at_ms[0] > begin_ms + 100
-
-
-class AlwaysDue(Slices):
-    """Its timer asks for the next one at once, until three rows have come."""
-
-    def open(self) -> None:
-        self.left.clear()
-        self.fire(0)
-
-    def fire(self, _: int) -> None:
-        if len(self.left) < 3:
-            self.context.processing_time.register_timer(0, self.fire)
-
-    has_pending_work = False
-
-
-def test_timers_that_are_always_due_let_rows_in() -> None:
-    """The rows of a function whose timers took longer than until the next was due waited for ever."""
-    source = source_of([batch(k=[1]), batch(k=[2]), batch(k=[3])])
-    due = Operator("due", CustomOperatorSpec(AlwaysDue), [edge(0, Partitioning.REBALANCE)])
-    LocalJob([Operator("src", source), due]).run_to_end()
-    assert AlwaysDue.left == [1, 2, 3]
