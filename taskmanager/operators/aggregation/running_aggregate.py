@@ -56,6 +56,8 @@ _ROWS_DESCRIPTOR = RunningAggregateDescriptor(ROWS, pa.int64(), ())
 class RunningAggregateOperator(IncrementalKeyedOperator):
     """One batch in, one batch of as many rows out."""
 
+    why_no_state = "functions of aggregates have none beside their accumulators: use key_by(...).process(...)"
+
     def __init__(self, spec: RunningAggregateSpec) -> None:
         super().__init__(spec.key_columns)
         self._passthrough = spec.passthrough
@@ -122,7 +124,7 @@ class RunningAggregateOperator(IncrementalKeyedOperator):
             backend.adopt_state(self._held)
 
     def initialize_state(self, restored: RestoredState) -> None:
-        open_functions(self._aggregates, FunctionRuntimeContext(self.context))
+        open_functions(self._aggregates, FunctionRuntimeContext(self.context, self.why_no_state))
         super().initialize_state(restored)
         if self.backend is None:  # a subtask without keys goes on with the accumulators of the others
             self._goes_on = start_from(restored_shapes(self.operator_state), self._plan, self)

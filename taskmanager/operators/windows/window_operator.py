@@ -115,7 +115,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def initialize_state(self, restored: RestoredState) -> None:
-        self._maker.open(FunctionRuntimeContext(self.context))
+        self._maker.open(FunctionRuntimeContext(self.context, self.why_no_state))
         super().initialize_state(restored)
         self._restore_time_type(restored)
         if self._state is None:  # a subtask without keys goes on with the accumulators of the others

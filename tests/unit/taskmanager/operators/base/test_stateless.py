@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import snapline as sl
 from snapline.dataflow.api.functions import Function, KeyedBatchProcessFunction, ProcessWindowFunction, SideOutput
 from snapline.dataflow.api.state import ValueStateDescriptor, register_serializer
 from snapline.dataflow.errors import JobDefinitionError, StateError
@@ -278,9 +279,32 @@ class WindowWithState(ProcessWindowFunction):
     def process(self, key: Any, context: Any, rows: Any) -> None: ...
 
 
+class AggregateWithState(sl.BatchAggregateFunction):
+    accumulator = pa.schema([("n", pa.int64())])
+
+    def open(self, context: Any) -> None:
+        context.get_state(ValueStateDescriptor("n", pa.int64()))
+
+    def result_type(self, *input_types: pa.DataType) -> pa.DataType:
+        return pa.int64()
+
+    def add(self, accumulators: pa.RecordBatch, groups: Any, *columns: pa.Array) -> pa.RecordBatch:
+        raise AssertionError("it is never opened")
+
+    merge = result = add
+
+
 @pytest.mark.parametrize(
     ("build", "way_out"),
     [
+        (
+            lambda s: s.key_by("k").running_aggregate(n=sl.batch_aggregate(AggregateWithState(), "k")),
+            "functions of aggregates have none",
+        ),
+        (
+            lambda s: s.key_by("k").count_window(2).aggregate(n=sl.batch_aggregate(AggregateWithState(), "k")),
+            "functions of windows have none",
+        ),
         (lambda s: s.key_by("k").process_batches(BatchesWithState()), r"state\.get\(descriptor\) in process_batch"),
         (lambda s: s.key_by("k").count_window(2).process(WindowWithState()), "functions of windows have none"),
     ],
