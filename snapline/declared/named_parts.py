@@ -168,7 +168,7 @@ class SourceInTasks(Source):
 
     @property
     def bounded(self) -> bool:
-        return self._made.bounded
+        return self._source is None or self._source.bounded  # of one that is not known nobody is warned
 
     def schema(self) -> pa.Schema:
         return self._columns
