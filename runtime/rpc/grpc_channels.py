@@ -16,13 +16,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc._common
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
+from snapline.dataflow.wire.field_counts import refuse_many_fields
 from snapline.runtime.cores.credentials import ADMINISTRATOR, CredentialRefused, Identity
 from snapline.runtime.cores.permissions import refuse_call, refuse_request
 from snapline.runtime.cores.request_bounds import MAX_REQUEST_BYTES, refuse_bytes, refuse_size
@@ -293,7 +295,7 @@ def _limited(handler: Any, method: str, identity: Identity, refused: Callable[[s
         if too_large := refuse_bytes(method, len(data), may_submit=not identity.job):
             return _NotRead(too_large)
         try:
-            return decode(data)
+            return _parsed(decode, data)
         except DecodeError as error:
             return _NotRead(_no_message(error))
 
@@ -339,6 +341,14 @@ class _NotRead:
     line: str
 
 
+def _parsed(decode: Callable[[bytes], Any], data: bytes) -> Any:
+    """The request, unless it has so many fields that it would take far more memory than its bytes."""
+    kind = getattr(decode, "__self__", None)  # of a message's FromString
+    if isinstance(kind, type) and issubclass(kind, Message):
+        refuse_many_fields(data, kind)
+    return decode(data)
+
+
 def _no_message(error: DecodeError) -> str:
     return f"what was sent is no message: {str(error).splitlines()[0]}"
 
@@ -371,7 +381,7 @@ def _decoded(handler: Any, identity: Identity, refused: Callable[[str, str], Non
 
     if inspect.iscoroutinefunction(handler.stream_stream):
         return grpc.stream_stream_rpc_method_handler(
-            converse, handler.request_deserializer, handler.response_serializer
+            converse, partial(_parsed, handler.request_deserializer), handler.response_serializer
         )
     if handler.request_deserializer is None:  # a refusal, which reads nothing
         return handler

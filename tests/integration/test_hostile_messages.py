@@ -98,6 +98,21 @@ def test_an_envelope_of_more_messages_than_anybody_sends_is_refused(cluster: Loc
     assert cluster.client.list_jobs()
 
 
+def test_a_message_of_two_million_empty_ones_is_not_parsed(cluster: LocalCluster) -> None:
+    """Each has two bytes and takes 170 in memory: as many as one message may have would have taken 20 GB."""
+    security = Security(TOKEN)
+    tasks = cluster_pb2.SubmitTasks(tasks=[{}] * 2_000_000)
+    envelope = cluster_pb2.Envelope(leader_session_id="s", messages=[{"submit_tasks": tasks}])
+    job = client_pb2.SubmitJobRequest(job_graph={"vertices": [{}] * 2_000_000})
+    with open_channel(cluster.address, security) as channel:
+        stub = cluster_pb2_grpc.ResourceManagerGatewayStub(channel)
+        with pytest.raises(grpc.RpcError, match="Envelope has more than 1048576 fields, and that is the most"):
+            list(stub.Connect(iter([envelope]), metadata=security.metadata))
+        with pytest.raises(grpc.RpcError, match="SubmitJobRequest has more than 1048576 fields, and that is the most"):
+            client_pb2_grpc.ClientServiceStub(channel).SubmitJob(job, metadata=security.metadata)
+    assert cluster.client.list_jobs()
+
+
 def test_a_request_says_a_page_of_text_at_most(cluster: LocalCluster) -> None:
     """A text of 80 MB was repeated in answer and log, took gigabytes, and in a tap the JobMaster's time: now each is
     refused in one short line, streams too, and only one that brings a job may be larger."""

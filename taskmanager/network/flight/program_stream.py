@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from snapline.dataflow.wire.field_counts import refuse_many_fields
 from snapline.dataflow.wire.program_limits import PROTOCOL_VERSION
 from snapline.protos import external_pb2 as pb
 from snapline.runtime.cores.message_budget import MessageBudget
@@ -132,7 +133,9 @@ class ProgramStream:
 
         try:
             chunk = reader.read_chunk()
-            return pb.FromProgram.FromString(b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes())
+            said = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+            refuse_many_fields(said, pb.FromProgram)
+            return pb.FromProgram.FromString(said)
         except DecodeError:
             self.end("a message is none of external.proto")
         except (StopIteration, flight.FlightError, pa.ArrowException):
