@@ -151,7 +151,7 @@ def test_a_plan_reaches_an_object_store_with_the_settings_of_the_script(savepoin
     run = command("plan", "--from", storage.url, script, "--", "--output", tmp_path / "out")
     assert run.returncode == 0, run.stderr
     assert "would start from it" in run.stdout
-    run = command("plan", "--from", f"{storage.url}/nowhere", script, "--", "--output", tmp_path / "out")
+    run = command("plan", "--from", f"{storage.url}/nowhere", script, "--", "--output", tmp_path / "out", "--rows", "9")
     nothing = f"there is no checkpoint or savepoint in {storage.url}/nowhere: name a directory that holds _metadata"
     assert (run.returncode, run.stderr) == (1, f"snapline: {nothing}\n")
 
@@ -248,6 +248,8 @@ def test_what_cannot_be_started_from_is_refused_at_submission(cluster, savepoint
         "--",
         "--output",
         tmp_path / "out",
+        "--rows",
+        "9",
         *arguments,
         coordinator=cluster.address,
     )
