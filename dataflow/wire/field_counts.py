@@ -8,14 +8,16 @@ one of few large fields, such as a state or a function, may be as large as any.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 SMALL_BYTES = 1 << 20
 """Fewer are parsed without a look."""
 MAX_FIELDS = 1 << 20
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_Inner = dict[int, Any]
 _WIDTHS = {FIXED64: 8, FIXED32: 4}
 
 
@@ -25,25 +27,25 @@ def refuse_many_fields(data: bytes, kind: type[Message]) -> None:
     >>> from snapline.protos.cluster_pb2 import Envelope
     >>> refuse_many_fields(Envelope(messages=[{}]).SerializeToString(), Envelope)
     """
-    if len(data) > SMALL_BYTES and has_more_fields(data, kind.DESCRIPTOR, MAX_FIELDS):
+    if len(data) > SMALL_BYTES and has_more_fields(data, kind, MAX_FIELDS):
         raise DecodeError(f"{kind.DESCRIPTOR.name} has more than {MAX_FIELDS} fields, and that is the most")
 
 
-def has_more_fields(data: bytes, kind: Descriptor, most: int) -> bool:
+def has_more_fields(data: bytes, kind: type[Message], most: int) -> bool:
     """Whether the bytes hold more fields than that. Eight bytes of numbers in one field count as one more. False for
     what is no message, of which the parser has to tell."""
     try:
-        return _count(data, kind, most) > most
+        return _count(data, kind.DESCRIPTOR, most) > most
     except IndexError:  # it is cut short
         return False
 
 
-def _count(data: bytes, kind: Descriptor, most: int) -> int:
+def _count(data: bytes, kind: Any, most: int) -> int:
     """The number of fields, or some number above `most`. Raises IndexError where a number is cut short."""
     fields = 0
     position = 0
     inner = _inner_kinds(kind)
-    open_kinds: list[tuple[int, dict[int, Descriptor | None]]] = []
+    open_kinds: list[tuple[int, _Inner]] = []
     end = len(data)
     while fields <= most:
         while position >= end:
@@ -92,7 +94,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 @cache
-def _inner_kinds(kind: Descriptor) -> dict[int, Descriptor | None]:
+def _inner_kinds(kind: Any) -> _Inner:
     """What the fields that have a length hold: messages of a kind, or numbers, None; texts are not there."""
     texts = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
     return {field.number: field.message_type for field in kind.fields if field.type not in texts}

@@ -13,9 +13,9 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
 
+from snapline.dataflow.ids import JobID
 from snapline.runtime.clock import Clock
 from snapline.runtime.timers import ScheduledTimer, TimerScheduler
 from snapline.taskmanager.task.stream_task import ProgressKind, StreamTask
@@ -175,15 +175,18 @@ class LoopTask:
         return True
 
 
-class LoopExecutor(Executor):
+class LoopWorkers:
     """Slow work on the loop itself: snapshots are encoded and written between the turns of tasks."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, _job_id: JobID, work: Callable[[], None]) -> None:
         """Call it in one of the next turns."""
-        self._loop.call_soon(lambda: fn(*args, **kwargs))
+        self._loop.call_soon(work)
+
+    def close(self) -> None:
+        """Nothing is left to be done when the loop has ended."""
 
 
 class LoopIo:

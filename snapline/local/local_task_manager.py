@@ -23,7 +23,7 @@ from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ResourceID
 from snapline.dataflow.wire.messages import ExecutionState, Fenced, TaskManagerInfo, TaskMetrics
 from snapline.local.actors import LocalActor, LocalConnections
-from snapline.local.event_loop import EventLoop, LoopExecutor, LoopTask
+from snapline.local.event_loop import EventLoop, LoopTask, LoopWorkers
 from snapline.runtime.cores.connections import Send
 from snapline.runtime.cores.machine import InvariantViolation
 from snapline.runtime.storage.state_storages import StateStorages
@@ -80,7 +80,7 @@ class LocalTaskManager:
             NAME,
             storages,
             memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
-            pool=LoopExecutor(loop),
+            workers=LoopWorkers(loop),
         )
         self._tasks = RunningTasks(
             exchange,

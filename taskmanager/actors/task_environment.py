@@ -67,7 +67,10 @@ class TaskEnvironment:
         self._segment_directory = segment_directory
         threshold = descriptor.configuration.get(FILE_THRESHOLD.key)
         self._snapshot_sink = uploader.for_task(
-            descriptor.checkpoint_directory, local, None if threshold is None else FILE_THRESHOLD.read(threshold)
+            descriptor.checkpoint_directory,
+            local,
+            None if threshold is None else FILE_THRESHOLD.read(threshold),
+            descriptor.job_id,
         )
         self._state = SnapshotReader(descriptor.checkpoint_directory, storages, local)
         if local is not None and descriptor.restore_checkpoint_id > 0:

@@ -14,8 +14,8 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import xxhash
@@ -47,9 +47,9 @@ from snapline.taskmanager.snapshots.planning.segment_planner import (
     SnapshotStarted,
     WriteSegment,
 )
+from snapline.taskmanager.snapshots.upload_threads import UploadThreads, Workers
 
 MEMORY_THRESHOLD_BYTES = 20 << 10
-THREADS = 4
 ENCODING_AT_ONCE = 2
 """So many blobs of one snapshot, ..."""
 WAITING_BYTES = 80 << 20
@@ -89,10 +89,21 @@ class _Running:
         return assemble(self.plans, checked)
 
 
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """One that is encoded now."""
+
+    job_id: JobID
+    ticket: int
+    index: int
+    plan: BlobPlan
+
+
 @dataclass(slots=True)
 class _Held:
     """What of a snapshot is not encoded yet, so that a large one is not in memory all at once."""
 
+    job_id: JobID
     plans: deque[tuple[int, BlobPlan]]
     encoding: int = 0
 
@@ -106,16 +117,14 @@ class SnapshotUploader:
         storages: StateStorages,
         *,
         memory_threshold_bytes: int = MEMORY_THRESHOLD_BYTES,
-        threads: int = THREADS,
-        pool: Executor | None = None,
+        workers: Workers | None = None,
         local: LocalRecovery | None = None,
     ) -> None:
-        """`pool` performs encoding and writing; None: so many threads of its own. The simulator brings one without
-        threads."""
+        """`workers` encode and write; None: threads of its own. The simulator brings some without threads."""
         self._storages = storages
         self._local = local
         self._planner = SegmentPlanner(resource_id, memory_threshold_bytes)
-        self._pool = pool or ThreadPoolExecutor(max_workers=threads, thread_name_prefix="snapshot-upload")
+        self._workers = workers or UploadThreads()
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
         self._held: dict[int, _Held] = {}
@@ -126,10 +135,11 @@ class SnapshotUploader:
         checkpoint_directory: str,
         local: JobLocalRecovery | None = None,
         memory_threshold_bytes: int | None = None,
+        job_id: JobID = JobID(""),
     ) -> TaskSnapshotSink:
         """The sink of one attempt. `checkpoint_directory`: of its job, from the deployment descriptor.
         `memory_threshold_bytes`: what the job says of it, else it is the TaskManager's."""
-        return TaskSnapshotSink(self, checkpoint_directory, local, memory_threshold_bytes)
+        return TaskSnapshotSink(self, checkpoint_directory, local, memory_threshold_bytes, job_id)
 
     def start(
         self,
@@ -145,26 +155,26 @@ class SnapshotUploader:
         ticket = next(self._tickets)
         with self._lock:
             self._running[ticket] = _Running(tuple(plans), on_done)
-            self._held[ticket] = _Held(deque(enumerate(plans)))
+            self._held[ticket] = _Held(group.job_id, deque(enumerate(plans)))
             effects = self._planner.handle(SnapshotStarted(ticket, group, len(plans), memory_threshold_bytes))
         self._perform(effects)
         if in_place:
             while mine := self._take_held(1, ticket):
-                self._encode_one(*mine[0])
+                self._encode_one(mine[0])
         else:
             self._encode_more()
         return ticket
 
     def _encode_more(self) -> None:
         """Let blobs be encoded that were held back."""
-        for ticket, index, plan in self._take_held():
-            self._submit(lambda t=ticket, i=index, p=plan: self._encode(t, i, p), plan.release)  # type: ignore[misc]
+        for blob in self._take_held():
+            self._submit(blob.job_id, partial(self._encode, blob), blob.plan.release)
 
-    def _take_held(self, most: int | None = None, of: int | None = None) -> list[tuple[int, int, BlobPlan]]:
+    def _take_held(self, most: int | None = None, of: int | None = None) -> list[_Blob]:
         """What may be encoded now, so many blobs at most, of all snapshots or one; those of snapshots that are over are
         released."""
         with self._lock:
-            begin: list[tuple[int, int, BlobPlan]] = []
+            begin: list[_Blob] = []
             over: list[BlobPlan] = []
             for ticket, held in list(self._held.items()):
                 if ticket not in self._running:
@@ -179,7 +189,7 @@ class SnapshotUploader:
                 ):
                     index, plan = held.plans.popleft()
                     held.encoding += 1
-                    begin.append((ticket, index, plan))
+                    begin.append(_Blob(held.job_id, ticket, index, plan))
                 if not held.plans:
                     del self._held[ticket]
         for plan in over:
@@ -207,7 +217,7 @@ class SnapshotUploader:
         with self._lock:
             self._running.clear()
         self._encode_more()
-        self._pool.shutdown(wait=True)
+        self._workers.close()
 
     def _tell(self, event: SegmentEvent) -> None:
         with self._lock:
@@ -220,9 +230,9 @@ class SnapshotUploader:
         for effect in effects:
             match effect:
                 case WriteSegment():
-                    self._submit(lambda effect=effect: self._write(effect), lambda: None)  # type: ignore[misc]
+                    self._submit(effect.group.job_id, partial(self._write, effect), lambda: None)
                 case DeleteSegment(group, name):
-                    self._submit(lambda group=group, name=name: self._delete(group, name), lambda: None)  # type: ignore[misc]
+                    self._submit(group.job_id, partial(self._delete, group, name), lambda: None)
                 case CompleteSnapshot(ticket, handles):
                     with self._lock:
                         running = self._running.pop(ticket, None)
@@ -234,20 +244,21 @@ class SnapshotUploader:
                     if running is not None:
                         running.on_done(error)
 
-    def _submit(self, work: Callable[[], None], instead: Callable[[], None]) -> None:
+    def _submit(self, job_id: JobID, work: Callable[[], None], instead: Callable[[], None]) -> None:
         try:
-            self._pool.submit(work)
+            self._workers.submit(job_id, work)
         except RuntimeError:  # the TaskManager is going down
             instead()
 
-    def _encode(self, ticket: int, index: int, plan: BlobPlan) -> None:
+    def _encode(self, blob: _Blob) -> None:
         """One blob, and then others that were held back, one after the other: that wakes no other thread."""
-        begin = [(ticket, index, plan)]
+        begin = [blob]
         while begin:
-            self._encode_one(*begin[0])
+            self._encode_one(begin[0])
             begin = self._take_held(1)
 
-    def _encode_one(self, ticket: int, index: int, plan: BlobPlan) -> None:
+    def _encode_one(self, blob: _Blob) -> None:
+        ticket, index, plan = blob.ticket, blob.index, blob.plan
         with self._lock:
             running = self._running.get(ticket)
         if running is None:
@@ -271,8 +282,8 @@ class SnapshotUploader:
         try:
             storage, path = self._storages.locate(group.base, _path(group, effect.name))
             put_parts(storage, path, effect.parts)
-            if self._local is not None and group.local_job:
-                self._local.write(group.local_job, group.checkpoint_id, _path(group, effect.name), effect.parts)
+            if self._local is not None and group.is_copied:
+                self._local.write(group.job_id, group.checkpoint_id, _path(group, effect.name), effect.parts)
         except Exception as error:
             self._tell(SegmentFailed(effect.segment, error))
         else:
@@ -280,8 +291,8 @@ class SnapshotUploader:
         self._encode_more()
 
     def _delete(self, group: SegmentGroup, name: str) -> None:
-        if self._local is not None and group.local_job:
-            self._local.tell(OriginalDeleted(group.local_job, _path(group, name)))
+        if self._local is not None and group.is_copied:
+            self._local.tell(OriginalDeleted(group.job_id, _path(group, name)))
         with contextlib.suppress(StorageError):  # the coordinator deletes the whole directory of an aborted checkpoint
             storage, path = self._storages.locate(group.base, _path(group, name))
             storage.delete(path)
@@ -296,9 +307,11 @@ class TaskSnapshotSink:
         checkpoint_directory: str,
         local: JobLocalRecovery | None = None,
         memory_threshold_bytes: int | None = None,
+        job_id: JobID = JobID(""),
     ) -> None:
         self._uploader = uploader
         self._checkpoint_directory = checkpoint_directory
+        self._job_id = job_id if local is None else local.job_id
         self._local = local
         self._memory_threshold_bytes = memory_threshold_bytes
         self._tickets: dict[CheckpointID, tuple[int, ...]] = {}
@@ -320,11 +333,10 @@ class TaskSnapshotSink:
         """Encode and store in the background; `on_done` is called from any thread with a TaskStateSnapshot or an
         exception, unless `cancel` came first. `snapshots`: tail of the chain first."""
         base = "" if is_absolute(target_location) else self._checkpoint_directory
-        local_job = JobID("")
-        if self._local is not None and base:
-            local_job = self._local.job_id
+        is_copied = self._local is not None and bool(base)
+        if is_copied:
             self._copied[checkpoint_id] = None
-        group = SegmentGroup(base, target_location, checkpoint_id, local_job)
+        group = SegmentGroup(base, target_location, checkpoint_id, self._job_id, is_copied)
         plans = plan_blobs(snapshots, channel_state)
         knows = self._uploader.knows
         self._tickets = {known: tickets for known, tickets in self._tickets.items() if any(map(knows, tickets))}
@@ -337,7 +349,7 @@ class TaskSnapshotSink:
             return
         own = [plan for plan in plans if not plan.is_shared]
         both = _Both(on_done)
-        shared_group = SegmentGroup(base, SHARED_LOCATION, checkpoint_id, local_job)
+        shared_group = replace(group, target_location=SHARED_LOCATION)
         first = self._uploader.start(shared_group, shared, both.take_answer, threshold_bytes)
         self._tickets[checkpoint_id] = (first, self._uploader.start(group, own, both.take_answer, threshold_bytes))
 

@@ -9,12 +9,11 @@ Threads of the uploader are delays. Decides nothing that the cores decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Protocol
 
 from snapline.dataflow.config import FILE_THRESHOLD, Configuration
-from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ResourceID
+from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, JobID, ResourceID
 from snapline.dataflow.snapshot.handles import StreamStateHandle
 from snapline.dataflow.wire.messages import (
     ExecutionState,
@@ -78,7 +77,7 @@ class ClusterNetwork(Protocol):
     def send(self, process: str, connection: ConnectionID, envelope: Fenced[Any]) -> None: ...
 
 
-class PoolOfDelays(Executor):
+class DelayedWorkers:
     """Threads of the uploader: each piece of work takes a while, and they overtake each other."""
 
     def __init__(self, process: Process, slowness_ms: Callable[[], int]) -> None:
@@ -86,9 +85,10 @@ class PoolOfDelays(Executor):
         self._rng = process.world.random(f"uploads of {process.name}")
         self._slowness_ms = slowness_ms
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._process.later(self._rng.randint(0, 2 + self._slowness_ms()), lambda: fn(*args, **kwargs))
-        return None
+    def submit(self, _job_id: JobID, work: Callable[[], None]) -> None:
+        self._process.later(self._rng.randint(0, 2 + self._slowness_ms()), work)
+
+    def close(self) -> None: ...
 
 
 class SimulatedTaskThread:
@@ -228,7 +228,7 @@ class SimulatedTaskManager(Process):
             ResourceID(name),
             self._storages,
             memory_threshold_bytes=configuration.get_option(FILE_THRESHOLD),
-            pool=PoolOfDelays(self, upload_slowness_ms),
+            workers=DelayedWorkers(self, upload_slowness_ms),
             local=self._local,
         )
         self.tasks: dict[ExecutionAttemptID, SimulatedTaskThread] = {}

@@ -37,8 +37,9 @@ class SegmentGroup:
     target_location: str
     """Directory of the checkpoint below it, or an absolute URL."""
     checkpoint_id: CheckpointID
-    local_job: JobID = JobID("")
-    """The job of which copies are kept on the local disk; empty: none are."""
+    job_id: JobID = JobID("")
+    is_copied: bool = False
+    """Whether copies are kept on the local disk."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

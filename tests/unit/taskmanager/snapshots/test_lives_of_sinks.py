@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
     KeyedStateHandle,
@@ -28,16 +27,17 @@ OPERATOR = OperatorID("op")
 RANGE = KeyGroupRange(0, 3)
 
 
-class AnyOrder(Executor):
+class AnyOrder:
     """Work waits until the test performs a piece of it."""
 
     def __init__(self, choose: random.Random) -> None:
         self._choose = choose
         self._waiting: list[Callable[[], Any]] = []
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self._waiting.append(lambda: fn(*args, **kwargs))
-        return Future()
+    def submit(self, _job_id: JobID, work: Callable[[], None]) -> None:
+        self._waiting.append(work)
+
+    def close(self) -> None: ...
 
     def perform_one(self) -> bool:
         if self._waiting:
@@ -111,7 +111,9 @@ def test_files_stay_that_somebody_was_told_of_and_no_others(seed: int) -> None:
     begin again."""
     choose = random.Random(seed)
     memory, pool = MemoryStorage("job"), AnyOrder(choose)
-    uploader = SnapshotUploader(ResourceID("tm"), StateStorages(lambda _: memory), memory_threshold_bytes=1, pool=pool)
+    uploader = SnapshotUploader(
+        ResourceID("tm"), StateStorages(lambda _: memory), memory_threshold_bytes=1, workers=pool
+    )
     latest_id = 0
     tasks = [Task(uploader.for_task("memory://job")) for _ in range(3)]
     needed: set[str] = set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from snapline.dataflow.ids import CheckpointID, OperatorID, ResourceID
+from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.digests import ChangedState
 from snapline.dataflow.snapshot.handles import (
@@ -32,6 +32,7 @@ from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot, OperatorSnapshot
 from snapline.taskmanager.snapshots import restore
 from snapline.taskmanager.snapshots.restore import SnapshotReader
+from snapline.taskmanager.snapshots.upload_threads import UploadThreads
 from snapline.taskmanager.snapshots.uploader import (
     MAX_UNSETTLED,
     SMALL_BYTES,
@@ -522,21 +523,21 @@ def test_any_buffer_will_do(uploader: SnapshotUploader, memory: MemoryStorage) -
 def test_a_thread_that_has_encoded_goes_on_with_what_was_held_back(memory: MemoryStorage) -> None:
     """Each blob was a call of its own, which woke another thread while this one went to sleep."""
 
-    class Counting(ThreadPoolExecutor):
+    class Counting(UploadThreads):
         calls = 0
 
-        def submit(self, *args: Any, **kwargs: Any) -> Any:
+        def submit(self, job_id: JobID, work: Callable[[], None]) -> None:
             self.calls += 1
-            return super().submit(*args, **kwargs)
+            super().submit(job_id, work)
 
-    pool = Counting(max_workers=4)
-    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), pool=pool)
+    workers = Counting()
+    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), workers=workers)
     parts = [Part(b"k" * 100) for _ in range(8)]
     state = answer(begin(uploader.for_task(BASE), (HEAD, OperatorSnapshot(keyed=tuple(parts)))))
     uploader.close()
 
     assert 8 == len(state.operators[HEAD].managed_keyed)
-    assert (2, [["encode", "release"]] * 8) == (pool.calls, [part.calls for part in parts])
+    assert (2, [["encode", "release"]] * 8) == (workers.calls, [part.calls for part in parts])
 
 
 def test_a_large_snapshot_is_not_in_memory_all_at_once(
@@ -572,12 +573,12 @@ def test_a_task_whose_snapshots_are_small_encodes_the_next_one_itself(memory: Me
     threads again next time, and what has to be written always does."""
     handed_over: list[int] = []
 
-    class Noting(ThreadPoolExecutor):
-        def submit(self, *args: Any, **kwargs: Any) -> Any:
+    class Noting(UploadThreads):
+        def submit(self, job_id: JobID, work: Callable[[], None]) -> None:
             handed_over.append(checkpoint)
-            return super().submit(*args, **kwargs)
+            super().submit(job_id, work)
 
-    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), pool=Noting(max_workers=2))
+    uploader = SnapshotUploader(ResourceID("tm-1"), StateStorages(lambda _: memory), workers=Noting())
     sink = uploader.for_task(BASE)
     small, large = b"k" * SMALL_BYTES, b"k" * (SMALL_BYTES + 1)
     small_ones = [small] * (SMALL_IN_A_ROW + 2)
@@ -626,3 +627,35 @@ def test_a_task_that_encodes_its_own_snapshot_encodes_no_other(
     assert left and all(part.encoded_by is not here for part in left)
     gated.gate.set()
     assert 20 == len(answer(answers).operators[HEAD].managed_keyed)
+
+
+def test_storage_that_never_answers_holds_up_its_own_job_only(memory: MemoryStorage, gated: Gated) -> None:
+    """As many of its snapshots as there were threads for all kept every other job of the TaskManager from any."""
+    storages = StateStorages(lambda url: gated if "hangs" in url else memory)
+    uploader = SnapshotUploader(ResourceID("tm-1"), storages, memory_threshold_bytes=1)
+    for number in range(10):
+        sink = uploader.for_task("memory://hangs", job_id=JobID("hangs"))
+        begin(sink, (HEAD, OperatorSnapshot(keyed=(Part(),))), checkpoint=number + 1)
+    for _ in range(4):
+        gated.begun.get(timeout=ANSWER_SECONDS_MAX)
+
+    done = begin(uploader.for_task(BASE, job_id=JobID("other")), (HEAD, OperatorSnapshot(keyed=(Part(b"k" * 10),))))
+
+    assert answer(done).state_size_bytes == 10
+    assert gated.begun.empty()
+    gated.gate.set()
+    uploader.close()
+
+
+def test_threads_end_with_their_work() -> None:
+    """Thousands of jobs that have ended left as many threads; a job that goes on gets new ones."""
+    workers, done = UploadThreads(idle_s=0.001), queue.Queue[int]()
+    for number in range(100):
+        workers.submit(JobID(f"job {number % 10}"), partial(done.put, number))
+    assert sorted(done.get(timeout=ANSWER_SECONDS_MAX) for _ in range(100)) == list(range(100))
+    wait_until(lambda: not workers._lanes, "the end of idle threads")
+    workers.submit(JobID("job 1"), partial(done.put, 1))
+    workers.close()
+    assert done.get_nowait() == 1
+    with pytest.raises(RuntimeError, match="going down"):
+        workers.submit(JobID("job 1"), lambda: None)

@@ -291,7 +291,11 @@ class AggregateWithState(sl.BatchAggregateFunction):
     def add(self, accumulators: pa.RecordBatch, groups: Any, *columns: pa.Array) -> pa.RecordBatch:
         raise AssertionError("it is never opened")
 
-    merge = result = add
+    def merge(self, accumulators: pa.RecordBatch, groups: Any, others: pa.RecordBatch) -> pa.RecordBatch:
+        raise AssertionError("it is never opened")
+
+    def result(self, accumulators: pa.RecordBatch) -> pa.Array:
+        raise AssertionError("it is never opened")
 
 
 @pytest.mark.parametrize(
