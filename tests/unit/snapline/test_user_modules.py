@@ -199,7 +199,7 @@ def test_requirements_of_a_job_are_no_modules_beside_its_script(
 ) -> None:
     """A script in the home directory has the cache below it, in which they are installed: whole libraries were sent by
     value, and most of them cannot be."""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "job.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "job.py"), raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     library = tmp_path / "a_library-1.0-py3-none-any.whl"
