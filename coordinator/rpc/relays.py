@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from snapline.coordinator.rpc.gateways import ServedStream, ServedStreams, StreamRefused
 from snapline.dataflow.wire.codec import WireError
 from snapline.dataflow.wire.envelope_bytes import serialize_envelope
+from snapline.dataflow.wire.field_counts import refuse_many_fields
 from snapline.protos import cluster_pb2, relay_pb2, relay_pb2_grpc
 from snapline.runtime.cores.connections import ConnectionID, PeerKind
 from snapline.runtime.cores.credentials import CredentialRefused, Identity, Role
@@ -93,6 +94,7 @@ class _RelayConnection:
                 continue
             elif kind == "envelope":
                 try:
+                    refuse_many_fields(frame.envelope, cluster_pb2.Envelope)
                     self._served.received(stream, cluster_pb2.Envelope.FromString(frame.envelope))
                 except DecodeError as error:
                     stream.refuse(StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, f"not an Envelope: {error}"))

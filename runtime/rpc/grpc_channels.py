@@ -341,12 +341,12 @@ class _NotRead:
     line: str
 
 
-def _parsed(decode: Callable[[bytes], Any], data: bytes) -> Any:
-    """The request, unless it has so many fields that it would take far more memory than its bytes."""
+def _parsed(decode: Callable[[bytes], Any] | None, data: bytes) -> Any:
+    """The request, unless it has so many fields that it would take far more memory than its bytes; None: they are it."""
     kind = getattr(decode, "__self__", None)  # of a message's FromString
     if isinstance(kind, type) and issubclass(kind, Message):
         refuse_many_fields(data, kind)
-    return decode(data)
+    return data if decode is None else decode(data)
 
 
 def _no_message(error: DecodeError) -> str:

@@ -230,8 +230,8 @@ def test_a_slot_that_nobody_gave_brings_no_tasks(cluster: LocalCluster) -> None:
                     break
             said.put(None)
         assert told[1:] == [SlotOffersAnswered(JobID(job_id), (), (allocation,))]
-        log = (cluster.logs / "coordinator.log").read_text()
-        assert "it names a slot that no coordinator has given to the job on it" in log
+        log, line = cluster.logs / "coordinator.log", "it names a slot that no coordinator has given to the job on it"
+        wait_until(lambda: line in log.read_text(), "the line about it, which comes behind the answer")
     finally:
         cluster.cancel(job_id)
 

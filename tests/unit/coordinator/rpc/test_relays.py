@@ -315,6 +315,14 @@ def test_nonsense_ends_the_connection_of_the_relay(cluster, trunk, frames, reaso
     assert cluster.rm.messages(1) == [Disconnect("goes on")]
 
 
+def test_an_envelope_of_millions_of_empty_messages_ends_its_stream_unparsed(cluster, trunk):
+    """A relay carries them as bytes, which are parsed where they arrive."""
+    many = relay_pb2.RelayFrame(stream=1, envelope=b"\x12\x00" * 1_100_000)
+    trunk.say(opened(1), many)
+    reason = "not an Envelope: Envelope has more than 1048576 fields, and that is the most"
+    assert [(frame.ended.status, frame.ended.reason) for frame in trunk.next()] == [(3, reason)]
+
+
 def test_a_relay_opens_so_many_streams_and_no_more(cluster, trunk, monkeypatch):
     """Bytes of a few megabytes were a million streams, each with a peer of its own so that no sender had too many."""
     monkeypatch.setattr(relays, "MAX_STREAMS_OF_A_RELAY", 3)
