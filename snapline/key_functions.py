@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from snapline.dataflow.errors import JobDefinitionError
+from snapline.stream_results import refuse_state
 
 if TYPE_CHECKING:
     from snapline.dataflow.api.function_contexts import RuntimeContext
@@ -84,6 +85,7 @@ def check_key_function(function: KeyFunction, schema: pa.Schema | None, known: p
     """What adds the keys. JobDefinitionError for a schema that is none, or names that the rows have already."""
     if schema is not None and not (isinstance(schema, pa.Schema) and len(schema)):
         raise JobDefinitionError(f"key_by: schema= names the key columns as a pyarrow schema, got {schema!r}")
+    refuse_state(function, "key_by", "compute the column before it, by map_batches(...)")
     adding = WithKeys(function, schema)
     taken = set(adding.names) & set(known.names if known is not None else ())
     if taken:

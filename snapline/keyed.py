@@ -26,7 +26,7 @@ from snapline.expressions.expression import Expr
 from snapline.row_hints import schema_by_hints
 from snapline.running_reduce import RunningReduce
 from snapline.stream import DataStream, with_computed_columns
-from snapline.stream_results import check_called
+from snapline.stream_results import check_called, refuse_state
 
 if TYPE_CHECKING:
     from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -151,6 +151,7 @@ class KeyedStream:
                 f"{name!r}: the columns of the stream are not known, and reduced rows are kept in them: give the operator before it schema="
             )
         check_called(function, name)
+        refuse_state(function, f"operator {name!r}", "keep it by key, in a function for process(...)")
         schema = kept_schema(known)
         spec = KeyedProcessSpec(
             self.key_columns, RunningReduce(function, schema, self.key_columns), schema, self.stream.event_time_column

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.async_methods import is_async
 from snapline.dataflow.api.function_contexts import RuntimeContext
-from snapline.dataflow.api.functions import Function
+from snapline.dataflow.api.functions import CheckpointedFunction, Function
 from snapline.dataflow.arguments import check_whole
 from snapline.dataflow.errors import JobDefinitionError
 
@@ -33,6 +33,14 @@ def check_called(function: object, name: str) -> None:
         raise JobDefinitionError(
             f"operator {name!r}: {function!r} is async, and nothing awaits it: hand over a plain function; "
             "async_wait takes an AsyncFunction"
+        )
+
+
+def refuse_state(function: object, name: str, instead: str) -> None:
+    """Raise JobDefinitionError for a function with state of its own, which nobody would ask for it here."""
+    if isinstance(function, CheckpointedFunction):
+        raise JobDefinitionError(
+            f"{name}: snapshot_state of {type(function).__name__} is not called here, so that its state would be lost: {instead}"
         )
 
 
@@ -97,6 +105,7 @@ class StreamResults:
         if not callable(function):
             raise JobDefinitionError(f"{name}: {function!r} cannot be called with a row")
         check_called(function, name)
+        refuse_state(function, f"operator {name!r}", "hand it to map(...), and give the row back")
         inspected: DataStream = stream.map_batches(Inspection(function), uid=uid, name=name, schema=stream.schema)
         return inspected
 

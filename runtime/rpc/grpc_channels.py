@@ -342,7 +342,7 @@ class _NotRead:
 
 
 def _parsed(decode: Callable[[bytes], Any] | None, data: bytes) -> Any:
-    """The request, unless it has so many fields that it would take far more memory than its bytes; None: they are it."""
+    """The request, unless its fields would take far more memory than its bytes; None: these are it."""
     kind = getattr(decode, "__self__", None)  # of a message's FromString
     if isinstance(kind, type) and issubclass(kind, Message):
         refuse_many_fields(data, kind)

@@ -109,6 +109,9 @@ def test_functions_may_have_any_side_output(stream: sl.DataStream) -> None:
         (lambda s: s.map(Prices), "operator 'map': Prices is a class of functions: hand over Prices(...)"),
         (lambda s: s.inspect(Prices), "operator 'inspect': Prices is a class of functions"),
         (lambda s: s.key_by("k").reduce(Prices), "operator 'reduce': Prices is a class of functions"),
+        (lambda s: s.inspect(Remembers()), "operator 'inspect': snapshot_state of Remembers is not called here"),
+        (lambda s: s.key_by("k").reduce(Remembers()), "operator 'reduce': snapshot_state of Remembers is not called"),
+        (lambda s: s.key_by(Remembers()), "key_by: snapshot_state of Remembers is not called here"),
         (lambda s: s.map_batches(list).get_side_output(""), "the tag of a side output is a name, not ''"),
         (lambda s: s.key_by("k").running_aggregate(k=sl.count()), "the result has a column 'k' already"),
         (lambda s: s.key_by("k", "k"), "key_by: column 'k' is named twice: name it once"),
@@ -263,6 +266,17 @@ def test_a_function_with_half_of_what_state_takes_is_refused(method: str, lacks:
     stream = sl.StreamExecutionEnvironment.get_execution_environment().from_collection([{"n": 1}])
     with pytest.raises(sl.JobDefinitionError, match=f"'counted': Counted has {method} and no {lacks}, so that neither"):
         stream.map_batches(Counted(), name="counted")
+
+
+class Remembers:
+    """A function with state of its own, where nobody asks for it."""
+
+    def initialize_state(self, context: sl.FunctionInitializationContext) -> None: ...
+
+    def snapshot_state(self, context: sl.FunctionSnapshotContext) -> None: ...
+
+    def __call__(self, *rows: sl.Row) -> sl.Row:
+        return rows[0]
 
 
 class Prices(dict[str, int]):
