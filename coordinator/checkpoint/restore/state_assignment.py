@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from snapline.coordinator.checkpoint.restore.operator_state_redistribution import redistribute_operator_state
 from snapline.coordinator.execution.deployment import producers_of_consumer
@@ -28,6 +29,7 @@ from snapline.dataflow.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
+from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.channel_state import (
     ChannelStateNotRescalable,
     EdgeRescaling,
@@ -190,27 +192,44 @@ def _check_parallelism(operator: OperatorState, vertex: JobVertex, node: Operato
     return None
 
 
+class _Ended(Enum):
+    """How many subtasks had finished when the snapshot was taken."""
+
+    NONE = "none"
+    SOME = "some"
+    ALL = "all"
+
+
+def _ended_in(operator: OperatorState | None) -> _Ended:
+    if operator is None:
+        return _Ended.NONE
+    if operator.fully_finished:
+        return _Ended.ALL
+    return _Ended.SOME if operator.finished_subtasks else _Ended.NONE
+
+
 def _check_finished(
     vertices: Sequence[JobVertex], edges: Sequence[JobEdge], by_operator: Mapping[OperatorID, OperatorState]
 ) -> AssignmentRefused | None:
-    """A chain has finished as a whole, and nothing that has finished reads from something that has not."""
-    finished: dict[JobVertexID, bool] = {}
+    """A chain has finished as a whole, and nothing that has finished reads from something that has not. So it is with
+    single subtasks that have, because what they held is gone; but a rescale may put others before them."""
+    ended: dict[JobVertexID, _Ended] = {}
     for vertex in vertices:
-        flags = {
-            by_operator[node.operator_id].fully_finished for node in vertex.operators if node.operator_id in by_operator
-        }
-        missing = any(node.operator_id not in by_operator for node in vertex.operators)
-        if True in flags and (False in flags or missing):
+        found = {_ended_in(by_operator.get(node.operator_id)) for node in vertex.operators}
+        if len(found) > 1:
             return AssignmentRefused(
                 f"some operators of {vertex.name} had finished when the snapshot was taken and others had not (or are new): "
                 "the chain has changed; start from a snapshot that was taken before they finished"
             )
-        finished[vertex.vertex_id] = flags == {True}
+        ended[vertex.vertex_id] = found.pop()
     for edge in edges:
-        if finished[edge.target] and not finished[edge.source]:
+        before, behind = ended[edge.source], ended[edge.target]
+        goes_on = before is _Ended.NONE or (before is _Ended.SOME and edge.partitioning is Partitioning.HASH)
+        if (behind is _Ended.ALL and before is not _Ended.ALL) or (behind is _Ended.SOME and goes_on):
             names = {vertex.vertex_id: vertex.name for vertex in vertices}
+            whole = names[edge.target] if behind is _Ended.ALL else f"a part of {names[edge.target]}"
             return AssignmentRefused(
-                f"{names[edge.target]} had finished when the snapshot was taken, and now reads from {names[edge.source]}, "
+                f"{whole} had finished when the snapshot was taken, and now reads from {names[edge.source]}, "
                 "which had not: start from a snapshot that was taken before it finished"
             )
     return None

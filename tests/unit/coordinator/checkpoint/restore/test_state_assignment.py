@@ -390,3 +390,51 @@ def test_new_operator_in_a_finished_chain_is_refused() -> None:
 
     assert isinstance(result, AssignmentRefused)
     assert "the chain has changed" in result.detail
+
+
+def test_new_operator_in_a_chain_of_which_a_part_had_finished_is_refused() -> None:
+    """The subtasks that had finished would begin anew, with nothing of what the other operators held."""
+    partly = replace(keyed_operator("a", 2), finished_subtasks=(0,))
+
+    result = assign_states([partly], [vertex("v", 2, 8, "a", "b")], [], allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "the chain has changed" in result.detail
+
+
+@pytest.mark.parametrize("partitioning", [Partitioning.HASH, Partitioning.REBALANCE, Partitioning.FORWARD])
+def test_new_source_of_a_vertex_of_which_a_part_had_finished_is_refused(partitioning: Partitioning) -> None:
+    """Its rows came to subtasks whose state by key was gone, and were counted from nothing."""
+    ended = OperatorState(OperatorID("old"), "old", "old", 2, 8, fully_finished=True)
+    partly = replace(keyed_operator("sums", 2), finished_subtasks=(0,))
+    edges = [edge("old", "sums"), edge("new", "sums", partitioning)]
+    vertices = [vertex("old", 2), vertex("new", 2), vertex("sums", 2)]
+
+    result = assign_states([ended, partly], vertices, edges, allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "a part of sums had finished" in result.detail
+    assert "reads from new" in result.detail
+
+
+def test_vertex_of_which_a_part_had_finished_goes_on_behind_sources_that_had() -> None:
+    """As it was when the snapshot was taken, at any parallelism of the sources."""
+    ended = OperatorState(OperatorID("old"), "old", "old", 2, 8, fully_finished=True)
+    partly = replace(keyed_operator("sums", 2), finished_subtasks=(0,))
+
+    vertices = [vertex("old", 3), vertex("sums", 2)]
+    result = assigned(assign_states([ended, partly], vertices, [edge("old", "sums")], allow_non_restored_state=False))
+
+    assert result.restored_as_finished == {*(task("old", n) for n in range(3)), task("sums", 0)}
+
+
+def test_keys_behind_a_source_of_which_a_part_had_finished_cannot_have_finished() -> None:
+    """Each key may still come, so that the graph was another one when the snapshot was taken."""
+    source = replace(keyed_operator("src", 2), finished_subtasks=(0,))
+    partly = replace(keyed_operator("sums", 2), finished_subtasks=(0,))
+
+    vertices = [vertex("src", 2), vertex("sums", 2)]
+    result = assign_states([source, partly], vertices, [edge("src", "sums")], allow_non_restored_state=False)
+
+    assert isinstance(result, AssignmentRefused)
+    assert "a part of sums had finished" in result.detail
