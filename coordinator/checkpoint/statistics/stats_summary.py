@@ -42,11 +42,11 @@ class StatsSummarySnapshot:
         return self.sum // self.count if self.count else 0
 
     def quantile(self, share: float) -> float:
-        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; NaN if
-        empty."""
+        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; of few values
+        the extreme one. NaN if empty."""
         if not self.window:
             return float("nan")
-        position = share * (len(self.window) - 1)
+        position = min(max(share * (len(self.window) + 1) - 1, 0), len(self.window) - 1)
         below = int(position)
         above = min(below + 1, len(self.window) - 1)
         return self.window[below] + (self.window[above] - self.window[below]) * (position - below)

@@ -181,7 +181,7 @@ def test_summary_figures() -> None:
 
     assert (figures.count, figures.sum, figures.minimum, figures.maximum, figures.average) == (3, 60, 10, 30, 20)
     assert (figures.quantile(0.0), figures.quantile(0.5), figures.quantile(1.0)) == (10, 20, 30)
-    assert figures.quantile(0.75) == 25
+    assert (figures.quantile(0.25), figures.quantile(0.625), figures.quantile(0.75)) == (10, 25, 30)
 
 
 def test_summary_of_nothing() -> None:
@@ -190,6 +190,18 @@ def test_summary_of_nothing() -> None:
 
     assert (figures.count, figures.average) == (0, 0)
     assert math.isnan(figures.quantile(0.5))
+
+
+def test_percentiles_of_a_hundred_values_are_within_one_of_them() -> None:
+    """As in Flink: the least percentile was two, and the greatest of ten values was none of the slowest."""
+    summary = StatsSummary()
+    for value in range(1, 101):
+        summary.add(value)
+    of_hundred = summary.snapshot()
+    of_ten = StatsSummary(window=range(1, 11)).snapshot()
+
+    assert [of_hundred.quantile(share) for share in (0.01, 0.5, 0.99)] == pytest.approx([1.01, 50.5, 99.99])
+    assert [of_ten.quantile(share) for share in (0.05, 0.95)] == [1, 10]
 
 
 def test_percentiles_are_over_a_window() -> None:
