@@ -9,6 +9,7 @@ Flink's PendingCheckpoint.finalizeCheckpoint, DefaultCompletedCheckpointStore an
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTrac
 from snapline.coordinator.checkpoint.statistics.stats_persistence import encode_statistics
 from snapline.coordinator.deletions import Deletions
 from snapline.coordinator.ha.high_availability import JobStores, PointerExists
-from snapline.coordinator.io import IoLane, TookTooLong
+from snapline.coordinator.io import DEFAULT_LIMIT_MS, IoLane, TookTooLong
 from snapline.coordinator.jobmaster.effects import LoadSavepoint
 from snapline.coordinator.jobmaster.events import SavepointLoaded, SavepointLoadFailed
 from snapline.coordinator.snapshots import NoSnapshot, read_metadata, read_snapshot
@@ -57,6 +58,10 @@ from snapline.runtime.timers import TimerScheduler
 VERIFY_PAUSE_MS = 1_000
 STATISTICS_PAUSE_MS = 1_000
 """Statistics are written down at most this often."""
+CAN_WRITE = ".can-write"
+"""An empty file that is made in the directory of a savepoint, and deleted at once."""
+CAN_WRITE_LIMIT_MS = 30_000
+"""So long a storage may take for that, because no other checkpoint begins meanwhile."""
 MAX_TO_DISCARD = 10_000
 """Files of what tasks have said that wait to be discarded; what is more stays until the job has ended."""
 
@@ -134,13 +139,28 @@ class CheckpointIo:
     # --- ids ----------------------------------------------------------------------------------------------------------
 
     def _draw_id(self, effect: asked.DrawCheckpointId) -> None:
-        request = effect.request_id
-        self._io.submit(
-            "draw checkpoint id",
-            lambda: CheckpointIdDrawn(request, self._counter.get_and_increment()),
-            self._tell,
-            lambda error: CheckpointIdFailed(request, str(error)),
-        )
+        request, target = effect.request_id, effect.target_location
+        can_write = not target
+
+        def work() -> CheckpointIdDrawn:
+            nonlocal can_write
+            if target:
+                self._check_can_write(target)
+                can_write = True
+            return CheckpointIdDrawn(request, self._counter.get_and_increment())
+
+        def failed(error: BaseException) -> CheckpointIdFailed:
+            return CheckpointIdFailed(request, str(error), cannot_write=not can_write)
+
+        limit_ms = CAN_WRITE_LIMIT_MS if target else DEFAULT_LIMIT_MS
+        self._io.submit("draw checkpoint id", work, self._tell, failed, limit_ms)
+
+    def _check_can_write(self, directory: str) -> None:
+        """Raise StorageError when nothing can be written there."""
+        storage, name = self._storages.locate(self._job_directory, f"{directory}/{CAN_WRITE}")
+        storage.create(name, b"")
+        with contextlib.suppress(StorageError):
+            storage.delete(name)
 
     def _set_id_count(self, effect: asked.SetCheckpointIdCount) -> None:
         request, next_id = effect.request_id, effect.next_id

@@ -429,7 +429,7 @@ class CheckpointCoordinator:
             self._plan_refused(request, plan)
             return
         self._triggering = Triggering(request, self._now_ms, plan, self.executions.version)
-        self._out.append(DrawCheckpointId(request.request_id))
+        self._out.append(DrawCheckpointId(request.request_id, _target_of(request)))
 
     def _plan(self) -> CheckpointPlan | PlanRefused:
         plan = self._plans.calculate(self.executions)
@@ -476,7 +476,8 @@ class CheckpointCoordinator:
         triggering = self._drawing(event.request_id)
         if triggering is not None:
             reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-            self._trigger_failed(triggering.request, reason, f"No checkpoint id could be drawn: {event.detail}")
+            what = "The savepoint cannot be written" if event.cannot_write else "No checkpoint id could be drawn"
+            self._trigger_failed(triggering.request, reason, f"{what}: {event.detail}")
 
     def _id_drawn(self, event: CheckpointIdDrawn) -> None:
         triggering = self._drawing(event.request_id)
@@ -505,7 +506,7 @@ class CheckpointCoordinator:
             checkpoint_id=checkpoint_id,
             timestamp_ms=triggering.timestamp_ms,
             properties=properties,
-            location=_location_of(request, checkpoint_id),
+            location=_target_of(request) or checkpoint_location(checkpoint_id),
             plan=triggering.plan,
             master_hooks=self.hooks.hook_ids,
             tasks_restored_as_finished=self._restoration.tasks_as_finished,
@@ -747,8 +748,7 @@ class CheckpointCoordinator:
         return self.publication.has_kept or self.stats.latest_savepoint is not None
 
 
-def _location_of(request: CheckpointTriggerRequest, checkpoint_id: CheckpointID) -> str:
+def _target_of(request: CheckpointTriggerRequest) -> str:
     """Another one for each repetition: the files of the one before are being deleted."""
-    if not request.target_location:
-        return checkpoint_location(checkpoint_id)
-    return f"{request.target_location}-{request.repetition + 1}" if request.repetition else request.target_location
+    target = request.target_location
+    return f"{target}-{request.repetition + 1}" if target and request.repetition else target

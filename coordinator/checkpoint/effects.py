@@ -40,9 +40,13 @@ class CheckpointTimeoutKey:
 
 @dataclass(frozen=True, slots=True)
 class DrawCheckpointId:
-    """Take the next id from the job's CheckpointIDCounter -> CheckpointIdDrawn | CheckpointIdFailed."""
+    """Take the next id from the job's CheckpointIDCounter -> CheckpointIdDrawn | CheckpointIdFailed.
+
+    A savepoint has a `target_location`: whether it can be written to is found out before that, while no task has
+    stopped for it (Flink: initializeLocationForSavepoint)."""
 
     request_id: CheckpointRequestID
+    target_location: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,8 @@ class CheckpointIdFailed:
 
     request_id: CheckpointRequestID
     detail: str
+    cannot_write: bool = False
+    """The place of the savepoint is the reason, and not the counter."""
 
 
 @dataclass(frozen=True, slots=True)

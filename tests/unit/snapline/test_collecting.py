@@ -321,6 +321,22 @@ def test_a_job_is_a_value(tmp_path):
             job.wait()
 
 
+def test_a_job_goes_on_when_its_savepoint_can_be_written_nowhere(tmp_path: Path) -> None:
+    """A slip in the name of a directory: it failed, or began again, and was to go on, or to end well."""
+    (tmp_path / "in-the-way").touch()
+    env = environment(tmp_path)
+    endless(env).sink_to(DiscardingSink(), uid="out")
+    with env.execute_async("endless", local=True) as job:
+        while job.status != "RUNNING":
+            assert not job.has_ended
+        for ask in (job.savepoint, job.stop):
+            with pytest.raises(sl.SnaplineError, match=r"The savepoint cannot be written: .*in-the-way"):
+                ask(str(tmp_path / "in-the-way"))
+            assert (job.status, job.details.overview.restarts) == ("RUNNING", 0)
+        job.stop(str(tmp_path / "savepoints"))
+        assert job.wait().status == "FINISHED"
+
+
 def test_a_vertex_that_has_one_task_for_good_keeps_it_when_a_local_job_is_rescaled(tmp_path: Path) -> None:
     """As at a coordinator: every job with a sink whose subtasks commit together, by one task, was refused."""
     env = environment(tmp_path, **{"execution.checkpointing.interval": "50 ms"})

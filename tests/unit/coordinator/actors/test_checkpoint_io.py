@@ -118,6 +118,27 @@ def test_a_counter_that_fails_is_answered(desk, monkeypatch):
     assert failed == CheckpointIdFailed(REQUEST, "division by zero")
 
 
+def test_no_id_is_drawn_for_a_savepoint_that_cannot_be_written(desk, monkeypatch):
+    """No task hears of it; one that can be written leaves nothing of the trial in its directory."""
+    place = named_memory_storage("memory://savepoints/one")
+    monkeypatch.setattr(place, "create", fail)
+    failed = desk.ask(asked.DrawCheckpointId(REQUEST, "memory://savepoints/one"))
+    assert failed == CheckpointIdFailed(REQUEST, "the network is down", cannot_write=True)
+
+    drawn = desk.ask(asked.DrawCheckpointId(REQUEST, "memory://savepoints/two"))
+    assert drawn == CheckpointIdDrawn(REQUEST, CheckpointID(1))
+    assert named_memory_storage("memory://savepoints/two").list("") == []
+
+
+def test_a_savepoint_may_go_below_the_directory_of_its_job(desk, monkeypatch):
+    """Where its tasks write it, too, when its directory is a relative path."""
+    created: list[str] = []
+    monkeypatch.setattr(desk.files, "create", lambda path, data: created.append(path))
+    drawn = desk.ask(asked.DrawCheckpointId(REQUEST, "savepoints/one"))
+    assert drawn == CheckpointIdDrawn(REQUEST, CheckpointID(1))
+    assert created == ["savepoints/one/.can-write"]
+
+
 def test_a_checkpoint_is_stored_and_recovered(desk):
     """Metadata first, then the pointer; a successor reads both."""
     assert desk.ask(asked.StoreCompletedCheckpoint(checkpoint(3))) == CheckpointStored(CheckpointID(3))

@@ -586,7 +586,7 @@ def test_without_interval_nothing_is_periodic() -> None:
 
     assert core.tell(StartCheckpointScheduler(1)) == []
     request = CheckpointRequested(A, SnapshotType.SAVEPOINT, "file:///s")
-    assert core.tell(request) == [DrawCheckpointId(A)]
+    assert core.tell(request) == [DrawCheckpointId(A, "file:///s")]
 
 
 def test_savepoint_without_directory_is_refused() -> None:
@@ -595,6 +595,21 @@ def test_savepoint_without_directory_is_refused() -> None:
 
     assert isinstance(refused, CheckpointRequestFailed)
     assert "directory" in refused.detail
+
+
+def test_a_stop_whose_savepoint_cannot_be_written_leaves_the_job_alone() -> None:
+    """Its sources stopped, and the job started again, for a slip in the name of a directory."""
+    job = Coordinator(interval_ms=100, tolerable_failures=0)
+    job.tell(StartCheckpointScheduler(10))
+    assert DrawCheckpointId(B, "file:///b") in job.tell(StopWithSavepointRequested(B, "file:///b"))
+
+    effects = job.tell(CheckpointIdFailed(B, "the disk is read-only", cannot_write=True))
+
+    detail = "The savepoint cannot be written: the disk is read-only"
+    assert effects == [
+        CheckpointRequestFailed(B, CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, detail),
+        StartTimer(PeriodicTriggerKey(JOB), job.now_ms + 100),
+    ]
 
 
 def test_coordinator_is_quiet_about_duplicates() -> None:

@@ -44,7 +44,7 @@ def test_a_savepoint_begins_again_without_it() -> None:
     effects = job.tell(running(first, state=ExecutionState.FINISHED))
     assert [e for e in effects if isinstance(e, ForTasks) and isinstance(e.template, NotifyCheckpointAborted)]
     assert not [e for e in effects if isinstance(e, CheckpointRequestFailed | FailJob)]
-    assert DrawCheckpointId(WANTED) in effects
+    assert DrawCheckpointId(WANTED, "/sp/one-2") in effects
 
     effects = job.tell(CheckpointIdDrawn(WANTED, CheckpointID(2)))
     assert [
@@ -118,7 +118,7 @@ def test_a_savepoint_does_not_begin_again_behind_one_that_the_job_has_stopped_wi
     effects = job.tell(running(job.sources[0], state=ExecutionState.FINISHED))
 
     assert [e.request_id for e in effects if isinstance(e, CheckpointRequestFailed)] == [WANTED]
-    assert DrawCheckpointId(WANTED) not in effects
+    assert not [e for e in effects if isinstance(e, DrawCheckpointId)]
 
 
 def test_why_names_the_task_as_people_do() -> None:
