@@ -239,6 +239,7 @@ class JobMasterRunner:
             store_survives_suspension=stores.survives_suspension,
             master_hooks=hook_runner.registered(),
             has_staged_rows=bool(graph.staged_directories),
+            has_directory=bool(self.job_directory),
             stats=self._restored_statistics(stores, checkpointing.history_size),
         )
         session = LeaderSessionID(uuid.uuid4().hex)

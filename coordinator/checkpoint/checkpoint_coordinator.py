@@ -92,6 +92,7 @@ from snapline.coordinator.checkpoint.request_decider import (
 )
 from snapline.coordinator.checkpoint.restore.restoration import Restoration
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
+from snapline.dataflow.config import CHECKPOINTS_DIRECTORY
 from snapline.dataflow.elements import SnapshotType
 from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobEdge, JobVertex
@@ -132,16 +133,19 @@ class CheckpointCoordinator:
         store_survives_suspension: bool,
         master_hooks: MasterHooks | None = None,
         has_staged_rows: bool = False,
+        has_directory: bool = True,
         plan_calculator: CheckpointPlanCalculator | None = None,
         stats: CheckpointStatsTracker | None = None,
     ) -> None:
         """`store_survives_suspension`: pointers to completed checkpoints are durable (high availability). `stats`:
         those of a former coordinator of the job, to go on with. `plan_calculator`: for tasks that are no dataflow of
-        ours. `has_staged_rows`: something was computed for this job alone, and goes with it."""
+        ours. `has_staged_rows`: something was computed for this job alone, and goes with it. `has_directory`: there
+        is a place for checkpoints, besides those of savepoints."""
         self.job_id = job_id
         self.configuration = configuration
         self.executions = ExecutionTracker(vertices, edges)
         self._has_staged_rows = has_staged_rows
+        self._has_directory = has_directory
         self.hooks = master_hooks if master_hooks is not None else MasterHooks()
         self.stats = stats if stats is not None else CheckpointStatsTracker(configuration.history_size)
         store = CompletedCheckpointStore(
@@ -378,9 +382,11 @@ class CheckpointCoordinator:
         )
         if self._shutdown_status is not None:
             self._refuse(request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
-        elif snapshot_type.is_savepoint and not target_location:
-            reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-            self._refuse(request, reason, "A savepoint needs a directory to be written to.")
+        elif not target_location and (snapshot_type.is_savepoint or not self._has_directory):
+            detail = "A savepoint needs a directory to be written to."
+            if not snapshot_type.is_savepoint:
+                detail = f"There is no place for checkpoints: set {CHECKPOINTS_DIRECTORY.key}."
+            self._refuse(request, CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, detail)
         else:
             self._decided(self._decider.submit(request, self._inputs()))
 

@@ -121,6 +121,7 @@ class LocalCoordinator:
             store_survives_suspension=stores.survives_suspension,
             master_hooks=self._hooks.registered(),
             has_staged_rows=bool(graph.staged_directories),
+            has_directory=bool(directory),
         )
         self._core = JobMaster(
             graph,

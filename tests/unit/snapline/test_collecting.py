@@ -337,6 +337,18 @@ def test_a_job_goes_on_when_its_savepoint_can_be_written_nowhere(tmp_path: Path)
         assert job.wait().status == "FINISHED"
 
 
+def test_a_job_without_a_place_for_checkpoints_is_not_rescaled() -> None:
+    """The checkpoint that it was to be rescaled with failed, and the job with it."""
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    endless(env).sink_to(DiscardingSink(), uid="out")
+    with env.execute_async("endless", local=True) as job:
+        while job.status != "RUNNING":
+            assert not job.has_ended
+        with pytest.raises(sl.SnaplineError, match=r"execution\.checkpointing\.dir"):
+            job.rescale(2)
+        assert (job.status, job.details.overview.restarts) == ("RUNNING", 0)
+
+
 def test_a_vertex_that_has_one_task_for_good_keeps_it_when_a_local_job_is_rescaled(tmp_path: Path) -> None:
     """As at a coordinator: every job with a sink whose subtasks commit together, by one task, was refused."""
     env = environment(tmp_path, **{"execution.checkpointing.interval": "50 ms"})

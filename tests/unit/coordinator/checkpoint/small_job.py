@@ -85,7 +85,7 @@ class Coordinator:
     """A coordinator of `src` (2 subtasks) and `sink` (1), started with an empty store, all tasks running. Statistics
     and lines for the log are left out of what it answers."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, has_directory: bool = True, **settings: Any) -> None:
         self.core = CheckpointCoordinator(
             JOB,
             "job",
@@ -93,6 +93,7 @@ class Coordinator:
             (vertex("src", 2), vertex("sink")),
             (edge("src", "sink"),),
             store_survives_suspension=True,
+            has_directory=has_directory,
         )
         self.now_ms = 1_000_000
         self.sources = (attempt("src", 0), attempt("src", 1))

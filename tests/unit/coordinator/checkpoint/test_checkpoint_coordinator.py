@@ -612,6 +612,17 @@ def test_a_stop_whose_savepoint_cannot_be_written_leaves_the_job_alone() -> None
     ]
 
 
+def test_checkpoint_that_would_have_no_place_is_refused() -> None:
+    """It failed when all tasks had acknowledged, and the job with it."""
+    job = Coordinator(has_directory=False, tolerable_failures=0)
+
+    (refused,) = job.tell(CheckpointRequested(A))
+
+    assert isinstance(refused, CheckpointRequestFailed)
+    assert "execution.checkpointing.dir" in refused.detail
+    assert DrawCheckpointId(B, "file:///b") in job.tell(CheckpointRequested(B, SnapshotType.SAVEPOINT, "file:///b"))
+
+
 def test_coordinator_is_quiet_about_duplicates() -> None:
     """A message that is delivered twice while the checkpoint is pending or being stored changes nothing."""
     job = Coordinator()
