@@ -7,11 +7,11 @@ vertex's id are the same 32 hexadecimal digits in both.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from snapline.coordinator.checkpoint.statistics.stats_summary import quantile
 from snapline.dataflow.api.accumulators import AccumulatorValue, results_of
 from snapline.dataflow.config import RESTART_STRATEGY, canonical_key, is_secret
 from snapline.dataflow.wire.codec import decode, decode_job_status
@@ -425,18 +425,14 @@ def _aggregated(subtasks: Sequence[pb.SubtaskDetails], now_ms: int) -> Json:
 
 
 def distribution(values: Iterable[float]) -> Json:
-    """Least, greatest, mean and quantiles by nearest rank, as Flink names them; all 0 for none."""
+    """Least, greatest, mean and quantiles, as Flink names them; all 0 for none."""
     ordered = sorted(values)
     if not ordered:
         return dict.fromkeys(("min", "max", "avg", "p50", "p90", "p95", "p99", "p999"), 0)
-
-    def quantile(part: float) -> float:
-        return ordered[max(math.ceil(part * len(ordered)) - 1, 0)]
-
     quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
     return {
         "min": ordered[0],
         "max": ordered[-1],
         "avg": int(sum(ordered) / len(ordered)),
-        **{name: float(quantile(part)) for name, part in quantiles.items()},
+        **{name: quantile(ordered, part) for name, part in quantiles.items()},
     }

@@ -7,7 +7,7 @@ Count, sum, minimum and maximum are over everything; percentiles over a window o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WINDOW_SIZE = 1_000
@@ -23,6 +23,21 @@ def with_room(figure: int) -> int:
     (7, True)
     """
     return max(-_MOST, min(_MOST, figure))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value that `share` (0 to 1) of these does not exceed, interpolated between neighbours; of few values the
+    extreme one. NaN for none.
+
+    >>> quantile([1, 2, 3, 4], 0.5), quantile([1, 2, 3, 4], 0.9)
+    (2.5, 4.0)
+    """
+    if not ordered:
+        return float("nan")
+    position = min(max(share * (len(ordered) + 1) - 1, 0), len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (position - below))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +57,8 @@ class StatsSummarySnapshot:
         return self.sum // self.count if self.count else 0
 
     def quantile(self, share: float) -> float:
-        """The value that `share` (0 to 1) of the window does not exceed, interpolated between neighbours; of few values
-        the extreme one. NaN if empty."""
-        if not self.window:
-            return float("nan")
-        position = min(max(share * (len(self.window) + 1) - 1, 0), len(self.window) - 1)
-        below = int(position)
-        above = min(below + 1, len(self.window) - 1)
-        return self.window[below] + (self.window[above] - self.window[below]) * (position - below)
+        """The value that `share` (0 to 1) of the window does not exceed. NaN if empty."""
+        return quantile(self.window, share)
 
 
 class StatsSummary:

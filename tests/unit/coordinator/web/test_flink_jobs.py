@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snapline.coordinator.web.flink_jobs import execution_result, subtask_details
+from snapline.coordinator.web.flink_jobs import distribution, execution_result, subtask_details
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
 
@@ -36,3 +36,9 @@ def test_states_that_are_entered_at_the_same_time_last_in_their_order() -> None:
     subtask = pb.SubtaskDetails(state=job_pb2.EXECUTION_STATE_RUNNING, state_timestamps_ms=entered)
     lasted = subtask_details(subtask, now_ms=450)["status-duration"]
     assert lasted == {"CREATED": 95, "SCHEDULED": 0, "DEPLOYING": 50, "INITIALIZING": 0, "RUNNING": 300}
+
+
+def test_quantiles_are_those_of_the_statistics_of_checkpoints() -> None:
+    """Interpolated between neighbours, as Flink's are; of few values the extreme one."""
+    quantiles = {"p50": 50.5, "p90": 90.9, "p95": 95.95, "p99": 99.99, "p999": 100.0}
+    assert distribution(range(1, 101)) == pytest.approx({"min": 1, "max": 100, "avg": 50, **quantiles})
