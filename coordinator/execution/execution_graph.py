@@ -68,7 +68,7 @@ JOB_STATUS_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
         {JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.FINISHED, JobStatus.SUSPENDED}
     ),
     JobStatus.RESTARTING: frozenset({JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.SUSPENDED}),
-    JobStatus.FAILING: frozenset({JobStatus.FAILED, JobStatus.SUSPENDED}),
+    JobStatus.FAILING: frozenset({JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED}),
     JobStatus.CANCELLING: frozenset({JobStatus.CANCELED, JobStatus.SUSPENDED}),
     JobStatus.FAILED: frozenset(),
     JobStatus.CANCELED: frozenset(),

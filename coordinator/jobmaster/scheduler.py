@@ -257,8 +257,9 @@ class Scheduler:
         return self.status is JobStatus.RECONCILING and not self.is_reconciling_over
 
     def cancel(self, now_ms: int) -> list[SchedulerEffect]:
-        """A client wants the job to end. Nothing, when it is ending already."""
-        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING) or self.is_over:
+        """A client wants the job to end: one that fails is cancelled, too, while its tasks are being ended. Nothing,
+        when it is cancelled already."""
+        if self.status is JobStatus.CANCELLING or self.is_over:
             return []
         self._end_with(JobStatus.CANCELLING, now_ms)
         self._after_change(now_ms)
