@@ -47,6 +47,11 @@ class RestartStrategy(Protocol):
         """For the failure of the job: what was exhausted."""
         ...
 
+    @property
+    def begins_attempt(self) -> bool:
+        """Whether the last failure has a restart of its own, and does not share that of the one before."""
+        ...
+
 
 @dataclass(slots=True)
 class NoRestartStrategy:
@@ -55,6 +60,7 @@ class NoRestartStrategy:
     chosen: bool = True
     """False: nobody has set it."""
     _deployed_again: int = 0
+    begins_attempt: bool = True
 
     def deploys_again(self) -> bool:
         """Whether tasks that were lost before any of them had read anything are deployed once more, which repeats and
@@ -83,6 +89,7 @@ class FixedDelayRestartStrategy:
     attempts: int
     delay_ms: int
     _restarts: int = 0
+    begins_attempt: bool = True
 
     def notify_failure(self, now_ms: int) -> int | None:
         """The pause, until the attempts are used up."""
@@ -105,6 +112,7 @@ class FailureRateRestartStrategy:
     interval_ms: int
     delay_ms: int
     _failures_ms: deque[int] = field(default_factory=deque)
+    begins_attempt: bool = True
 
     def notify_failure(self, now_ms: int) -> int | None:
         """The pause, None when there were more failures than allowed within the interval."""
@@ -140,10 +148,12 @@ class ExponentialDelayRestartStrategy:
     """Returns a number drawn uniformly from [0, 1), by which delays vary."""
     _attempt: int = 0
     _next_restart_ms: int = -1
+    begins_attempt: bool = True
 
     def notify_failure(self, now_ms: int) -> int | None:
         """The pause, None when there were too many restarts without a quiet `reset_threshold_ms`."""
-        if self._attempt and now_ms <= self._next_restart_ms:
+        self.begins_attempt = not self._attempt or now_ms > self._next_restart_ms
+        if not self.begins_attempt:
             return self._next_restart_ms - now_ms
         if self._attempt and now_ms - self._next_restart_ms >= self.reset_threshold_ms:
             self._attempt = 0

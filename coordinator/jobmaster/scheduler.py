@@ -510,7 +510,7 @@ class Scheduler:
             self.root_failure = replace(failure, summary=f"{failure.summary} (not restarted: {why})", retryable=False)
             self._end_with(JobStatus.FAILING, now_ms)
         else:
-            self.restarts += 1
+            self.restarts += self._restart_strategy.begins_attempt
             if self._has_stopped:
                 failed, self._has_stopped = self.graph.vertices, False
             if self.reactive is not None and len(self.pool) < required_slots(self.graph.job_graph):

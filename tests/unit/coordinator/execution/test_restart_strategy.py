@@ -60,8 +60,8 @@ def test_failures_during_the_pause_are_one_attempt() -> None:
     """The restart does not move."""
     strategy = exponential(attempts=1)
 
-    assert strategy.notify_failure(0) == 100
-    assert strategy.notify_failure(40) == 60
+    assert (strategy.notify_failure(0), strategy.begins_attempt) == (100, True)
+    assert (strategy.notify_failure(40), strategy.begins_attempt) == (60, False)
     assert strategy.notify_failure(101) is None
 
 
