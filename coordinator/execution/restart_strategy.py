@@ -34,6 +34,9 @@ from snapline.dataflow.config import (
 DEPLOYED_AGAIN_MAX = 3
 """So often a job without checkpoints is deployed again whose tasks were lost before they ran."""
 
+FAR_BEYOND = 1_000
+"""Times the longest pause: jitter below 1 takes nothing of that back, so that the pause is the longest one."""
+
 
 class RestartStrategy(Protocol):
     """What the scheduler asks after a failure."""
@@ -166,12 +169,11 @@ class ExponentialDelayRestartStrategy:
 
     def _backoff_ms(self) -> int:
         backoff = float(self.initial_backoff_ms)
-        for _ in range(self._attempt - 1):  # stops growing at the bound: a power would overflow after many attempts
-            backoff = min(backoff * self.multiplier, float(self.max_backoff_ms))
-            if backoff >= self.max_backoff_ms:
+        for _ in range(self._attempt - 1):
+            backoff *= self.multiplier
+            if backoff >= FAR_BEYOND * self.max_backoff_ms:  # a power would overflow after many attempts
                 break
-        offset = backoff * self.jitter_factor
-        jittered = backoff + (2.0 * self.jitter() - 1.0) * offset
+        jittered = backoff + (2.0 * self.jitter() - 1.0) * backoff * self.jitter_factor
         return max(self.initial_backoff_ms, min(round(jittered), self.max_backoff_ms))
 
     @property

@@ -83,6 +83,18 @@ def test_jitter_moves_the_pause_both_ways(jitter: float, pause: int) -> None:
     assert strategy.notify_failure(5_000) == pause
 
 
+def test_jitter_takes_nothing_of_a_pause_that_would_be_far_beyond_the_bound() -> None:
+    """The longest pause was cut by the jitter, however often the job had failed before: what is bounded is the pause
+    with its jitter."""
+    strategy = exponential(jitter=0.0, factor=0.25)
+    now_ms, pauses = 0, []
+    for _ in range(6):
+        pauses.append(strategy.notify_failure(now_ms))
+        now_ms += 2_000
+
+    assert pauses == [100, 150, 300, 600, 1_000, 1_000]
+
+
 def test_very_many_restarts_do_not_overflow() -> None:
     """The pause stays at its bound."""
     strategy = exponential()
