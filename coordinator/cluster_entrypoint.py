@@ -313,7 +313,9 @@ class ClusterEntrypoint:
         stores = ZooKeeperHighAvailability(
             self._leadership, open_ha_storage(configuration), Signer.of_storage(configuration)
         )
-        self._table_writer = LeaderTableWriter(stores.publish_leaders, lambda: self._security.signer, self._logger)
+        self._table_writer = LeaderTableWriter(
+            stores.published_leaders, stores.publish_leaders, lambda: self._security.signer, self._logger
+        )
         return stores
 
     def _leaders_changed(self, table: LeaderTable) -> None:

@@ -1,7 +1,7 @@
 """Writes the table of leaders to ZooKeeper, the newest one, in the background.
 
 Tables that come faster than they can be written are skipped; a write that fails is tried again, until this coordinator
-does not lead any more.
+does not lead any more. A table that somebody has removed or overwritten is written once more.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from snapline.runtime.signing import LeaderSigner
 
 RETRY_SECONDS = 0.5
 LOOK_SECONDS = 5.0
-"""How often somebody looks whether there is another secret to sign with."""
+"""How often somebody looks whether there is another secret to sign with, and whether the table is still there."""
 
 
 class LeaderTableWriter:
     """Publishes the table of leaders on one thread of its own."""
 
-    def __init__(self, write: Callable[[bytes], None], signer: Callable[[], LeaderSigner], logger: Logger) -> None:
-        """`signer` returns what signs at that moment; when it has changed the table is signed anew."""
+    def __init__(
+        self,
+        read: Callable[[], bytes | None],
+        write: Callable[[bytes], None],
+        signer: Callable[[], LeaderSigner],
+        logger: Logger,
+    ) -> None:
+        """`read` returns the table that is there now. `signer` returns what signs at that moment; when it has changed
+        the table is signed anew."""
+        self._read = read
         self._write = write
         self._signer = signer
         self._logger = logger
@@ -48,6 +56,7 @@ class LeaderTableWriter:
 
     def _run(self) -> None:
         written: LeaderTable | None = None
+        published = b""
         signed_by: LeaderSigner | None = None
         while True:
             with self._changed:
@@ -56,11 +65,12 @@ class LeaderTableWriter:
                     return
                 table, self._newest = self._newest, None
             signer = self._signer()
-            if table is None and signer != signed_by:
-                table = written
             try:
+                if table is None and written is not None and (signer != signed_by or self._read() != published):
+                    table = written
                 if table is not None:
-                    self._write(seal_leader_table(table, signer))
+                    published = seal_leader_table(table, signer)
+                    self._write(published)
                     written, signed_by = table, signer
             except LeadershipLost:
                 return

@@ -466,6 +466,11 @@ class ZooKeeperHighAvailability:
         self._nodes.delete(f"counters/{job_id}")
         self._nodes.delete(f"pointers/{job_id}")
 
+    def published_leaders(self) -> bytes | None:
+        """Return the table of leaders that is there now, None where there is none."""
+        found = self._nodes.get(TABLE)
+        return None if found is None else found[0]
+
     def publish_leaders(self, table: bytes) -> None:
         """Where the leaders are, for whoever looks in ZooKeeper."""
         self._nodes.put(TABLE, table)

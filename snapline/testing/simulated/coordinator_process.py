@@ -306,6 +306,7 @@ class SimulatedCoordinator(Process):
             return EmbeddedHighAvailability(self._durable, self.session, durable=True)
         stores = ZooKeeperHighAvailability(self._leadership, self._durable)
         self._table_writer = LeaderTableWriter(
+            stores.published_leaders,
             stores.publish_leaders,
             LeaderSigner,
             SilentLogger(),  # type: ignore[arg-type]
