@@ -19,7 +19,7 @@ import pykka
 
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.job_registry import JobRegistry, LiveJob
-from snapline.coordinator.metric_table import sample
+from snapline.coordinator.metric_table import TIMED_STATUSES, sample
 from snapline.coordinator.resource.resource_manager import ResourceManager
 from snapline.coordinator.rpc import views
 from snapline.coordinator.user_metric_samples import (
@@ -181,8 +181,6 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
     labels = {"job_id": job.master.job_id, "job_name": graph.job_graph.name}
     snapshot = job.statistics()
     counts, status, since = snapshot.counts, job.master.status, graph.status_since_ms
-    running_ms = now_ms - since.get(JobStatus.RUNNING, now_ms)
-    restarting_ms = now_ms - since.get(JobStatus.RESTARTING, now_ms)
     last = snapshot.latest_completed
     figures: dict[str, float] = {
         "numberOfCompletedCheckpoints": counts.completed,
@@ -190,9 +188,12 @@ def _job_figures(job: LiveJob, now_ms: int) -> Iterator[Sample]:
         "numberOfInProgressCheckpoints": counts.in_progress,
         "totalNumberOfCheckpoints": counts.total,
         "numRestarts": job.master.scheduler.restarts,
-        "uptime": running_ms if status is JobStatus.RUNNING else 0,
+        "uptime": now_ms - since.get(status, now_ms) if status is JobStatus.RUNNING else 0,
         "downtime": now_ms - down_since_ms(status, since, now_ms),
-        "restartingTime": restarting_ms if status is JobStatus.RESTARTING else 0,
+        **{
+            f"{each.value.lower()}Time": now_ms - since.get(each, now_ms) if each is status else 0
+            for each in TIMED_STATUSES
+        },
     }
     if last is not None or Configuration(graph.job_graph.configuration).get_option(CHECKPOINTING_INTERVAL):
         began_ms = since[JobStatus.CREATED] if last is None else last.end_timestamp_ms

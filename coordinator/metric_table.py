@@ -5,7 +5,17 @@ Prometheus shows a counter with `_total` behind its name, as its conventions ask
 
 from __future__ import annotations
 
+from snapline.dataflow.wire.messages import JobStatus
 from snapline.runtime.metrics import Kind, Sample
+
+TIMED_STATUSES = (
+    JobStatus.CREATED,
+    JobStatus.RUNNING,
+    JobStatus.RESTARTING,
+    JobStatus.FAILING,
+    JobStatus.CANCELLING,
+)
+"""The statuses of which is shown how long the job has been in them, as long as it is, as in Flink."""
 
 _GAUGES = {
     "jobmanager": {
@@ -21,7 +31,6 @@ _GAUGES = {
         "numberOfInProgressCheckpoints": "Checkpoints that are being taken now.",
         "uptime": "Milliseconds since the job is RUNNING without a break, 0 while it is not.",
         "downtime": "Milliseconds since the job stopped to be RUNNING because of a failure, 0 while it runs.",
-        "restartingTime": "Milliseconds that the present restart has taken so far, 0 while there is none.",
         "lastCheckpointAge": "Milliseconds since the latest checkpoint completed, or since the job began without one.",
         "lastCheckpointDuration": "Milliseconds that the latest completed checkpoint took from its trigger to its end.",
         "lastCheckpointSize": "Bytes that the latest completed checkpoint wrote.",
@@ -88,11 +97,16 @@ _COUNTERS = {
 
 
 def sample(scope: str, name: str, value: float, labels: dict[str, str] | None = None) -> Sample:
-    """One figure with the kind and the help of its name. A status of a job stands in no table: it is 0 or 1."""
+    """One figure with the kind and the help of its name. A status of a job stands in no table: it is 0 or 1, or how
+    long it lasts."""
     counter = _COUNTERS.get(scope, {}).get(name)
     if counter is not None:
         return Sample(scope, name, value, labels or {}, Kind.COUNTER, counter)
     if scope == "jobmanager_job" and name.endswith("State"):
         help_text = f"Whether the job is {name.removesuffix('State').upper()} (1) or not (0)."
+        return Sample(scope, name, value, labels or {}, Kind.GAUGE, help_text)
+    if scope == "jobmanager_job" and name.endswith("Time"):
+        status = name.removesuffix("Time").upper()
+        help_text = f"Milliseconds since the job is {status}, 0 while it is not."
         return Sample(scope, name, value, labels or {}, Kind.GAUGE, help_text)
     return Sample(scope, name, value, labels or {}, Kind.GAUGE, _GAUGES[scope][name])

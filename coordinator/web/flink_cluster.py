@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
+from snapline.coordinator.metric_table import TIMED_STATUSES
 from snapline.coordinator.web.flink_jobs import Json, has_ended, status_of
 from snapline.dataflow.config import is_secret
 from snapline.protos import client_pb2 as pb
@@ -187,7 +188,7 @@ def job_figures(details: pb.JobDetails, checkpoints: pb.ListCheckpointsResponse,
     found: dict[str, float | str] = {
         "uptime": lasts if status == "RUNNING" else 0,
         "downtime": lasts if status in ("RESTARTING", "FAILING") else 0,
-        "restartingTime": lasts if status == "RESTARTING" else 0,
+        **{f"{each.value.lower()}Time": lasts if status == each.value else 0 for each in TIMED_STATUSES},
         "numRestarts": details.overview.restarts,
         "fullRestarts": details.overview.restarts,
         "totalNumberOfCheckpoints": counts.triggered,

@@ -10,8 +10,9 @@ import pykka
 import pytest
 
 from snapline.coordinator.checkpoint.statistics.stats import CheckpointStatsTracker
-from snapline.coordinator.coordinator_metrics import CoordinatorMetrics, _task_figures, down_since_ms
+from snapline.coordinator.coordinator_metrics import CoordinatorMetrics, _job_figures, _task_figures, down_since_ms
 from snapline.coordinator.job_registry import EndedJob, JobRegistry, LiveJob
+from snapline.coordinator.jobmaster.operations import CancelJob
 from snapline.coordinator.jobmaster.scheduler_effects import RestartDelayTimer
 from snapline.coordinator.rpc.views import job_details
 from snapline.coordinator.user_metric_samples import user_values_of
@@ -129,3 +130,23 @@ def test_a_job_that_failed_with_its_task_manager_is_not_shown_as_busy() -> None:
     assert story.core.status is JobStatus.FAILED
     shown = job_details(story.core, CheckpointStatsTracker(1).create_snapshot()).vertices[0].subtasks[0]
     assert (shown.records_in, shown.busy_ms_per_second, shown.step_ms) == (9, 0, 0)
+
+
+def test_how_long_a_job_has_been_in_its_status_is_shown() -> None:
+    """Only the time of a restart was: an alert on a job that does not end, although it was cancelled or has failed, had
+    nothing to look at."""
+    story = Story().run()
+    live = cast(
+        LiveJob,
+        SimpleNamespace(master=story.core, statistics=lambda: CheckpointStatsTracker(1).create_snapshot()),
+    )
+
+    def lasting(now_ms: int) -> dict[str, float]:
+        return {
+            each.name: each.value for each in _job_figures(live, now_ms) if each.name.endswith("Time") and each.value
+        }
+
+    assert lasting(700) == {"runningTime": 700}
+    story.now_ms = 1_000
+    story.operate(CancelJob())
+    assert lasting(1_200) == {"cancellingTime": 200}
