@@ -5,11 +5,15 @@ Mirrors Flink's RootExceptionHistoryEntry.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.ids import ResourceID
+
+EXCEPTION_HISTORY_SIZE = 16
+"""Failures that are remembered (Flink: web.exception-history-size)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +43,13 @@ class RootException:
     """Number of the attempt that failed; the first one is 0."""
     number: int = 0
     """Rises by one with each failure of the job under this leader."""
+    shares_restart: bool = False
+    """Whether the job waited for the restart of the one before when it failed."""
+
+
+def remember(history: deque[RootException], entry: RootException) -> None:
+    """Add the entry. In place of one too many goes the oldest that shares its restart with another, so that what began
+    it stays; else the oldest."""
+    if len(history) >= EXCEPTION_HISTORY_SIZE:
+        history.remove(next((each for each in history if each.shares_restart), history[0]))
+    history.append(entry)

@@ -42,7 +42,7 @@ from snapline.coordinator.execution.slot_sharing import (
 from snapline.coordinator.jobmaster.deployment_round import DeploymentRound, RoundPhase
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
-from snapline.coordinator.jobmaster.job_past import JobPast, RootException
+from snapline.coordinator.jobmaster.job_past import JobPast, RootException, remember
 from snapline.coordinator.jobmaster.reconciliation import Reconciliation, ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -66,9 +66,6 @@ from snapline.runtime.cores.machine import CancelTimer, CollectedEffects, Invari
 
 TASK_MANAGER_LOST = "TaskManagerLost"
 """The type of a failure whose tasks ended without a word."""
-
-EXCEPTION_HISTORY_SIZE = 16
-"""Failures that are remembered (Flink: web.exception-history-size)."""
 
 ON_TASK_MANAGER = frozenset(
     {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.CANCELING}
@@ -114,7 +111,7 @@ class Scheduler:
         self.operator_failures: Counter[str] = Counter()
         """How often each operator failed its task, by its uid; a uid that is not in the graph is not counted."""
         self._failures = 0
-        self.exceptions: deque[RootException] = deque(maxlen=EXCEPTION_HISTORY_SIZE)
+        self.exceptions: deque[RootException] = deque()
         self.round: DeploymentRound | None = None
         self._round_number = 0
         self._deployed: dict[ResourceID, dict[ExecutionAttemptID, Execution]] = {}
@@ -498,12 +495,14 @@ class Scheduler:
         self._failures += 1
         if failure.operator_uid in self.graph.job_graph.operator_uids:
             self.operator_failures[failure.operator_uid] += 1
-        self.exceptions.append(RootException(failure, now_ms, task_name, resource_id, attempt, self._failures))
         delay_ms, why = None, "it must not be retried"
         if failure.retryable:
             delay_ms, why = self._restart_strategy.notify_failure(now_ms), self._restart_strategy.why_not
             if delay_ms is None and self._can_be_deployed_again(failed, failure):
                 delay_ms = 0
+        shares = failure.retryable and not self._restart_strategy.begins_attempt
+        entry = RootException(failure, now_ms, task_name, resource_id, attempt, self._failures, shares)
+        remember(self.exceptions, entry)
         if delay_ms is not None and self._same_row.is_poison(failure):
             delay_ms, why = None, self._same_row.why_not
         if delay_ms is None:
