@@ -390,7 +390,7 @@ SCHEDULER_MODE = _enum(
 RESOURCE_STABILIZATION_TIMEOUT = _duration(
     "jobmanager.adaptive-scheduler.resource-stabilization-timeout",
     "1 s",
-    "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long. Each "
+    "In reactive mode: the job starts, or is rescaled, when the number of slots has not changed for this long, or is all that it can use. Each "
     "checkpoint for it that fails doubles the time, up to a minute.",
 )
 WATERMARK_INTERVAL = _duration(

@@ -38,6 +38,8 @@ class DeploymentRound:
     slot_timer_runs: bool = False
     lacks_slots: bool = False
     """In reactive mode: there were too few for anything to run when the restart delay was over."""
+    settles: bool = False
+    """In reactive mode: nothing but the number of slots is waited for until `not_before_ms`."""
     free_slots_needed: int = 0
     """With fewer free slots than this it is not worth while to assign: slots of large jobs come in many small
     offers."""

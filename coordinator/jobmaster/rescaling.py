@@ -181,6 +181,8 @@ class Rescaling:
                     self._own_failures = 0
                 settle_ms = self._settings.resource_stabilization_ms
                 wait_ms = settle_ms << min(self._own_failures, MAX_DOUBLINGS)
+                if self._scheduler.has_all_slots and not self._own_failures:
+                    wait_ms = 0
                 self._start_timer(now_ms + min(wait_ms, max(settle_ms, MAX_WAIT_MS)))
         return self._out.take()
 

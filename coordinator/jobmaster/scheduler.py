@@ -203,6 +203,11 @@ class Scheduler:
         """In reactive mode slots are waited for even if some are there."""
         return 0 if self.reactive is None else self._settings.resource_stabilization_ms
 
+    @property
+    def has_all_slots(self) -> bool:
+        """Whether a job in reactive mode has as many as it can use, so that nothing is gained by waiting for more."""
+        return self.reactive is not None and self.pool.count() >= self.reactive.slots_wanted
+
     def nothing_reported(self) -> Reconciliation:
         """What is known of the tasks of a former leader before anybody has reported one."""
         graph = self.graph
@@ -344,7 +349,8 @@ class Scheduler:
         run waits until their number has settled."""
         current = self.round
         if current is not None and current.lacks_slots and len(self.pool):
-            current.lacks_slots, current.not_before_ms = False, now_ms + self._stabilization_ms
+            current.lacks_slots, current.settles = False, True
+            current.not_before_ms = now_ms + self._stabilization_ms
         self._advance_round(now_ms)
         return self._done()
 
@@ -565,6 +571,7 @@ class Scheduler:
         self.round = DeploymentRound(
             self._round_number, vertices, RoundPhase.CANCELING, initial, not_before_ms, old.canceling if old else {}
         )
+        self.round.settles = initial and old is None
 
     def _drop_round(self) -> None:
         if self.round is not None:
@@ -589,11 +596,12 @@ class Scheduler:
         if current.phase is RoundPhase.CANCELING:
             if current.canceling:
                 return
-            if now_ms < current.not_before_ms:
+            if now_ms < current.not_before_ms and not (current.settles and self.has_all_slots):
                 if not current.delay_timer_runs:
                     current.delay_timer_runs = True
                     self._out.append(StartTimer(RestartDelayTimer(), current.not_before_ms))
                 return
+            self._stop_timers(current)
             current.lacks_slots = not self._fits_slots(current)
             if not current.lacks_slots:
                 self._begin_restore(current, now_ms)

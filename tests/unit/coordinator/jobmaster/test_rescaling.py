@@ -60,6 +60,7 @@ from snapline.runtime.cores.connections import (
     ConnectionLost,
 )
 from snapline.runtime.cores.machine import CancelTimer, StartTimer, TimerFired
+from tests.simulation.jobs import job, vertex
 from tests.unit.coordinator.jobmaster.test_job_master import (
     ONE,
     A,
@@ -306,6 +307,22 @@ def test_a_reactive_job_starts_with_the_slots_that_there_are() -> None:
     (submitted,) = messages(story.take(TimerFired(RestartDelayTimer()), 100), SubmitTasks)
     assert [task.attempt_id.subtask_index for task in submitted.tasks] == [0, 1]
     assert {task.parallelism for task in submitted.tasks} == {2}
+
+
+def test_a_reactive_job_that_has_all_slots_that_it_can_use_does_not_wait_for_more() -> None:
+    """Their number could not rise any further, and the job stood still, or ran with too few, until it had settled."""
+    graph = job("two", [vertex("source", 1, source=True, max_parallelism=2)], [], {})
+    story = Story(graph, **REACTIVE).start()
+    assert messages(story.task_manager(A, 0), SubmitTasks) == []
+    effects = story.task_manager(B, 0)
+    submitted = [task.attempt_id for each in messages(effects, SubmitTasks) for task in each.tasks]
+    assert CancelTimer(RestartDelayTimer()) in effects and len(submitted) == 2
+
+    grows = Story(graph, **REACTIVE).start()
+    grows.task_manager(A, 0)
+    grows.take(TimerFired(RestartDelayTimer()), 100)
+    grows.enters("a", attempt(), ExecutionState.RUNNING)
+    assert StartTimer(RescaleTimer(), 100) in grows.task_manager(B, 0)
 
 
 def test_a_reactive_job_without_slots_says_that_it_waits_for_some() -> None:
