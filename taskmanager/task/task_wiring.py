@@ -41,7 +41,7 @@ from snapline.taskmanager.checkpointing.handler_factory import create_barrier_ha
 from snapline.taskmanager.checkpointing.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from snapline.taskmanager.network.channels.exchange_contract import InputChannel
 from snapline.taskmanager.network.channels.input_gate import InputGate, UnionInputGate
-from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
+from snapline.taskmanager.network.channels.watermark_valve import InputValves, StatusWatermarkValve
 from snapline.taskmanager.operators.base.operator_contract import OperatorContext, no_demand
 from snapline.taskmanager.operators.factory import create_combiner, create_operator, load_spec
 from snapline.taskmanager.programs.program_place import PlaceForProgram
@@ -60,7 +60,7 @@ class TaskInput:
     """The gates of a task."""
 
     gate: CheckpointedInputGate
-    valve: StatusWatermarkValve
+    valve: StatusWatermarkValve | InputValves
     descriptors: tuple[InputGateDescriptor, ...]
     first_channel: tuple[int, ...]
     """The position of the first channel of each gate among all channels of the task."""
@@ -242,9 +242,10 @@ def create_input(
             if not supports_unaligned(descriptor.input_gates[channel.gate_index].partitioning)
         ],
     )
+    inputs = [gate.input_index for gate in descriptor.input_gates for _ in gate.channels]
     return TaskInput(
         CheckpointedInputGate(union, handler, checkpoints),
-        StatusWatermarkValve(channels_before),
+        InputValves(inputs) if len(set(inputs)) > 1 else StatusWatermarkValve(channels_before),
         descriptor.input_gates,
         tuple(first_channel),
     )

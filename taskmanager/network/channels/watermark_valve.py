@@ -1,16 +1,20 @@
-"""The watermark of an input with several channels: the minimum over those that take part.
+"""The watermark of an input with several channels, and of a task with several inputs: the minimum over those that take
+part.
 
 Decides when the combined watermark rises, and when the input as a whole is idle. An idle channel does not hold the
 minimum back; one that becomes active again joins once its watermark is not behind what has been emitted. A channel that
 has ended, or has said the last watermark, is like one that is idle for good: it does not end the input for those that
 are idle and may come back. The last watermark goes on when all channels are over, idle ones too. The combined watermark
 never goes back. Mirrors Flink's StatusWatermarkValve, which drops the last watermark of an idle channel, and passes on
-that of any other while some are idle.
+that of any other while some are idle, and its CombinedWatermarkStatus.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from snapline.runtime.cores.machine import check
@@ -108,3 +112,72 @@ class StatusWatermarkValve:
             return []
         self._last_watermark_ms = lowest[0]
         return [Watermark(self._last_watermark_ms)]
+
+
+@dataclass(slots=True, eq=False)
+class _Input:
+    valve: StatusWatermarkValve
+    watermark_ms: int = MIN_WATERMARK_MS
+    takes_part: bool = True
+    is_over: bool = False
+    """Whether it has said the last watermark."""
+
+
+class InputValves:
+    """Combines the inputs of a join or of a function of two streams, with a valve for the channels of each. Unlike a
+    channel, an input that becomes active again holds the watermark back at once, so that its rows are not late only
+    because it was silent."""
+
+    def __init__(self, input_of_channel: Sequence[int]) -> None:
+        """`input_of_channel`: which input each channel of the task belongs to."""
+        valves = {index: StatusWatermarkValve(channels) for index, channels in Counter(input_of_channel).items()}
+        self._inputs = {index: _Input(valve) for index, valve in valves.items()}
+        positions = {index: count() for index in self._inputs}
+        #: The input of each channel, and its position there.
+        self._places = [(self._inputs[index], next(positions[index])) for index in input_of_channel]
+        self._last_watermark_ms = MIN_WATERMARK_MS
+        self._status = WatermarkStatus.ACTIVE
+
+    def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark | WatermarkStatus]:
+        """What all inputs together say to a channel's watermark, which counts in its input first."""
+        of_input, position = self._places[channel_index]
+        return self._combined(of_input, of_input.valve.input_watermark(position, watermark))
+
+    def input_status(self, channel_index: int, status: WatermarkStatus) -> list[Watermark | WatermarkStatus]:
+        """What all inputs together say when a channel becomes idle, or active again."""
+        of_input, position = self._places[channel_index]
+        return self._combined(of_input, of_input.valve.input_status(position, status))
+
+    def channel_ended(self, channel_index: int) -> list[Watermark | WatermarkStatus]:
+        """What all inputs together say when nothing more comes from this channel."""
+        of_input, position = self._places[channel_index]
+        return self._combined(of_input, of_input.valve.channel_ended(position))
+
+    def _combined(
+        self, of_input: _Input, outputs: Sequence[Watermark | WatermarkStatus]
+    ) -> list[Watermark | WatermarkStatus]:
+        """What an input has said, one after the other."""
+        effects: list[Watermark | WatermarkStatus] = []
+        for output in outputs:
+            if isinstance(output, WatermarkStatus):
+                of_input.takes_part = output is WatermarkStatus.ACTIVE
+            elif output.timestamp_ms == MAX_WATERMARK_MS:
+                of_input.takes_part, of_input.is_over = False, True
+            else:
+                of_input.watermark_ms = output.timestamp_ms
+            effects += self._advance()
+        return effects
+
+    def _advance(self) -> list[Watermark | WatermarkStatus]:
+        inputs = self._inputs.values()
+        if all(each.is_over for each in inputs):
+            return [Watermark(MAX_WATERMARK_MS)]
+        taking_part = [each.watermark_ms for each in inputs if each.takes_part]
+        # When all are idle nobody waits any more for what any of them had reached.
+        reached_ms = min(taking_part) if taking_part else max(each.watermark_ms for each in inputs)
+        risen = [Watermark(reached_ms)] if reached_ms > self._last_watermark_ms else []
+        self._last_watermark_ms = max(self._last_watermark_ms, reached_ms)
+        status = WatermarkStatus.ACTIVE if taking_part else WatermarkStatus.IDLE
+        changed = [status] if status is not self._status else []
+        self._status = status
+        return [*changed, *risen] if taking_part else [*risen, *changed]

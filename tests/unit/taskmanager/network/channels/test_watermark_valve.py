@@ -7,7 +7,7 @@ import random
 import pytest
 
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark, WatermarkStatus
-from snapline.taskmanager.network.channels.watermark_valve import StatusWatermarkValve
+from snapline.taskmanager.network.channels.watermark_valve import InputValves, StatusWatermarkValve
 
 ACTIVE, IDLE = WatermarkStatus.ACTIVE, WatermarkStatus.IDLE
 
@@ -92,6 +92,44 @@ def test_channel_that_is_over_does_not_end_the_input_of_an_idle_one() -> None:
     assert valve.input_status(0, ACTIVE) == [ACTIVE]
     assert valve.input_watermark(0, Watermark(30)) == [Watermark(30)]
     assert valve.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+
+
+def test_an_input_that_comes_back_holds_the_watermark_of_a_join_back() -> None:
+    """Its rows were late: what the other one reached after them counted until its own watermark had caught up."""
+    valves = InputValves([0, 0, 1])
+    valves.input_status(2, IDLE)
+    valves.input_watermark(0, Watermark(30))
+    assert valves.input_watermark(1, Watermark(10)) == [Watermark(10)]
+
+    assert valves.input_status(2, ACTIVE) == []
+    assert valves.input_watermark(1, Watermark(20)) == []
+    assert valves.input_watermark(2, Watermark(15)) == [Watermark(15)]
+    assert valves.input_watermark(2, Watermark(40)) == [Watermark(20)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_join_whose_inputs_are_both_idle_has_reached_what_either_had(first: int) -> None:
+    """It does not matter which of them became idle first."""
+    valves = InputValves([0, 1])
+    valves.input_watermark(0, Watermark(10))
+    assert valves.input_watermark(1, Watermark(5)) == [Watermark(5)]
+
+    said = [*valves.input_status(first, IDLE), *valves.input_status(1 - first, IDLE)]
+    assert said == [Watermark(10), IDLE]
+    assert valves.input_status(1, ACTIVE) == [ACTIVE]
+    assert valves.input_watermark(1, Watermark(20)) == [Watermark(20)]
+
+
+def test_the_last_watermark_of_a_join_comes_when_both_inputs_are_over() -> None:
+    """An input that is over holds nobody back, and does not end the other one, which is idle."""
+    valves = InputValves([0, 1])
+    valves.input_watermark(0, Watermark(10))
+    assert valves.input_watermark(1, Watermark(MAX_WATERMARK_MS)) == [Watermark(10)]
+
+    assert valves.input_status(0, IDLE) == [IDLE]
+    assert valves.channel_ended(1) == []
+    assert valves.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+    assert valves.channel_ended(0) == []
 
 
 @pytest.mark.parametrize("seed", range(30))
