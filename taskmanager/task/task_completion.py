@@ -63,13 +63,15 @@ class TaskCompletion:
         """The synchronous part of a checkpoint begins."""
         if barrier.options.snapshot_type.is_synchronous:
             self._sync_savepoint = barrier.checkpoint_id
-            self._final_checkpoint_min_id = barrier.checkpoint_id
         elif self.operators_finished and self._final_checkpoint_min_id is None:
             self._final_checkpoint_min_id = barrier.checkpoint_id
 
     def checkpoint_completed(self, checkpoint_id: CheckpointID) -> None:
-        """Note that the JobMaster has confirmed the checkpoint."""
-        if self._final_checkpoint_min_id is not None and checkpoint_id >= self._final_checkpoint_min_id:
+        """Note that the JobMaster has confirmed the checkpoint. A later one does not stand for the savepoint that the
+        job stops with, which may still fail."""
+        if self._sync_savepoint is not None:
+            self._final_checkpoint_completed |= checkpoint_id == self._sync_savepoint
+        elif self._final_checkpoint_min_id is not None and checkpoint_id >= self._final_checkpoint_min_id:
             self._final_checkpoint_completed = True
 
     def is_failed_savepoint(self, checkpoint_id: CheckpointID) -> bool:

@@ -128,6 +128,9 @@ def test_a_suspended_task_waits_for_its_savepoint_only() -> None:
     assert not completion.may_end
 
     completion.checkpoint_taken(barrier(8, SnapshotType.SAVEPOINT_SUSPEND))
+    completion.checkpoint_taken(barrier(9))
+    completion.checkpoint_completed(CheckpointID(9))
+    assert not completion.may_end, "its savepoint may still fail"
     completion.checkpoint_completed(CheckpointID(8))
     assert completion.may_end
 
