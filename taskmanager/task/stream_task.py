@@ -152,7 +152,8 @@ class StreamTask:
         self._ended_inputs: set[int] = set()
         self._triggers: list[TriggerCheckpoint] = []
         """Triggers that wait: for the end of data (stop with savepoint), or for the end of all inputs."""
-        self._last_completed_id = CheckpointID(0)
+        self._last_completed_id = descriptor.restore_checkpoint_id
+        """No operator is told of it, or of an older one, again."""
 
     # --- mail: from any thread ----------------------------------------------------------------------------------------
 
@@ -581,8 +582,7 @@ class StreamTask:
             case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
                 self._completed(checkpoint_id)
             case NotifyCheckpointAborted(checkpoint_id=checkpoint_id, latest_completed_id=latest_completed_id):
-                if latest_completed_id > self._last_completed_id:
-                    self._completed(latest_completed_id)  # its notification was lost
+                self._completed(latest_completed_id)  # its notification may have been lost
                 if self._completion.is_failed_savepoint(checkpoint_id) or any(
                     trigger.checkpoint_id == checkpoint_id and trigger.options.snapshot_type.is_synchronous
                     for trigger in self._triggers
@@ -621,8 +621,9 @@ class StreamTask:
                 check(condition=False, why="wake-ups are handled before")
 
     def _completed(self, checkpoint_id: CheckpointID) -> None:
-        self._last_completed_id = max(self._last_completed_id, checkpoint_id)
-        self._wired().checkpoints.notify_checkpoint_complete(checkpoint_id)
+        if checkpoint_id > self._last_completed_id:
+            self._last_completed_id = checkpoint_id
+            self._wired().checkpoints.notify_checkpoint_complete(checkpoint_id)
         self._completion.checkpoint_completed(checkpoint_id)
 
     def _triggered(self, trigger: TriggerCheckpoint, now_ms: int) -> None:

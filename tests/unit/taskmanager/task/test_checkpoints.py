@@ -19,6 +19,7 @@ from snapline.dataflow.graph.operator_specs import (
     SinkSpec,
     SourceSpec,
 )
+from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle
 from snapline.dataflow.wire.messages import ExecutionState
@@ -656,6 +657,42 @@ def test_a_lost_notification_is_made_up_for_by_an_abort_that_names_a_later_compl
     job.run()
 
     assert len(Outside.rows("out")) == 30
+
+
+class Told(StreamOperator):
+    """Writes down which checkpoints it is told to be complete."""
+
+    seen: ClassVar[list[int]] = []
+
+    def open(self) -> None:
+        self.seen.clear()
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointID) -> None:
+        self.seen.append(checkpoint_id)
+
+
+def test_a_function_hears_once_of_a_checkpoint_that_is_complete() -> None:
+    """An abort names it as well, and so does a new leader. What lies before a restore is old, too."""
+    source = ListSource([[batch(k=[1])]], {"s0": 0})
+    operators = [
+        Operator("src", SourceSpec(source, source.spec_splits())),
+        Operator("told", CustomOperatorSpec(Told), [edge(0)]),
+    ]
+    job = LocalJob(operators, CHECKPOINTS).run()
+    restored = job.checkpoint()
+    task = job.tasks[0]
+    task.notify_aborted(2, 1)
+    task.notify_aborted(5, 4)
+    task.notify_complete(4)
+    task.notify_complete(3)
+    job.run()
+    assert Told.seen == [1, 4]
+
+    job = LocalJob(operators, CHECKPOINTS, restored=restored, attempt=1).run()
+    job.tasks[0].notify_complete(1)
+    job.tasks[0].notify_aborted(3, 2)
+    job.run()
+    assert Told.seen == [2]
 
 
 class CannotFreeze(StreamOperator):
