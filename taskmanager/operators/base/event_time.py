@@ -204,7 +204,8 @@ class WatermarkTracker:
         return least if seen is None else max(seen, least)
 
     def _taking_part(self, activity_ms: int | None) -> list[int | None]:
-        """What the splits that are not idle have reached; what all with rows have, when all are."""
+        """What the splits that are not idle have reached; when all are, what the furthest has by its rows, whichever of
+        them became idle first."""
         timeout_ms = self._strategy.idle_timeout_ms
         reached = self._splits
         if self._least_ms:
@@ -216,7 +217,7 @@ class WatermarkTracker:
             for split_id in self._splits
             if activity_ms < self._active_ms.setdefault(split_id, activity_ms) + timeout_ms or self._waits(split_id)
         ]
-        return active or [seen for seen in reached.values() if seen is not None]
+        return active or [max((seen for seen in self._splits.values() if seen is not None), default=None)]
 
     def _waits(self, split_id: str) -> bool:
         return self._splits[split_id] is None and (self.waits_for_unread or split_id in self._held)

@@ -330,7 +330,7 @@ def test_a_source_that_may_not_read_is_not_idle_nor_are_its_splits() -> None:
     harness.time.advance(1_549)
     assert read(harness) == []
     harness.time.advance(1_550)
-    assert read(harness) == [WatermarkStatus.IDLE]
+    assert read(harness) == [Watermark(99), WatermarkStatus.IDLE]
 
 
 def test_a_split_without_rows_leaves_the_watermark_to_the_others_until_it_comes_back() -> None:
@@ -367,6 +367,21 @@ def test_the_watermark_rises_when_a_split_becomes_idle() -> None:
     assert harness.operator.wake_at_ms == 80
     harness.time.advance(80)
     assert read(harness) == [WatermarkStatus.IDLE]
+
+
+def test_a_source_is_idle_where_the_furthest_of_its_splits_is() -> None:
+    """That one became idle first: the windows of its last rows stayed open, which closed the other way round."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps("t").with_idleness(50)
+    harness = Harness(SourceOperator(source([[times(1), times(2)], [times(100)]], strategy, s0=1, s1=1)))
+    assert read(harness.start()) == [[1], [100], Watermark(0)]
+    harness.time.advance(30)
+    harness.operator._reader.source.pauses["s0"] = 2
+    assert read(harness, 1) == [[2], Watermark(1)]
+
+    harness.time.advance(50)
+    assert read(harness) == []
+    harness.time.advance(80)
+    assert read(harness) == [Watermark(99), WatermarkStatus.IDLE]
 
 
 def test_a_split_that_never_had_rows_holds_nothing_back_when_all_are_idle() -> None:
