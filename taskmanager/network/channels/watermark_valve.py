@@ -75,7 +75,7 @@ class StatusWatermarkValve:
         if self._status is WatermarkStatus.IDLE:
             self._status = WatermarkStatus.ACTIVE
             return [WatermarkStatus.ACTIVE]
-        return []
+        return self._advance()
 
     def channel_ended(self, channel_index: int) -> list[Watermark | WatermarkStatus]:
         """Nothing more comes from this channel: it holds nobody back."""
@@ -93,14 +93,13 @@ class StatusWatermarkValve:
         """The channel takes part no longer."""
         channel = self._channels[channel_index]
         self._aligned.remove(channel_index)
-        held_back = channel.watermark_ms == self._last_watermark_ms
         channel.is_active = channel.is_aligned = False
         if any(other.is_active for other in self._channels):
             return self._advance()
         # All are idle: first everything that any of them had reached, because nobody waits any more.
         effects: list[Watermark | WatermarkStatus] = []
         highest_ms = max(other.watermark_ms for other in self._channels)
-        if held_back and highest_ms > self._last_watermark_ms:
+        if highest_ms > self._last_watermark_ms:
             self._last_watermark_ms = highest_ms
             effects.append(Watermark(highest_ms))
         self._status = WatermarkStatus.IDLE

@@ -56,6 +56,31 @@ def test_input_is_idle_when_all_channels_are() -> None:
     assert valve.input_status(1, ACTIVE) == [ACTIVE]
 
 
+def test_an_idle_input_has_reached_what_any_channel_had_though_the_last_one_was_behind() -> None:
+    """That one had been idle, came back, and had not caught up: windows of the others stayed open."""
+    valve = StatusWatermarkValve(3)
+    for channel, reached_ms in enumerate((100, 50, 70)):
+        valve.input_watermark(channel, Watermark(reached_ms))
+    assert valve.input_status(1, IDLE) == [Watermark(70)]
+    valve.input_status(1, ACTIVE)
+    assert valve.input_watermark(1, Watermark(60)) == []
+    assert valve.input_status(0, IDLE) == valve.input_status(2, IDLE) == []
+    assert valve.input_status(1, IDLE) == [Watermark(100), IDLE]
+
+
+def test_a_channel_that_comes_back_ahead_of_all_others_counts_at_once() -> None:
+    """The only active one was behind, and nothing rose until the next watermark of the one that was back."""
+    valve = StatusWatermarkValve(3)
+    valve.input_watermark(0, Watermark(10))
+    valve.input_watermark(1, Watermark(7))
+    assert valve.input_status(2, IDLE) == [Watermark(7)]
+    assert valve.input_status(2, ACTIVE) == []
+    assert valve.input_status(0, IDLE) == valve.input_status(1, IDLE) == []
+
+    assert valve.input_status(0, ACTIVE) == [Watermark(10)]
+    assert valve.input_status(2, IDLE) == []
+
+
 def test_ended_channel_takes_part_no_longer() -> None:
     """When all have ended, nothing more is said."""
     valve = StatusWatermarkValve(2)
