@@ -227,9 +227,8 @@ class BroadcastConnectedStream:
         if not isinstance(function, KeyedBroadcastProcessFunction):
             raise JobDefinitionError(f"{name!r} needs a KeyedBroadcastProcessFunction, got a {type(function).__name__}")
         keyed = self.keyed
-        spec = CoProcessSpec(
-            (keyed.key_columns, ()), (keyed.stream.event_time_column, ""), function, schema, self.rules.descriptors
-        )
+        times = keyed.stream.event_time_column, self.rules.stream.event_time_column
+        spec = CoProcessSpec((keyed.key_columns, ()), times, function, schema, self.rules.descriptors)
         return add_two_input(keyed, self.rules.stream, name, spec, uid, schema)
 
 

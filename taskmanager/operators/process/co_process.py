@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
 from snapline.taskmanager.operators.base.function_operator import FunctionOperator
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot, RestoredState
@@ -210,22 +211,51 @@ class _BroadcastContext(KeyedProcessContext):
         return MappingProxyType(self.states.get(descriptor))
 
 
+class _TimesOfRules:
+    """The times of the task (TimerService) in `process_broadcast_element`; timers are refused."""
+
+    def __init__(self, operator: KeyedBroadcastProcessOperator) -> None:
+        self._operator = operator
+
+    def current_processing_time(self) -> int:
+        """Return the clock of the task, in milliseconds since the epoch."""
+        return self._operator.context.processing_time.now_ms()
+
+    def current_watermark(self) -> int:
+        """Return the watermark of the operator, in milliseconds since the epoch."""
+        return self._operator.watermark_ms
+
+    def _refuse(self, timestamp_ms: int) -> NoReturn:
+        raise StateError("process_broadcast_element has no timers: register them in process_element")
+
+    register_event_time_timer = register_processing_time_timer = _refuse
+    delete_event_time_timer = delete_processing_time_timer = _refuse
+
+
 class _RulesContext:
     """The context of `process_broadcast_element`, which may change broadcast state."""
 
-    timestamp_ms = None
-
-    def __init__(self, states: BroadcastStates) -> None:
-        self._states = states
+    def __init__(self, states: BroadcastStates, times: _TimesOfRules, batch: pa.RecordBatch, time_column: str) -> None:
+        self.timer_service = times
         self.side_rows: dict[str, list[Row]] = {}
+        self.position = 0
+        """Where the row is in its batch."""
+        self._states = states
+        self._batch, self._time_column = batch, time_column
+        self._times: list[int] | None = None
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """Event time of the row, where rules have it; read when it is asked for, since rules may have none."""
+        if not self._time_column:
+            return None
+        if self._times is None:
+            self._times = event_times_ms(self._batch, self._time_column).tolist()
+        return self._times[self.position]
 
     @property
     def current_key(self) -> Any:
         raise StateError("process_broadcast_element has no current key: its rows reach all subtasks")
-
-    @property
-    def timer_service(self) -> Any:
-        raise StateError("process_broadcast_element has no timers: register them in process_element")
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MutableMapping[Any, Any]:
         """To read and to change."""
@@ -249,6 +279,8 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
             )
         )
         self._descriptors = spec.broadcast or ()
+        self._rules_time_column = spec.event_time_columns[1]
+        self._times_of_rules = _TimesOfRules(self)
         self._states: BroadcastStates | None = None
 
     def initialize_state(self, restored: RestoredState) -> None:
@@ -272,12 +304,12 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
         self.open_before_keys()
         states = check(self._states, "there is no states, although initialize_state made it")
         function: Any = self.function
-        context = _RulesContext(states)
+        context = _RulesContext(states, self._times_of_rules, batch, self._rules_time_column)
         rows = rows_of(batch)
         results: list[Row] = []
         iterator: Iterator[Row] = iter(rows)
         try:
-            for row in iterator:
+            for context.position, row in enumerate(iterator):
                 produced = function.process_broadcast_element(row, context)
                 if produced is not None:
                     results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.dataflow.errors import StateError
 from snapline.testing import OperatorHarness
 
 ROWS = pa.schema([("k", pa.string())])
@@ -100,3 +101,41 @@ def test_a_rule_is_found_under_the_key_that_it_was_put_in_with(key_type: pa.Data
     again = harness.snapshot().restore(parallelism=2)
     assert again.push([{"k": "three"}], input=1).push([{"k": "a"}]).rows() == [{"found": [3, 3, 1, 1]}]
     assert again.push([{"k": "none"}], input=1).push([{"k": "a"}]).rows() == [{"found": [1, 1, 1, 1]}]
+
+
+TIMED = pa.schema([("k", pa.string()), ("at", pa.timestamp("ms"))])
+
+
+class Timed(sl.KeyedBroadcastProcessFunction):
+    """Says of its rules when they are from, and where event time is; sets a timer for one."""
+
+    def process_element(self, row: sl.Row, context: Any) -> None:
+        return None
+
+    def process_broadcast_element(self, row: sl.Row, context: Any) -> list[sl.Row]:
+        times = context.timer_service
+        if row["k"] == "timer":
+            times.register_event_time_timer(9)
+        if row["k"] == "untimed":
+            return [{"k": row["k"]}]
+        return [{"k": row["k"], "at": context.timestamp_ms, "watermark": times.current_watermark()}]
+
+
+def test_a_rule_tells_its_event_time_and_the_watermark() -> None:
+    """The time of a rule was always None, and whoever asked for the watermark failed; timers are refused as before."""
+    state = sl.MapStateDescriptor("rules", pa.string(), pa.int64())
+    harness = OperatorHarness(
+        lambda rows, rules: rows.key_by("k").connect(rules.broadcast_state(state)).process(Timed()),
+        TIMED,
+        TIMED,
+        event_time="at",
+    )
+    moments = [dt.datetime.fromtimestamp(second, dt.UTC).replace(tzinfo=None) for second in (5, 7)]
+    rules = [{"k": "a", "at": moments[0]}, {"k": "b", "at": moments[1]}]
+    assert harness.watermark(4_000).push(rules, input=1).rows() == [
+        {"k": "a", "at": 5_000, "watermark": 4_000},
+        {"k": "b", "at": 7_000, "watermark": 4_000},
+    ]
+    assert [row["k"] for row in harness.push([{"k": "untimed", "at": None}], input=1).rows()] == ["untimed"]
+    with pytest.raises(StateError, match="process_broadcast_element has no timers"):
+        harness.push([{"k": "timer", "at": moments[0]}], input=1)
