@@ -17,6 +17,7 @@ from snapline.dataflow.api.functions import (
     KeyedCoProcessFunction,
 )
 from snapline.dataflow.api.state import MapStateDescriptor
+from snapline.dataflow.api.watermarks import event_time_in
 from snapline.dataflow.columnar.arrow_columns import plain_type
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import CoProcessSpec, OperatorSpec
@@ -159,7 +160,14 @@ class ConnectedStreams:
             keys.append(one.key_columns if isinstance(one, KeyedStream) else ())
             times.append((one.stream if isinstance(one, KeyedStream) else one).event_time_column)
         spec = CoProcessSpec((keys[0], keys[1]), (times[0], times[1]), function, schema, batches=batches)
-        return add_two_input(self.first, self.second, name, spec, uid, schema)
+        added = add_two_input(self.first, self.second, name, spec, uid, schema)
+        return _with_time(added, times[0]) if times[0] == times[1] else added
+
+
+def _with_time(stream: DataStream, column: str) -> DataStream:
+    """The result of a function of two inputs, whose rows have the event time of their inputs where it is known to have
+    the column: the watermark that goes on is that of both."""
+    return stream if stream.schema is None else replace(stream, event_time_column=event_time_in(stream.schema, column))
 
 
 def connect_streams(first: DataStream, second: DataStream) -> ConnectedStreams:
@@ -229,7 +237,7 @@ class BroadcastConnectedStream:
         keyed = self.keyed
         times = keyed.stream.event_time_column, self.rules.stream.event_time_column
         spec = CoProcessSpec((keyed.key_columns, ()), times, function, schema, self.rules.descriptors)
-        return add_two_input(keyed, self.rules.stream, name, spec, uid, schema)
+        return _with_time(add_two_input(keyed, self.rules.stream, name, spec, uid, schema), times[0])
 
 
 def connect_keyed(

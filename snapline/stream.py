@@ -35,6 +35,7 @@ from snapline.dataflow.graph.external_tasks import external_spec
 from snapline.dataflow.graph.operator_specs import (
     AsyncSpec,
     BatchFunction,
+    CoProcessSpec,
     CustomOperatorSpec,
     FilterRowsSpec,
     FilterSpec,
@@ -533,7 +534,8 @@ class DataStream(StreamResults):
         >>> orders.map_batches(split).get_side_output("copy", orders.schema).schema == orders.schema
         True
         """
-        for node in (self.environment.graph.nodes[edge.source] for edge in self.edges):
+        nodes = self.environment.graph.nodes
+        for node in (nodes[edge.source] for edge in self.edges):
             if why := why_no_side_output(node.spec, tag):
                 call = "bad_rows" if tag == BAD_ROWS_TAG else "get_side_output"
                 raise JobDefinitionError(f"{call} of {node.uid or node.name!r}: {why}")
@@ -542,11 +544,13 @@ class DataStream(StreamResults):
             unseen = WithoutComputed.of(getattr(self.node.spec, "aggregates", ()))
             schema = getattr(self.node.spec, "input_schema", None) if schema is None else schema
             time = getattr(self.node.spec, "event_time_column", time)
+        if schema is None and any(isinstance(nodes[edge.source].spec, CoProcessSpec) for edge in self.edges):
+            time = ""  # what is put aside of two streams may be anything
         edges = tuple(replace(edge, side_output_tag=tag) for edge in self.edges)
         stream = DataStream(self.environment, edges, schema, time)
         if stream.schema is not None:
             stream = replace(stream, event_time_column=event_time_in(stream.schema, time))
-            for node in (self.environment.graph.nodes[edge.source] for edge in edges):
+            for node in (nodes[edge.source] for edge in edges):
                 node.spec = with_side_schema(node.spec, tag, stream.schema, node.uid or node.name)
         if not unseen.columns:
             return stream

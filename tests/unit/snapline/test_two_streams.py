@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,48 @@ def test_pairs_that_may_come_whenever_have_no_event_time() -> None:
             joined.key_by("id").window(sl.TumblingEventTimeWindows(10))
     assert both.window(sl.TumblingEventTimeWindows(10), uid="minute").event_time_column == "at"
     assert both.as_of(uid="latest").event_time_column == "at"
+
+
+class Passed(sl.KeyedCoProcessFunction):
+    """Passes the rows of both on."""
+
+    def process_element1(self, row: sl.Row, context: Any) -> list[sl.Row]:
+        return [row]
+
+    def process_element2(self, row: sl.Row, context: Any) -> list[sl.Row]:
+        return [row]
+
+
+def test_event_time_goes_on_behind_a_function_of_two_streams() -> None:
+    """Where both have it in one column, and the result is known to have that."""
+    left, right = streams()
+    both = left.connect(right).key_by("id", "id")
+    timed = both.process(Nothing(), uid="timed", schema=RIGHT)
+    assert timed.event_time_column == "at"
+    assert timed.get_side_output("aside").event_time_column == ""
+    assert timed.get_side_output("rows", RIGHT).event_time_column == "at"
+    assert both.process(Nothing(), uid="unknown").event_time_column == ""
+    assert both.process(Nothing(), uid="without", schema=RIGHT.remove(1)).event_time_column == ""
+    left = replace(left, event_time_column="")
+    assert left.connect(right).key_by("id", "id").process(Nothing(), schema=RIGHT).event_time_column == ""
+
+
+def test_no_row_of_two_streams_is_late_behind_a_function_of_both() -> None:
+    """Windows behind it asked for another watermark, which was that of the stream that was ahead: all rows of the
+    other one were late."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+    env = sl.StreamExecutionEnvironment.get_execution_environment()
+    strategy = sl.WatermarkStrategy.for_monotonous_timestamps("at")
+    ahead, behind = (
+        env.from_source(CollectionSource.of_rows(rows, batch_rows=batch_rows), strategy, uid=uid)
+        for uid, batch_rows, rows in (
+            ("ahead", 1_000, [{"id": 1, "at": at} for at in range(0, 1_000, 10)]),
+            ("behind", 1, [{"id": 1, "at": at} for at in range(0, 1_000, 10)]),
+        )
+    )
+    both = ahead.connect(behind).key_by("id", "id").process(Passed(), uid="both", schema=schema)
+    counted = both.key_by("id").window(sl.TumblingEventTimeWindows(100)).aggregate(uid="windows", n=sl.count())
+    assert [row["n"] for row in counted.execute_and_collect(local=True)] == [20] * 10
 
 
 def test_rules_go_to_all_subtasks() -> None:
