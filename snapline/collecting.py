@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -150,16 +150,30 @@ def collect(stream: DataStream, job_name: str, *, limit: int | None, local: bool
 def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
     """The stream in an environment of its own, without what it does not need. It starts from the same snapshot, which
     stays, and leaves the state of what it does not need behind."""
-    nodes = stream.environment.graph.nodes
+    environment, places = part_of(stream.environment, (edge.source for edge in stream.edges))
+    restore, is_part = environment.savepoint_restore, len(places) < len(stream.environment.graph.nodes)
+    environment.savepoint_restore = replace(
+        restore, claim=False, allow_non_restored_state=restore.allow_non_restored_state or is_part
+    )
+    edges = tuple(replace(edge, source=places[edge.source]) for edge in stream.edges)
+    return environment, replace(stream, environment=environment, edges=edges)
+
+
+def part_of(
+    whole: StreamExecutionEnvironment, numbers: Iterable[int]
+) -> tuple[StreamExecutionEnvironment, dict[int, int]]:
+    """An environment with these operators and what they read, under the uids that they have in the whole one; and
+    where each operator lies in it."""
+    nodes = whole.graph.nodes
     needed: set[int] = set()
-    waiting = [edge.source for edge in stream.edges]
+    waiting = list(numbers)
     while waiting:
         number = waiting.pop()
         if number not in needed:
             needed.add(number)
             waiting += [edge.source for edge in nodes[number].inputs]
     places = {number: place for place, number in enumerate(sorted(needed))}
-    uids = uids_of(stream.environment.graph)
+    uids = uids_of(whole.graph)
     graph = StreamGraph(
         [
             replace(
@@ -172,17 +186,13 @@ def alone(stream: DataStream) -> tuple[StreamExecutionEnvironment, DataStream]:
         ],
         {place: uids[number] for number, place in places.items()},
     )
-    environment = type(stream.environment)(stream.environment.explicit, stream.environment.weaker)
-    environment.graph, environment.python_modules = graph, stream.environment.python_modules
-    restore = stream.environment.savepoint_restore
-    environment.savepoint_restore = replace(
-        restore, claim=False, allow_non_restored_state=restore.allow_non_restored_state or len(needed) < len(nodes)
-    )
-    environment.job_files = stream.environment.job_files
+    environment = type(whole)(whole.explicit, whole.weaker)
+    environment.graph, environment.python_modules = graph, whole.python_modules
+    environment.savepoint_restore, environment.goes_on = whole.savepoint_restore, whole.goes_on
+    environment.job_files = whole.job_files
     sources = [node.spec.source for node in graph.nodes if isinstance(node.spec, SourceSpec)]
-    environment.streamed_frames = [each for each in stream.environment.streamed_frames if each.source in sources]
-    edges = tuple(replace(edge, source=places[edge.source]) for edge in stream.edges)
-    return environment, replace(stream, environment=environment, edges=edges)
+    environment.streamed_frames = [each for each in whole.streamed_frames if each.source in sources]
+    return environment, places
 
 
 def refuse_unbounded(graph: StreamGraph, for_what: str) -> None:

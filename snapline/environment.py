@@ -80,6 +80,8 @@ class StreamExecutionEnvironment:
         self.streamed_frames: list[StreamedFrame] = []
         self.goes_on = True
         """Whether a job of the same name goes on instead that a driver which died has left behind."""
+        self._executed = 0
+        """So many operators were there when the last job was executed."""
 
     @classmethod
     def get_execution_environment(cls, conf: Mapping[str, object] | None = None) -> Self:
@@ -434,7 +436,8 @@ class StreamExecutionEnvironment:
         self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
     ) -> JobExecutionResult:
         """Run the job and wait for its end: on the coordinator at `jobmanager.rpc.address`, beside this process and in
-        its Spark application, or in this process.
+        its Spark application, or in this process. A job that was executed before is not run again with what was added
+        to the environment since then.
 
         `local=True` runs it in this process, without Java, Spark and sockets, on this thread: breakpoints, `print` and
         profilers work as in any program, and the exception of a user's function is the cause of JobFailed. `threads`:
@@ -451,12 +454,19 @@ class StreamExecutionEnvironment:
         {'y': 20}
         'FINISHED'
         """
+        from snapline.client import JobFailed
         from snapline.execution import execute
         from snapline.local.local_execution import execute_locally, is_local, threads_of
 
-        if is_local(local, threads):
-            return execute_locally(self, job_name, threads_of(threads))
-        return execute(self, job_name)
+        there, here = len(self.graph.nodes), is_local(local, threads)
+        part = self._to_be_executed()
+        try:
+            done = execute_locally(part, job_name, threads_of(threads)) if here else execute(part, job_name)
+        except (JobFailed, KeyboardInterrupt):
+            self._executed = there
+            raise
+        self._executed = there
+        return done
 
     def execute_async(
         self, job_name: str = "snapline job", *, local: bool | None = None, threads: int | None = None
@@ -474,6 +484,17 @@ class StreamExecutionEnvironment:
         from snapline.local.local_execution import is_local, start_locally, threads_of
         from snapline.notebook import note_job, replace_former_jobs
 
-        here = is_local(local, threads)
+        there, here = len(self.graph.nodes), is_local(local, threads)
+        part = self._to_be_executed()
         replace_former_jobs(job_name)
-        return note_job(start_locally(self, job_name, threads_of(threads)) if here else start(self, job_name))
+        job = note_job(start_locally(part, job_name, threads_of(threads)) if here else start(part, job_name))
+        self._executed = there
+        return job
+
+    def _to_be_executed(self) -> StreamExecutionEnvironment:
+        """What was added since the last job was executed, with what that reads; all of it, where nothing was."""
+        if not 0 < self._executed < len(self.graph.nodes):
+            return self
+        from snapline.collecting import part_of
+
+        return part_of(self, range(self._executed, len(self.graph.nodes)))[0]

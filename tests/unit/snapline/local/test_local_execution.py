@@ -59,6 +59,32 @@ def test_the_function_runs_on_the_thread_that_called(tmp_path):
     assert {row["thread"] for row in written(tmp_path)} == {threading.get_ident()}
 
 
+def test_what_was_executed_is_not_run_again_with_what_was_added_since(tmp_path):
+    """A notebook that built a second stream wrote the rows of the first one once more."""
+    env = environment(tmp_path)
+    rows = env.from_collection(ROWS)
+    rows.sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    env.execute("first", local=True)
+    rows.map(dict).sink_to(ParquetSink(str(tmp_path / "more")), uid="more")
+    env.execute_async("second", local=True).wait()
+    assert written(tmp_path) == pq.read_table(tmp_path / "more").to_pylist() == ROWS
+    env.execute("all of it, since nothing was added", local=True)
+    assert len(written(tmp_path)) == 2 * len(ROWS)
+    env.from_collection(ROWS).sink_to(DiscardingSink(), uid="nowhere")  # under a uid that is there already
+    assert env.execute("fourth", local=True).rows_read == 30
+
+
+def test_what_could_not_start_is_executed_with_what_was_added_since(tmp_path):
+    """Nothing of it has run."""
+    env = environment(tmp_path)
+    env.from_collection(ROWS).sink_to(ParquetSink(str(tmp_path / "out")), uid="out")
+    with pytest.raises(JobDefinitionError, match="threads=0"):
+        env.execute("first", local=True, threads=0)
+    env.from_collection(ROWS, uid="others").sink_to(DiscardingSink(), uid="nowhere")
+    assert env.execute("both", local=True).rows_read == 60
+    assert written(tmp_path) == ROWS
+
+
 def divide(row):
     """Fails at 7."""
     return {"x": 1 / (row["v"] - 7)}
