@@ -19,8 +19,10 @@ from snapline.runtime.logs import REDACTED
 
 Figures = Mapping[str, float | str]
 
+NOT_YET = -1
+"""A figure of a checkpoint, where there is none."""
 REFRESH_INTERVAL_MS = 3_000
-AGGREGATIONS = ("min", "max", "avg", "sum")
+AGGREGATIONS = ("min", "max", "avg", "sum", "skew")
 SUBTASK_FIGURES = {
     name: attrgetter(field)
     for name, field in {
@@ -196,20 +198,17 @@ def job_figures(details: pb.JobDetails, checkpoints: pb.ListCheckpointsResponse,
         "numberOfCompletedCheckpoints": counts.completed,
         "numberOfFailedCheckpoints": counts.failed,
     }
-    if checkpoints.HasField("latest_completed"):
-        last = checkpoints.latest_completed
-        found |= {
-            "lastCompletedCheckpointId": last.checkpoint_id,
-            "lastCheckpointDuration": last.end_to_end_duration_ms,
-            "lastCheckpointSize": last.checkpointed_size_bytes,
-            "lastCheckpointFullSize": last.state_size_bytes,
-            "lastCheckpointProcessedData": last.processed_data_bytes,
-            "lastCheckpointPersistedData": last.persisted_data_bytes,
-            "lastCheckpointExternalPath": last.path,
-        }
-    if checkpoints.restored_timestamp_ms:
-        found["lastCheckpointRestoreTimestamp"] = checkpoints.restored_timestamp_ms
-    return found
+    last = checkpoints.latest_completed if checkpoints.HasField("latest_completed") else None
+    return found | {
+        "lastCompletedCheckpointId": NOT_YET if last is None else last.checkpoint_id,
+        "lastCheckpointDuration": NOT_YET if last is None else last.end_to_end_duration_ms,
+        "lastCheckpointSize": NOT_YET if last is None else last.checkpointed_size_bytes,
+        "lastCheckpointFullSize": NOT_YET if last is None else last.state_size_bytes,
+        "lastCheckpointProcessedData": NOT_YET if last is None else last.processed_data_bytes,
+        "lastCheckpointPersistedData": NOT_YET if last is None else last.persisted_data_bytes,
+        "lastCheckpointExternalPath": "n/a" if last is None else last.path,
+        "lastCheckpointRestoreTimestamp": checkpoints.restored_timestamp_ms or NOT_YET,
+    }
 
 
 def subtask_figures(subtask: pb.SubtaskDetails) -> Figures:
@@ -264,9 +263,16 @@ def aggregated(members: Iterable[Figures], get: str | None, agg: str | None) -> 
                 "max": max(values),
                 "avg": sum(values) / len(values),
                 "sum": sum(values),
+                "skew": _skew(values),
             }
             found.append({"id": name, **{kind: results[kind] for kind in wanted}})
     return found
+
+
+def _skew(values: list[float]) -> float:
+    """How far the values are from their mean, on average, in percent of it: 0 for equal ones, 100 at most."""
+    mean = sum(values) / len(values)
+    return min(100 * sum(abs(value - mean) for value in values) / len(values) / mean, 100.0) if mean else 0.0
 
 
 def chosen_subtasks(vertex: pb.VertexDetails, text: str | None) -> list[pb.SubtaskDetails]:

@@ -336,6 +336,17 @@ def subtask_accumulators(vertex: pb.VertexDetails) -> Json:
     return {"id": vertex.vertex_id, "parallelism": vertex.parallelism, "subtasks": subtasks}
 
 
+def attempt_accumulators(subtask: pb.SubtaskDetails) -> Json:
+    """`/jobs/:jobid/vertices/:vertexid/subtasks/:subtaskindex/attempts/:attempt/accumulators`: empty, as those of a
+    vertex are."""
+    return {
+        "subtask": subtask.subtask_index,
+        "attempt": subtask.attempt_number,
+        "id": "",
+        "user-accumulators": [],
+    }
+
+
 def execution_result(details: pb.JobDetails) -> Json:
     """`/jobs/:jobid/execution-result`: how the job has ended, once it has."""
     overview = details.overview

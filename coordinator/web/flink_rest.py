@@ -22,6 +22,7 @@ from snapline.coordinator.web import flink_checkpoints, flink_cluster, flink_job
 from snapline.coordinator.web.flink_cluster import BadParameter, Figures
 from snapline.coordinator.web.large_answers import LargeAnswers
 from snapline.coordinator.web.request_bodies import BodyRefused, flag_in, read_json, text_in, whole_number
+from snapline.dataflow.config import SAVEPOINT_DIRECTORY
 from snapline.protos import client_pb2 as pb
 from snapline.runtime.version import VERSION
 
@@ -61,6 +62,8 @@ class FlinkRest:
         self._large = large
         job, vertex = "/jobs/{jobid}", "/jobs/{jobid}/vertices/{vertexid}"
         checkpoint = job + "/checkpoints/details/{checkpointid}"
+        subtask = vertex + "/subtasks/{subtaskindex}"
+        attempt = subtask + "/attempts/{attempt}"
         get: dict[str, Handler] = {
             "/overview": self._overview,
             "/config": self._config,
@@ -91,7 +94,9 @@ class FlinkRest:
             f"{vertex}/accumulators": self._of_vertex(lambda found, _: flink_jobs.vertex_accumulators(found)),
             f"{vertex}/subtasks/accumulators": self._of_vertex(lambda found, _: flink_jobs.subtask_accumulators(found)),
             f"{vertex}/subtasks/metrics": self._subtask_metrics,
-            vertex + "/subtasks/{subtaskindex}": self._subtask,
+            subtask: self._of_subtask(flink_jobs.subtask_details),
+            attempt: self._of_subtask(flink_jobs.subtask_details),
+            f"{attempt}/accumulators": self._of_subtask(lambda found, _: flink_jobs.attempt_accumulators(found)),
             "/taskmanagers": self._task_managers,
             "/taskmanagers/metrics": self._task_managers_metrics,
             "/taskmanagers/{taskmanagerid}": self._task_manager,
@@ -271,13 +276,26 @@ class FlinkRest:
 
         return await self._large.make(vertex, make)
 
-    async def _subtask(self, request: Request) -> Answer:
-        wanted = whole_number("subtaskindex", request.path_params["subtaskindex"])
-        vertex = await self._vertex(request)
-        for subtask in vertex.subtasks:
-            if subtask.subtask_index == wanted:
-                return flink_jobs.subtask_details(subtask, _now_ms())
-        raise FlinkError(404, f"vertex {vertex.vertex_id} has {len(vertex.subtasks)} subtasks, and none is {wanted}")
+    def _of_subtask(self, translate: Callable[[pb.SubtaskDetails, int], Answer]) -> Handler:
+        """Answer for the present attempt of a subtask, which a path may name: of others nothing is known any more."""
+
+        async def handle(request: Request) -> Answer:
+            wanted = whole_number("subtaskindex", request.path_params["subtaskindex"])
+            attempt = request.path_params.get("attempt")
+            number = None if attempt is None else whole_number("attempt", attempt)
+            vertex = await self._vertex(request)
+            for subtask in vertex.subtasks:
+                if subtask.subtask_index == wanted:
+                    if number not in (None, subtask.attempt_number):
+                        raise FlinkError(
+                            404, f"attempt {number} is not known; the present one is {subtask.attempt_number}"
+                        )
+                    return translate(subtask, _now_ms())
+            raise FlinkError(
+                404, f"vertex {vertex.vertex_id} has {len(vertex.subtasks)} subtasks, and none is {wanted}"
+            )
+
+        return handle
 
     # --- checkpoints and savepoints -----------------------------------------------------------------------------------
 
@@ -328,7 +346,7 @@ class FlinkRest:
         body = await read_json(request)
         directory, trigger = text_in(body, "target-directory"), text_in(body, "triggerId")
         cancels = flag_in(body, "cancel-job")
-        await self._running(request)
+        await self._check_target(request, directory)
         if cancels:
             return await self._begin_stop(request, directory, trigger, drain=False)
         message = pb.TriggerSavepointRequest(
@@ -340,7 +358,7 @@ class FlinkRest:
         body = await read_json(request)
         directory, trigger = text_in(body, "targetDirectory"), text_in(body, "triggerId")
         drain = flag_in(body, "drain")
-        await self._running(request)
+        await self._check_target(request, directory)
         return await self._begin_stop(request, directory, trigger, drain=drain)
 
     async def _begin_stop(self, request: Request, directory: str, trigger: str, *, drain: bool) -> Answer:
@@ -349,13 +367,18 @@ class FlinkRest:
         )
         return {"request-id": (await self._ask(request, "StopWithSavepoint", message)).trigger_id}
 
-    async def _running(self, request: Request) -> None:
-        """Raises FlinkError for a job that has ended, and CoordinatorAnswer for one that nobody knows."""
-        overview = (await self._details(request)).overview
+    async def _check_target(self, request: Request, directory: str) -> None:
+        """Raises FlinkError for a job that has ended, and for a savepoint that has no directory to lie in, and
+        CoordinatorAnswer for a job that nobody knows."""
+        details = await self._details(request)
+        overview = details.overview
         if flink_jobs.has_ended(overview):
             raise FlinkError(
                 409, f"job {overview.job_id} is {flink_jobs.status_of(overview)}: there is nothing to save"
             )
+        known = details.vertices  # else it is starting, and its settings are not known yet
+        if known and not (directory or details.configuration.get(SAVEPOINT_DIRECTORY.key)):
+            raise FlinkError(400, f"Bad request: name a directory: {SAVEPOINT_DIRECTORY.key} of the job is not set")
 
 
 def _aggregated(request: Request, members: list[Figures]) -> Answer:

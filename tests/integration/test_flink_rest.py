@@ -55,10 +55,10 @@ class Running:
         self.url = self.page.start("127.0.0.1", 0)
         self.job_id = self.submit("sums")
 
-    def submit(self, name: str) -> str:
+    def submit(self, name: str, **settings: str) -> str:
         """One more job of two subtasks that ends when it is told to; it runs when this returns."""
         arguments = ["--output", str(self._directory / name), "--rows", "4000", "--rate", "2000"]
-        environment = build(self.cluster.environment(), [*arguments, "--gate", str(self._directory / "gate")])
+        environment = build(self.cluster.environment(**settings), [*arguments, "--gate", str(self._directory / "gate")])
         job_id = self.cluster.submit(environment, name)
         self.cluster.wait_for(job_id, JobStatus.RUNNING)
         self.cluster.wait_for_checkpoints(job_id, 1)
@@ -118,6 +118,7 @@ def test_every_path_answers_as_it_is_described(running: Running) -> None:
         "vertexid": job["vertices"][0]["id"],
         "checkpointid": str(newest),
         "subtaskindex": "1",
+        "attempt": "0",
         "taskmanagerid": first["id"],
     }
     asked = 0
@@ -132,7 +133,7 @@ def test_every_path_answers_as_it_is_described(running: Running) -> None:
             names = [each["id"] for each in running.get(filled)]
             values = running.get(f"{filled}?get={','.join(names)}")
             assert [each["id"] for each in values] == names
-            assert all("value" in each or {"min", "max", "avg", "sum"} <= set(each) for each in values), filled
+            assert all("value" in each or {"min", "max", "avg", "sum", "skew"} <= set(each) for each in values), filled
             check(values, content["schema"])
         asked += 1
     assert asked == sum("get" in methods for methods in DESCRIPTION["paths"].values()) - 1
@@ -192,6 +193,8 @@ def test_a_client_that_was_written_for_flink_works(running: Running) -> None:
     assert vertex.subtasks.subtask_ids() == [0, 1]
     assert set(vertex.subtasks.metrics()["numRecordsOut"]) == {"min", "max", "avg", "sum"}
     assert vertex.subtasks.get(1)["attempt"] == 0
+    assert vertex.subtasks.get_attempt(1)["taskmanager-id"] and vertex.subtasks.get_attempt(1, 0)["attempt"] == 0
+    assert vertex.subtasks.get_attempt_accumulators(1, 0)["user-accumulators"] == []
     (first, *_) = client.taskmanagers.taskmanager_ids()
     assert client.taskmanagers.get(first)["slotsNumber"] == 2
     assert client.taskmanagers.get(first)["timeSinceLastHeartbeat"] > 0, "when that was, in Flink as well"
@@ -202,6 +205,15 @@ def test_a_client_that_was_written_for_flink_works(running: Running) -> None:
     assert running.end_of(job_id, taken.trigger_id)["location"].startswith(directory)
     assert jobs.terminate(job_id)
     running.cluster.wait_for(job_id, JobStatus.CANCELED)
+
+
+def test_a_savepoint_without_a_directory_is_refused_at_once(running: Running) -> None:
+    """Flink's code; the request was taken, and only whoever asked what had become of it heard of the directory."""
+    job = f"/v1/jobs/{running.submit('nowhere', execution__checkpointing__savepoint_dir='')}"
+    for path in (f"{job}/savepoints", f"{job}/stop"):
+        status, answer = running.ask(path, "POST", {})
+        assert status == 400 and "execution.checkpointing.savepoint-dir" in answer["errors"][0]
+    assert running.ask(f"{job}?mode=cancel", "PATCH")[0] == 202
 
 
 def test_savepoint_and_stop_answer_with_a_trigger_that_is_asked_for(running: Running) -> None:
@@ -242,6 +254,7 @@ def test_errors_are_a_list_with_flinks_codes(running: Running) -> None:
         ("GET", f"{job}/savepoints/{NOBODY}"): 404,
         ("GET", f"{job}/exceptions?maxExceptions=many"): 400,
         ("GET", f"{job}/vertices/{vertex}/subtasks/9"): 404,
+        ("GET", f"{job}/vertices/{vertex}/subtasks/0/attempts/7"): 404,
         ("GET", f"{job}/vertices/{vertex}/subtasks/metrics?agg=most"): 400,
         ("GET", f"{job}/vertices/{vertex}/subtasks/metrics?subtasks=1-x"): 400,
         ("PATCH", f"{job}?mode=stop"): 308,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from snapline.coordinator.web.flink_cluster import aggregated, job_figures
 from snapline.coordinator.web.flink_jobs import distribution, execution_result, subtask_details
 from snapline.protos import client_pb2 as pb
 from snapline.protos import job_pb2
@@ -42,3 +43,21 @@ def test_quantiles_are_those_of_the_statistics_of_checkpoints() -> None:
     """Interpolated between neighbours, as Flink's are; of few values the extreme one."""
     quantiles = {"p50": 50.5, "p90": 90.9, "p95": 95.95, "p99": 99.99, "p999": 100.0}
     assert distribution(range(1, 101)) == pytest.approx({"min": 1, "max": 100, "avg": 50, **quantiles})
+
+
+def test_skew_is_how_far_subtasks_are_from_their_mean() -> None:
+    """None where all are equal or have done nothing; at most 100 percent, also where one has done everything."""
+    for values, skew in (([5, 5, 5], 0.0), ([0, 0], 0.0), ([10, 20], 100 / 3), ([0, 0, 0, 0, 90], 100.0)):
+        [found] = aggregated([{"numRecordsIn": value} for value in values], "numRecordsIn", None)
+        assert found["skew"] == pytest.approx(skew)
+
+
+def test_figures_of_checkpoints_are_there_before_the_first_one() -> None:
+    """A client that asked for one of a job without a checkpoint was answered with nothing, and not with Flink's -1."""
+    figures = job_figures(ended(job_pb2.JOB_STATUS_RUNNING), pb.ListCheckpointsResponse(), now_ms=9)
+    assert {value for name, value in figures.items() if name.startswith("last")} == {-1, "n/a"}
+    done = pb.ListCheckpointsResponse(restored_timestamp_ms=3)
+    done.latest_completed.checkpoint_id = done.latest_completed.end_to_end_duration_ms = 7
+    figures = job_figures(ended(job_pb2.JOB_STATUS_RUNNING), done, now_ms=9)
+    names = ("lastCompletedCheckpointId", "lastCheckpointDuration", "lastCheckpointRestoreTimestamp")
+    assert [figures[name] for name in names] == [7, 7, 3]
