@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from snapline.dataflow.api.accumulators import Accumulators, AccumulatorValue
 from snapline.dataflow.api.user_metrics import Gauge, MetricGroup, MetricValue
-from snapline.dataflow.elements import CheckpointBarrier, LatencyMarker, Watermark, WatermarkStatus
+from snapline.dataflow.elements import MIN_WATERMARK_MS, CheckpointBarrier, LatencyMarker, Watermark, WatermarkStatus
 from snapline.dataflow.ids import CheckpointID, OperatorID
 from snapline.dataflow.wire.messages import OperatorDescriptor, TapTask
 from snapline.runtime.cores.machine import check
@@ -133,6 +133,7 @@ class ChainOutput:
         self.records_out = 0
         self.taps = RowTaps()
         """Who looks at what goes out."""
+        self._watermark_ms = MIN_WATERMARK_MS
 
     def add_chained(self, consumer: ChainedOperator, input_index: int) -> None:
         """An operator of this chain reads here."""
@@ -182,7 +183,10 @@ class ChainOutput:
             side.emit_batch(batch)
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Send a watermark to all outputs of the operator."""
+        """Send a watermark to all outputs of the operator, unless it says no more than the one before."""
+        if watermark.timestamp_ms <= self._watermark_ms:
+            return
+        self._watermark_ms = watermark.timestamp_ms
         for consumer, _ in self._chained:
             consumer.process_watermark(watermark)
         for writer in self._writers:
