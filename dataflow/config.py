@@ -47,17 +47,9 @@ _DURATION_UNITS_MS = {
     "d": 86_400_000.0,
     "day": 86_400_000.0,
 }
-_SIZE_UNITS = {
-    "": 1,
-    "b": 1,
-    "bytes": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-}
+_SIZE_UNITS = {"": 1, "b": 1, "bytes": 1}
+for _power, _word in enumerate(("kibibytes", "mebibytes", "gibibytes", "tebibytes"), 1):
+    _SIZE_UNITS |= dict.fromkeys((_word[0], f"{_word[0]}b", f"{_word[0]}ib", _word), 1 << 10 * _power)
 _MOST = (1 << 63) - 1
 """What messages, files and clocks have room for."""
 _MOST_MS = 100_000 * 86_400_000
@@ -82,7 +74,7 @@ def parse_duration_ms(text: str) -> int:
 def parse_size_bytes(text: str) -> int:
     """Bytes of `20 kb`, `64mb`; a bare number is bytes; units are powers of 1024. Raises ValueError."""
     match = _QUANTITY.match(text)
-    unit = match.group(2).lower().replace("ib", "b") if match else ""
+    unit = match.group(2).lower() if match else ""
     if not match or unit not in _SIZE_UNITS:
         raise ValueError("a size such as '20 kb' or '64 mb'")
     size = float(match.group(1)) * _SIZE_UNITS[unit]

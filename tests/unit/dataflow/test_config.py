@@ -58,7 +58,10 @@ def test_durations(text, expected):
     assert expected == parse_duration_ms(text)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("20 kb", 20_480), ("64mb", 67_108_864), ("12", 12), ("1 KiB", 1024)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("20 kb", 20_480), ("64mb", 67_108_864), ("12", 12), ("1 KiB", 1024), ("3 t", 3 << 40), ("2 tebibytes", 2 << 40)],
+)
 def test_sizes(text, expected):
     """Powers of 1024."""
     assert expected == parse_size_bytes(text)
