@@ -14,6 +14,7 @@ import pyarrow as pa
 from snapline.dataflow.columnar.arrow_columns import Int64Array
 from snapline.dataflow.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Watermark
 from snapline.runtime.cores.machine import check
+from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.windows.count_windows import SINCE_FIRED, GlobalWindowState
 from snapline.taskmanager.operators.windows.window_contents import SINCE_FIRED as ROWS_SINCE_FIRED
 from snapline.taskmanager.operators.windows.window_contents import ContentsMaker, FiredWindows, WindowContents
@@ -41,8 +42,10 @@ class _TriggeredWindowState(GlobalWindowState):
 class GlobalWindowOperator(WindowOperator[GlobalWindowState]):
     """One window for each key."""
 
-    def __init__(self, key_columns: tuple[str, ...], maker: ContentsMaker) -> None:
+    def __init__(self, key_columns: tuple[str, ...], maker: ContentsMaker, time_column: str = "") -> None:
+        """`time_column`: of event time, if the stream has it and the trigger asks for it."""
         super().__init__(key_columns, maker, STATE_PREFIX, "triggered")
+        self._time_column = time_column
         self._slot_of: Slots = np.full(64, _NONE, np.int32)
         """The key of each entry, by what was seen since the start: others are looked up."""
         self._pending: Watermark | None = None
@@ -78,6 +81,10 @@ class GlobalWindowOperator(WindowOperator[GlobalWindowState]):
         if missing.any():
             entries[missing] = state.allocate(int(missing.sum()))
             state.entry_of[distinct] = entries
+        if self.watermark_ms == MIN_WATERMARK_MS and self._time_column in batch.schema.names:
+            timed = batch.filter(batch.column(self._time_column).is_valid())
+            if timed.num_rows:
+                self.note_first_rows(event_times_ms(timed, self._time_column))
         of_rows = entries[inverse].astype(np.int32)
         state.contents.fold(of_rows, batch)
         self.emit_ready_after(of_rows)
@@ -104,7 +111,7 @@ class GlobalWindowOperator(WindowOperator[GlobalWindowState]):
 
     def advance(self, watermark: Watermark) -> None:
         early = self._early
-        passes = early is not None and early.passes_multiple(watermark.timestamp_ms)
+        passes = early is not None and early.passes_multiple(watermark.timestamp_ms, self.first_ms)
         self.emit_ready_by_watermark()
         if passes and self.due_outside_now_ms() <= watermark.timestamp_ms:
             self._pending = watermark

@@ -162,6 +162,7 @@ class PaneWindowOperator(WindowOperator[WindowState]):
         panes, first, last = window_starts(times, geometry.pane_ms, geometry.offset_ms)
         if not self._by_clock:
             refuse_no_times(batch, time_column, first, last)
+            self.note_first_rows(times)
         if geometry.has_gaps or geometry.last_window(first) <= self._last_gone_start():
             batch, panes = self._without_late_rows(batch, panes, input_index)
             if not len(panes):

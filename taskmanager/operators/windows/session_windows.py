@@ -96,6 +96,7 @@ class SessionWindowOperator(WindowOperator[SessionState]):
         else:
             times = np.ascontiguousarray(event_times_ms(batch, self._time_column))
             refuse_no_times(batch, self._time_column, int(times.min()), int(times.max()))
+            self.note_first_rows(times)
             self.note_event_time(batch, self._time_column)
         slots = self.slots_of(batch)
         sessions = self.state_for(batch)

@@ -25,6 +25,7 @@ from snapline.dataflow.api.triggers import (
     PurgingTrigger,
 )
 from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.taskmanager.operators.aggregation.aggregate_plan import Shape
 from snapline.taskmanager.operators.base.operator_contract import Output
 from snapline.taskmanager.operators.windows.window_contents import (
@@ -51,8 +52,8 @@ class TriggeredContents(WindowContents):
         self._last_ms: Int64Array = np.zeros(64, np.int64)
         self._next_ms: int | None = None
         """When the clock makes the next entries ready, for an interval."""
-        self._multiple = 0
-        """Multiple of the interval that the watermark had passed last."""
+        self._multiple: int | None = None
+        """Multiple of the interval that the watermark had passed last; None: there was no watermark."""
         self._now_ms: Callable[[], int] = lambda: 0
 
     @property
@@ -82,20 +83,20 @@ class TriggeredContents(WindowContents):
                 return changed[self._last_ms[changed] + timeout_ms <= now_ms]
         return _NO_ENTRIES
 
-    def ready_by_watermark(self, watermark_ms: int) -> Slots:
+    def ready_by_watermark(self, watermark_ms: int, first_ms: int) -> Slots:
         """Entries with new rows, when the watermark has passed a multiple of the interval."""
-        if not isinstance(self._trigger, ContinuousEventTimeTrigger):
-            return _NO_ENTRIES
-        before = self._multiple
+        passes = self.passes_multiple(watermark_ms, first_ms)
         self._note_watermark(watermark_ms)
-        return self.with_new_rows() if self._multiple > before else _NO_ENTRIES
+        return self.with_new_rows() if passes else _NO_ENTRIES
 
-    def passes_multiple(self, watermark_ms: int) -> bool:
-        """Whether `ready_by_watermark` would make entries ready."""
+    def passes_multiple(self, watermark_ms: int, first_ms: int) -> bool:
+        """Whether `ready_by_watermark` would make entries ready. `first_ms`: the least time of the rows before the
+        first watermark, from which on it passes multiples."""
         trigger = self._trigger
         if not isinstance(trigger, ContinuousEventTimeTrigger):
             return False
-        return (watermark_ms + 1) // trigger.interval_ms > self._multiple
+        before = first_ms // trigger.interval_ms if self._multiple is None else self._multiple
+        return (watermark_ms + 1) // trigger.interval_ms > before
 
     def start(self, now_ms: Callable[[], int], watermark_ms: int) -> None:
         """The operator has begun, with this clock and watermark."""
@@ -103,7 +104,7 @@ class TriggeredContents(WindowContents):
         self._note_watermark(watermark_ms)
 
     def _note_watermark(self, watermark_ms: int) -> None:
-        if isinstance(self._trigger, ContinuousEventTimeTrigger):
+        if isinstance(self._trigger, ContinuousEventTimeTrigger) and watermark_ms > MIN_WATERMARK_MS:
             self._multiple = (watermark_ms + 1) // self._trigger.interval_ms
 
     def next_by_clock_ms(self, now_ms: int) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from snapline.dataflow.api.triggers import CountTrigger
+from snapline.dataflow.api.triggers import ContinuousEventTimeTrigger, CountTrigger, PurgingTrigger
 from snapline.dataflow.api.windows import EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows
 from snapline.dataflow.graph.operator_specs import WindowAggregateSpec, WindowProcessSpec
 from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
@@ -74,6 +74,8 @@ def _operator(spec: WindowAggregateSpec | WindowProcessSpec, maker: ContentsMake
         case GlobalWindows(CountTrigger() as trigger):
             return CountWindowOperator(spec.key_columns, trigger, maker)
         case GlobalWindows(trigger):
-            return GlobalWindowOperator(spec.key_columns, TriggeredMaker(maker, trigger))
+            inner = trigger.trigger if isinstance(trigger, PurgingTrigger) else trigger
+            time_column = spec.event_time_column if isinstance(inner, ContinuousEventTimeTrigger) else ""
+            return GlobalWindowOperator(spec.key_columns, TriggeredMaker(maker, trigger), time_column)
         case assigner:
             return PaneWindowOperator([(spec.key_columns, spec.event_time_column)], assigner, maker, lateness_ms, tag)

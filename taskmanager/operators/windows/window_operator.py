@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from snapline.dataflow.api.aggregate_types import WINDOW_TIME, window_time_of
+from snapline.dataflow.columnar.arrow_columns import Int64Array
+from snapline.dataflow.elements import MIN_WATERMARK_MS
 from snapline.dataflow.errors import StateError
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
@@ -59,6 +61,8 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
         self._early: TriggeredContents | None = None
         """With a trigger: what says which windows fire before they are over."""
         self._early_timer = EarliestTimer(self._on_early_timer)
+        self._first_ms: int | None = None
+        """The least time of the rows that came before the first watermark."""
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
@@ -94,7 +98,18 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def emit_ready_by_watermark(self) -> None:
         """The watermark has risen: emit what that makes ready."""
         if self._early is not None:
-            self._emit_ready(self._early, self._early.ready_by_watermark(self.watermark_ms))
+            self._emit_ready(self._early, self._early.ready_by_watermark(self.watermark_ms, self.first_ms))
+
+    def note_first_rows(self, times: Int64Array) -> None:
+        """Rows with these times have come, of which there is at least one."""
+        if self.watermark_ms == MIN_WATERMARK_MS:
+            first_ms = int(times.min())
+            self._first_ms = first_ms if self._first_ms is None else min(self._first_ms, first_ms)
+
+    @property
+    def first_ms(self) -> int:
+        """The least time of the rows before the first watermark; the least of all where it is not known."""
+        return MIN_WATERMARK_MS if self._first_ms is None else self._first_ms
 
     def arm_early(self) -> None:
         """Ask to be called when the clock makes windows ready."""
@@ -117,6 +132,7 @@ class WindowOperator(IncrementalKeyedOperator, Generic[StateT]):
     def initialize_state(self, restored: RestoredState) -> None:
         self._maker.open(FunctionRuntimeContext(self.context, self.why_no_state))
         super().initialize_state(restored)
+        self._first_ms = MIN_WATERMARK_MS if restored.is_restored else None
         self._restore_time_type(restored)
         if self._state is None:  # a subtask without keys goes on with the accumulators of the others
             start_from(restored_shapes(self.operator_state), self._maker, self)

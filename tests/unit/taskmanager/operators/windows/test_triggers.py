@@ -190,6 +190,29 @@ def test_by_event_time() -> None:
     assert counts(harness.watermark(MAX_WATERMARK_MS)) == [3]
 
 
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS, None])
+def test_the_first_watermark_passes_what_lies_behind_the_rows_so_far(assigner: WindowAssigner | None) -> None:
+    """It rises from the beginning of all time, and yet each job began with a result of the very first rows."""
+    trigger = sl.ContinuousEventTimeTrigger(30)
+    harness = operator(sl.GlobalWindows(trigger)) if assigner is None else operator(assigner, trigger)
+    assert counts(harness.start().process(rows(80, 72)).watermark(65)) == []
+    assert counts(harness.process(rows(85)).watermark(88)) == []
+    assert counts(harness.watermark(89)) == [3]
+
+
+@pytest.mark.parametrize("assigner", [TUMBLING, SESSIONS, None])
+def test_the_first_watermark_may_pass_a_multiple(assigner: WindowAssigner | None) -> None:
+    """Rows that were far behind it are said with it; those of a restored operator are, too, for it does not know."""
+    trigger = sl.ContinuousEventTimeTrigger(10)
+
+    def make() -> Harness:
+        return operator(sl.GlobalWindows(trigger)) if assigner is None else operator(assigner, trigger)
+
+    assert counts(make().start().process(rows(20, 12)).watermark(25)) == [2]
+    written = make().start().process(rows(12)).snapshot()
+    assert counts(make().start(restored_state([written])).process(rows(21)).watermark(25)) == [2]
+
+
 @pytest.mark.parametrize("purges", [False, True])
 def test_windows_without_an_end(purges: bool) -> None:
     """They fire by their trigger only; what it has not fired never comes out."""
