@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -312,12 +312,20 @@ class ProcessContext(Protocol):
     ...         else:
     ...             context.timer_service.register_event_time_timer(context.timestamp_ms + 1_000)
     ...             yield row
+    ...     def on_timer(self, timestamp_ms, context):
+    ...         if context.time_domain == "event":
+    ...             context.output("over", {"customer": context.current_key})
     >>> negative = orders.key_by("customer").process(Checked(), uid="checked").get_side_output("negative")
     """
 
     @property
     def timestamp_ms(self) -> int | None:
         """Event time of the row, or the time of the timer; None for streams without event time."""
+        ...
+
+    @property
+    def time_domain(self) -> Literal["event", "processing"] | None:
+        """Which time the timer was registered for that fires; None for a row."""
         ...
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from snapline.taskmanager.state.timer_queue import VOID_NAMESPACE, TimerQueue
 
 EVENT_TIME: Final = "event"
 PROCESSING_TIME: Final = "processing"
+TimeDomain: TypeAlias = Literal["event", "processing"]
 
 
 class KeyedTimers:

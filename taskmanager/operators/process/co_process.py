@@ -235,6 +235,8 @@ class _TimesOfRules:
 class _RulesContext:
     """The context of `process_broadcast_element`, which may change broadcast state."""
 
+    time_domain = None
+
     def __init__(self, states: BroadcastStates, times: _TimesOfRules, batch: pa.RecordBatch, time_column: str) -> None:
         self.timer_service = times
         self.side_rows: dict[str, list[Row]] = {}

@@ -42,7 +42,7 @@ from snapline.taskmanager.operators.base.incremental_operator import Incremental
 from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
 from snapline.taskmanager.operators.process.states_to_come import ContextBeforeKeys, StateToCome
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
-from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers
+from snapline.taskmanager.state.keyed_timers import EVENT_TIME, PROCESSING_TIME, KeyedTimers, TimeDomain
 from snapline.taskmanager.state.timer_queue import TimerQueue
 
 TIMERS_PER_SLICE = 1_000
@@ -84,7 +84,7 @@ class KeyedTimerService:
         self._operator = operator
         self._scope = backend.scope
         self._timers = timers
-        self.firing = ""
+        self.firing: TimeDomain | None = None
         """The time domain whose timers are firing."""
         self.fires_until = 0
         self.overtaken: set[int] = set()
@@ -92,7 +92,7 @@ class KeyedTimerService:
         fire."""
         self.deleted: set[tuple[int, int]] = set()
 
-    def begin(self, domain: str, until: int) -> None:
+    def begin(self, domain: TimeDomain, until: int) -> None:
         """A slice of timers is about to fire."""
         self.firing, self.fires_until = domain, until
         self.overtaken.clear()
@@ -146,6 +146,11 @@ class KeyedProcessContext:
         """Event time of the row, or the time of the timer."""
         self.side_rows: dict[str, list[Row]] = {}
         self._backend = backend
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """Which time the timer was registered for that fires; None for a row."""
+        return self.timer_service.firing
 
     @property
     def current_key(self) -> Any:
@@ -322,7 +327,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
             self._due = None
             self.output.emit_watermark(due)
 
-    def _fire(self, queue: TimerQueue, domain: str, until: int) -> None:
+    def _fire(self, queue: TimerQueue, domain: TimeDomain, until: int) -> None:
         backend, context, service = self.backend, self._context, self._service
         backend = check(backend, "there is no backend, although there are timers")
         context = check(context, "there is no context, although there are timers")
@@ -348,7 +353,7 @@ class KeyedProcessOperator(IncrementalKeyedOperator):
                 if produced is not None:
                     results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         finally:
-            service.firing = ""
+            service.firing = None
         backend.end_batch()
         if put_back:
             queue.register(slots[put_back], timestamps[put_back])

@@ -47,6 +47,8 @@ class TimesWithoutKeys:
 class ContextWithoutKeys:
     """One object for all rows (ProcessContext); valid during the call that it is handed to."""
 
+    time_domain = None
+
     def __init__(self, operator: ProcessOperator) -> None:
         self.timer_service = TimesWithoutKeys(operator)
         self.timestamp_ms: int | None = None

@@ -42,6 +42,7 @@ class Script(KeyedProcessFunction):
 
     def process_element(self, row, context) -> Iterable[dict[str, Any]]:
         assert context.timestamp_ms == row["t"]
+        assert context.time_domain is None
         assert context.current_key == row["k"]
         timers = context.timer_service
         if row["do"] == "register":
@@ -208,6 +209,29 @@ class Clocked(KeyedProcessFunction):
         if left:
             context.timer_service.register_processing_time_timer(timestamp_ms + 10)
         return [{"k": context.current_key, "at": timestamp_ms}]
+
+
+class Twice(KeyedProcessFunction):
+    """Sets a timer of each time for one moment, and says which has fired."""
+
+    def process_element(self, row, context) -> list[dict[str, Any]]:
+        context.timer_service.register_event_time_timer(50)
+        context.timer_service.register_processing_time_timer(50)
+        return [{"of": context.time_domain}]
+
+    def on_timer(self, timestamp_ms: int, context) -> list[dict[str, Any]]:
+        return [{"of": context.time_domain}]
+
+
+def test_a_timer_says_which_time_it_was_registered_for() -> None:
+    """A function that sets timers of both has one method for them, and nothing else to tell them apart."""
+    spec = KeyedProcessSpec(("k",), Twice(), pa.schema([("of", pa.string())]), "t")
+    harness = Harness(KeyedProcessOperator(spec)).start()
+    row = pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "do": "", "at": 0}], schema=SCHEMA)
+    assert harness.process(row).rows() == [{"of": None}]
+    assert harness.advance(60).rows() == [{"of": "processing"}]
+    assert harness.watermark(60).rows() == [{"of": "event"}]
+    assert harness.process(row).rows() == [{"of": None}]
 
 
 def test_processing_time_timers_fire_with_the_clock_and_survive_a_restore() -> None:
