@@ -68,19 +68,6 @@ def test_an_idle_input_has_reached_what_any_channel_had_though_the_last_one_was_
     assert valve.input_status(1, IDLE) == [Watermark(100), IDLE]
 
 
-def test_a_channel_that_comes_back_ahead_of_all_others_counts_at_once() -> None:
-    """The only active one was behind, and nothing rose until the next watermark of the one that was back."""
-    valve = StatusWatermarkValve(3)
-    valve.input_watermark(0, Watermark(10))
-    valve.input_watermark(1, Watermark(7))
-    assert valve.input_status(2, IDLE) == [Watermark(7)]
-    assert valve.input_status(2, ACTIVE) == []
-    assert valve.input_status(0, IDLE) == valve.input_status(1, IDLE) == []
-
-    assert valve.input_status(0, ACTIVE) == [Watermark(10)]
-    assert valve.input_status(2, IDLE) == []
-
-
 def test_ended_channel_takes_part_no_longer() -> None:
     """When all have ended, nothing more is said."""
     valve = StatusWatermarkValve(2)
@@ -189,3 +176,31 @@ def test_never_back_never_beyond_an_active_channel_and_as_far_as_that(seed: int)
                 assert output.timestamp_ms > last
                 last = output.timestamp_ms
                 assert all(reached[n] >= last for n in range(count) if joined[n] and active[n])
+
+
+def test_an_input_that_comes_back_behind_holds_the_other_up_until_it_has_caught_up() -> None:
+    """Else its rows would be late for as long as the other one goes on faster than it catches up."""
+    valves = InputValves([0, 1])
+    valves.input_watermark(0, Watermark(100))
+    valves.input_watermark(1, Watermark(5))
+
+    assert valves.input_status(1, IDLE) == [Watermark(100)]
+    assert valves.input_status(1, ACTIVE) == []
+    assert valves.input_watermark(0, Watermark(150)) == []
+    assert valves.input_watermark(1, Watermark(60)) == []
+    assert valves.input_watermark(1, Watermark(120)) == [Watermark(120)]
+
+
+def test_inputs_end_when_all_have() -> None:
+    """The one that is idle may come back, and is not ended by the other."""
+    valves = InputValves([0, 1])
+    valves.input_watermark(0, Watermark(100))
+    valves.input_watermark(1, Watermark(5))
+
+    assert valves.input_status(1, IDLE) == [Watermark(100)]
+    assert valves.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [IDLE]
+    assert valves.channel_ended(0) == []
+    assert valves.input_status(1, ACTIVE) == [ACTIVE]
+    assert valves.input_watermark(1, Watermark(120)) == [Watermark(120)]
+    assert valves.input_watermark(1, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
+    assert valves.channel_ended(1) == []
