@@ -138,9 +138,10 @@ class KafkaSink(Sink):
         return KafkaCommitter(self, context)
 
     def producer_settings(self) -> dict[str, Any]:
-        """For every producer of the sink."""
+        """For every producer of the sink. A key's partition is that of Kafka's own producers: librdkafka has another,
+        and none for an empty key."""
         return {
-            "linger.ms": 5, "queue.buffering.max.messages": 1_000_000, **self.settings,
+            "linger.ms": 5, "queue.buffering.max.messages": 1_000_000, "partitioner": "murmur2_random", **self.settings,
             "bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "delivery.report.only.error": True,
             "log_level": 0,
         }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka.partitioner.default import murmur2
 
 from snapline.connectors import AvroFormat, JsonFormat, KafkaSink, RawFormat, RowFormat
 from snapline.dataflow.errors import ConnectorError
@@ -56,6 +57,20 @@ def test_rows_go_to_the_partition_of_their_column(broker, more):
 
     found = [(m.partition(), m.value()) for m in broker.read(topic) if m.value() != b"e"]
     assert [(0, b"c"), (1, b"b"), (1, b"f"), (2, b"a"), (2, b"d")] == sorted(found)
+
+
+@pytest.mark.parametrize("more", [{}, {"h": pa.array([None] * 20, HEADERS)}], ids=["together", "one by one"])
+def test_a_key_goes_to_the_partition_that_kafkas_own_producers_choose(broker: services.Kafka, more: Any) -> None:
+    """Librdkafka counts otherwise, so that a key lay in two partitions of a topic that programs in Java write as well,
+    and an empty key in any: a compacted topic kept both of its rows."""
+    topic = broker.topic(5)
+    keys = [b"", b"a", b"b", b"order-1", "\u00fcber".encode()] * 4
+
+    write(broker, topic, {"value": keys, "k": keys, **more}, key="k", headers="h" if more else None)
+
+    assert {(key, (murmur2(key) & 0x7FFFFFFF) % 5) for key in keys} == {
+        (m.key(), m.partition()) for m in broker.read(topic)
+    }
 
 
 def test_a_message_without_a_time_has_none(broker):
