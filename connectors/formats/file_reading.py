@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from snapline.connectors.formats.avro import AvroFormat
 from snapline.connectors.formats.avro_bounds import BoundedContainer, read_bytes, readable
-from snapline.connectors.formats.csv_lines import BYTE_ORDER_MARK, COLUMNS_MAX, NULLS, CsvFormat
+from snapline.connectors.formats.csv_lines import BYTE_ORDER_MARK, COLUMNS_MAX, NULLS, CsvFormat, row_of
 from snapline.connectors.formats.json_lines import JSON_TEXT, JsonFormat
 from snapline.connectors.formats.row_format import UNREADABLE, RowFormat
 
@@ -225,6 +225,17 @@ class TextRows:
         is_end = _is_outside_quotes(np.frombuffer(self.text, np.uint8), self.ends - self.start)
         return TextRows(self.around, self.start, self.ends[is_end], not is_end.all(), True)
 
+    def one_by_one(self, row: re.Pattern[bytes], *, to_the_end: bool) -> TextRows:
+        """The same text cut where rows of CSV end that are found one after the other, as it has to be where quotes are
+        letters, too. `to_the_end`: what is no row at its end is one, all the same."""
+        at, stop, ends = self.start, self.start + self.size, list[int]()
+        while at < stop and (found := row.match(self.around, at, stop)):
+            at = found.end()
+            ends.append(at - self.around.endswith(LINE_BREAK, 0, at))
+        if to_the_end and at < stop:
+            ends.append(stop - self.around.endswith(LINE_BREAK, 0, stop))
+        return TextRows(self.around, self.start, np.array(ends, np.int64), True, True)
+
     def has_empty(self) -> bool:
         """Whether a row is empty, but for a carriage return perhaps."""
         lengths = np.diff(self.ends, prepend=self.start - 1) - 1
@@ -244,8 +255,8 @@ NO_ROWS = np.zeros(0, np.int64)
 class TextLines:
     """Lines of a file, decompressed if need be, and where they lie."""
 
-    def __init__(self, stream: Any, *, quoted: bool) -> None:
-        """`quoted`: a line that ends inside quotes goes on in the next one."""
+    def __init__(self, stream: Any, row: re.Pattern[bytes] | None) -> None:
+        """`row`: what a row of CSV looks like, which may have several lines; None: a line is a row."""
         stream = readable(stream)
         stream.seek(0)
         start = stream.read(MAGIC_BYTES)
@@ -255,7 +266,7 @@ class TextLines:
         self._raw = stream
         self._text: Any = stream if codec is None else pa.CompressedInputStream(stream, codec)
         self._is_plain = codec is None
-        self._quoted = quoted
+        self._row = row
         self._here = b""
         """What was read and not taken begins in it at `_start`."""
         self._start = 0
@@ -300,6 +311,16 @@ class TextLines:
             self.at_line += taken.line_count()
         return taken
 
+    def cut(self, taken: TextRows) -> TextRows:
+        """The rows that were taken last, cut whatever quotes there are; what is no whole row comes again."""
+        if self._row is None:
+            return taken
+        found = taken.one_by_one(self._row, to_the_end=self._ended)
+        rest = taken.size - found.size
+        self._start, self.at_bytes = self._start - rest, self.at_bytes - rest
+        self.at_line -= self._here.count(LINE_BREAK, self._start, self._start + rest)
+        return found
+
     def _fill(self) -> None:
         block = read_bytes(self._text, BLOCK_BYTES)
         rest = self._here[self._start :]
@@ -318,14 +339,18 @@ class TextLines:
         self._here, self._start = text, 0
         letters = np.frombuffer(text, np.uint8)
         self._ends = np.flatnonzero(letters == LINE_BREAK[0])
-        self._has_long_rows, self._is_sure = False, not (self._quoted and QUOTE in text)
+        self._has_long_rows, self._is_sure = False, self._row is None or QUOTE not in text
         if self._is_sure or not len(self._ends):
             return
         # Where no quotes are open at the last line break, and there are as many rows as line breaks, all are ends.
-        quotes = np.count_nonzero(letters[: self._ends[-1]] == QUOTE[0])
-        if quotes % 2 or CARRIAGE_RETURN in text:
-            found = TextRows(text, 0, self._ends, False, False).sure()
-            self._ends, self._has_long_rows, self._is_sure = found.ends, found.has_long_rows, True
+        found, stop = TextRows(text, 0, self._ends, False, False), int(self._ends[-1])
+        is_open = np.count_nonzero(letters[:stop] == QUOTE[0]) % 2
+        if self._row is not None and (is_open or not self._row.match(text, text.rfind(LINE_BREAK, 0, stop) + 1, stop)):
+            found = found if self.at_bytes else found.without_mark()
+            found = found.one_by_one(self._row, to_the_end=False)
+        elif CARRIAGE_RETURN in text:
+            found = found.sure()
+        self._ends, self._has_long_rows, self._is_sure = found.ends, found.has_long_rows, found.is_sure
 
 
 def _is_outside_quotes(letters: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -343,8 +368,7 @@ def _is_outside_quotes(letters: npt.NDArray[np.uint8], places: npt.NDArray[np.in
 
 def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_rows: int) -> Iterator[FileRows]:
     """Read a file that has a row a line, from a position on; what a block of it holds is decoded together."""
-    is_csv = isinstance(rows, CsvFormat)
-    lines = TextLines(stream, quoted=is_csv)
+    lines = TextLines(stream, row_of(rows.delimiter) if isinstance(rows, CsvFormat) else None)
     wanted = rows.schema.names
     if isinstance(rows, CsvFormat) and rows.header:
         header = lines.take(1).lines()
@@ -361,6 +385,7 @@ def text_rows(rows: RowFormat, stream: Any, position: Mapping[str, int], batch_r
         taken = taken.without_mark() if is_start else taken
         at_bytes = lines.at_bytes - taken.size
         together, taken = _decoded_at_once(rows, taken, skips_empty=skips_empty)
+        taken = taken if together is not None else lines.cut(taken)
         for first in range(0, len(taken), batch_rows):
             part, bad = taken.part(first, batch_rows), list[BadLine]()
             if together is not None:
@@ -376,7 +401,7 @@ def _decoded_at_once(rows: RowFormat, taken: TextRows, *, skips_empty: bool) -> 
     """The rows of some lines, if they can be read together: all of them are good, and none is empty; and the same lines
     with their ends for sure."""
     if not isinstance(rows, (CsvFormat, JsonFormat)):
-        return None, taken.sure()
+        return None, taken
     if skips_empty and taken.has_empty():
         taken = taken.sure()  # perhaps it is a part of one
         if taken.has_empty():
@@ -390,7 +415,7 @@ def _decoded_at_once(rows: RowFormat, taken: TextRows, *, skips_empty: bool) -> 
         sure = taken.sure()
         if batch.num_rows == len(sure):
             return batch, sure
-    return None, taken.sure()
+    return None, taken
 
 
 def _decoded(
@@ -428,9 +453,9 @@ def _unmarked(line: bytes) -> bytes:
 # --- what a file is, by what it holds ---------------------------------------------------------------------------------
 
 
-def sample_of(stream: Any, *, quoted: bool) -> bytes:
-    """Return the first rows of a text, whole. `quoted`: a line that ends inside quotes goes on in the next one."""
-    lines = TextLines(stream, quoted=quoted)
+def sample_of(stream: Any, row: re.Pattern[bytes] | None = None) -> bytes:
+    """Return the first rows of a text, whole. `row`: what one of CSV looks like; None: a line is a row."""
+    lines = TextLines(stream, row)
     found: list[bytes] = []
     size = 0
     while size < BLOCK_BYTES and (more := lines.take(1 << 16).lines()):
@@ -441,7 +466,7 @@ def sample_of(stream: Any, *, quoted: bool) -> bytes:
 
 def json_of(stream: Any) -> JsonFormat:
     """Return the format of a file of JSON lines, with columns as its beginning has them."""
-    sample = sample_of(stream, quoted=False)
+    sample = sample_of(stream)
     if not sample.strip():
         raise ValueError("it is empty")
     if not sample.lstrip().startswith(b"{"):  # where all that there is is null, Arrow ends the process
@@ -472,7 +497,7 @@ def _check_shape(sample: bytes) -> None:
 
 def csv_of(stream: Any, delimiter: str = ",") -> CsvFormat:
     """Return the format of a file of CSV with a header, with columns as its beginning has them."""
-    sample = sample_of(stream, quoted=True)
+    sample = sample_of(stream, row_of(delimiter))
     if not sample.strip():
         raise ValueError("it is empty")
     columns = sample.partition(LINE_BREAK)[0].count(delimiter.encode()) + 1

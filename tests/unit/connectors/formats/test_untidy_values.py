@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fastavro
 import polars as pl
@@ -24,7 +25,7 @@ import pytest
 
 from snapline.connectors import FileSink, FileSource
 from snapline.connectors.files.filesystems import advice
-from snapline.connectors.formats import AvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat
+from snapline.connectors.formats import AvroFormat, CsvFormat, JsonFormat, RawFormat, RowFormat, file_reading
 from snapline.connectors.formats.file_format import OrcFormat
 from snapline.connectors.formats.file_reading import csv_of, json_of
 from snapline.dataflow.api.connector_api import SourceSplit
@@ -176,7 +177,7 @@ def test_integers_beyond_64_bits_inside_of_objects_and_lists_are_decimals_too(va
     assert [expected, None, None] == decoded.column(0).to_pylist()
 
 
-@pytest.mark.parametrize("text", [b'a\nx\n"y\nz\n', b'a\nx\n"y', b'a\nx\ny"y\nz\n'])
+@pytest.mark.parametrize("text", [b'a\nx\n"y\nz\n', b'a\nx\n"y'])
 def test_a_quote_that_is_not_closed_is_a_bad_row(tmp_path: Path, text: bytes) -> None:
     """The rest of the file was one field of one row, in silence."""
     schema = pa.schema([("a", pa.string())])
@@ -186,6 +187,26 @@ def test_a_quote_that_is_not_closed_is_a_bad_row(tmp_path: Path, text: bytes) ->
     assert [{"a": "x"}] == [row for part in parts for row in part.rows.to_pylist()]
     assert [(3, "a quote is opened and not closed")] == [(bad.number, bad.reason) for part in parts for bad in part.bad]
     assert [1] == [bad.index for bad in CsvFormat(schema).decode([b"x", b'"y', b"z"])[1]]
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("marks", [[2], [2, 5], [2, 5, 7]])
+@pytest.mark.parametrize("block", [1 << 20, 16])
+def test_a_quote_within_a_field_is_a_letter(header: bool, marks: list[int], block: int) -> None:
+    """One mark of inches made a single bad row of all that followed, which was dropped as such; two of them nothing, as
+    long as no other row was bad."""
+    schema = pa.schema([("a", pa.string()), ("n", pa.int64())])
+    lines = [f'{n}" pipe,{n}' if n in marks else f'"x, ""{n}""\ny",{n}' if n == 4 else f"x,{n}" for n in range(8)]
+    text = "\n".join([*(["a,n"] if header else []), *lines, "bad,row", "last,9"]).encode()
+    form = FileSource("/nowhere", CsvFormat(schema, header=header)).format
+    with patch.object(file_reading, "BLOCK_BYTES", block):
+        parts = list(form.read(io.BytesIO(text), {}, batch_rows=3))
+
+    assert [*range(8), 9] == [row["n"] for part in parts for row in part.rows.to_pylist()]
+    assert [f'{marks[0]}" pipe', 'x, "4"\ny', "last"] == [
+        row["a"] for part in parts for row in part.rows.to_pylist() if row["n"] in (marks[0], 4, 9)
+    ]
+    assert [(10 + header, b"bad,row")] == [(bad.number, bad.value) for part in parts for bad in part.bad]
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\r"])
