@@ -275,6 +275,8 @@ class KafkaReader(SourceReader):
         place = (message.topic(), message.partition())
         where = f"topic {place[0]!r}, partition {place[1]}"
         if code in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+            if self._begins_later(place):
+                return
             raise ConnectorError(self._out_of_range(place))
         if code in {codes.TOPIC_AUTHORIZATION_FAILED, codes.GROUP_AUTHORIZATION_FAILED}:
             raise ConnectorError(f"KafkaSource: {where}: {error.str()}; give the user the right to read it")
@@ -316,6 +318,26 @@ class KafkaReader(SourceReader):
                     f"KafkaSource: topic {topic!r} is gone; it was deleted while the job reads it, and the job cannot go on from "
                     "its position. Start a new job without the old state"
                 )
+
+    def _begins_later(self, place: Place) -> bool:
+        """Whether the earliest row is another one by now: retention has deleted what it was at submission, and no row
+        of the partition was read yet. Then it is read from there."""
+        split, partition = self._splits[place], self._library.TopicPartition
+        if self._source.start != "earliest" or self._offsets[place] != split.description["start"]:
+            return False
+        try:
+            low, _ = self._consumer.get_watermark_offsets(partition(*place), PROBE_SECONDS, False)
+        except self._library.KafkaException:
+            return False
+        if low <= self._offsets[place]:
+            return False
+        log.warning("KafkaSource: the earliest row of %s has become offset %d since submission", split.split_id, low)
+        self._offsets[place] = low
+        self._published.update({split.split_id: low})
+        self._consumer.incremental_unassign([partition(*place)])
+        self._consumer.incremental_assign([partition(*place, low)])
+        self._maybe_finish(place, low)
+        return True
 
     def _out_of_range(self, place: Place) -> str:
         offset = self._offsets[place]

@@ -434,6 +434,29 @@ def test_offsets_that_are_gone(kafka):
         reader.close()
 
 
+@pytest.mark.parametrize("stop", [None, "latest"])
+def test_the_earliest_row_may_be_another_one_when_the_reader_begins(kafka: Any, stop: Any) -> None:
+    """Retention had deleted the one of submission meanwhile, which failed every attempt of a job that wants whatever is
+    there, also after a checkpoint at which nothing of the partition was read."""
+    topic = kafka.topic(2)
+    send_numbers(kafka, topic, 20, partitions=2)
+    source = source_of(kafka, topic, format=NUMBERS, stop=stop)
+    splits = source.enumerate_splits()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        done.result(PATIENCE_SECONDS)
+    first = open_reader(source, splits)
+    unread = first.snapshot_splits(1)
+    first.close()
+    reader = open_reader(source, unread)
+    found = polls(reader, until=at_least(14))
+    after = {split.split_id: split.position["offset"] for split in reader.snapshot_splits(1)}
+    reader.close()
+
+    assert [*range(1, 12, 2), *range(12, 20)] == numbers(rows_of(found))
+    assert {f"{topic}#0": 10, f"{topic}#1": 10} == after
+
+
 def test_the_end_of_a_transaction_that_retention_has_deleted(kafka):
     """It is no row, so that none is lost: a job goes on from its position when nothing has come for so long."""
     topic = kafka.topic()
