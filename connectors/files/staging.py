@@ -160,7 +160,8 @@ def partition_directory(columns: tuple[str, ...], values: tuple[object, ...], sa
                 "cannot read what has such a directory); make it null or another text before the sink"
             )
         name = _name_in_path(column)
-        part = f"{name}={NULL_PARTITION if value is None else _signs_escaped(str(value), safe)}"
+        said = str(value).lower() if isinstance(value, bool) else str(value)
+        part = f"{name}={NULL_PARTITION if value is None else _signs_escaped(said, safe)}"
         if len(part.encode()) > DIRECTORY_BYTES_MAX:
             raise ConnectorError(
                 f"partition_by: a value of column {column!r} that begins with {str(value)[:40]!r} makes the name of a directory of "

@@ -80,3 +80,12 @@ def test_a_column_of_an_extension_type_is_refused_by_its_name():
 
     with pytest.raises(ConnectorError, match=r"FileSink: partition_by names 'id', which is extension<arrow\.uuid>"):
         list(split_by_partition(pa.record_batch({"id": identities, "n": [1]}), ["id"]))
+
+
+def test_truth_values_are_called_as_everybody_else_calls_them():
+    """As Python has them, they were other partitions than Flink's, Spark's and Hive's, and DuckDB found no 'true'."""
+    batch = pa.record_batch({"n": [1, 2, 3], "is_late": [True, None, False]})
+
+    found = [(directory, rows.column("n").to_pylist()) for directory, rows in split_by_partition(batch, ["is_late"])]
+
+    assert [("is_late=__HIVE_DEFAULT_PARTITION__", [2]), ("is_late=false", [3]), ("is_late=true", [1])] == sorted(found)
