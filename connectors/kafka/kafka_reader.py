@@ -351,9 +351,12 @@ class KafkaReader(SourceReader):
             why = f"{low - offset} rows were deleted (retention) before they were read; they are lost to this job"
         else:
             why = "the topic was created again, or its log was cut"
+        way_out = "without the old state"
+        if self._source.start == "group" and offset == self._splits[place].description["start"]:
+            way_out = f"with start='earliest' or a time: group {self._source.group_id!r} stands at this offset, too"
         return (
             f"KafkaSource: offset {offset} of topic {place[0]!r}, partition {place[1]} is not there ({there}): {why}. Start a new "
-            "job without the old state"
+            f"job {way_out}"
         )
 
     def _watch(self, now_ms: int) -> None:

@@ -434,6 +434,26 @@ def test_offsets_that_are_gone(kafka):
         reader.close()
 
 
+def test_a_group_that_is_behind_retention_is_told_what_helps(kafka: Any) -> None:
+    """A new job would begin at the very offset that is gone, and was all that the line advised."""
+    topic = kafka.topic()
+    send_numbers(kafka, topic, 10)
+    group = f"group-{uuid.uuid4()}"
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, **QUIET})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+    consumer.close()
+    source = source_of(kafka, topic, format=NUMBERS, group_id=group, start="group")
+    splits = source.enumerate_splits()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+    for done in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        done.result(PATIENCE_SECONDS)
+    reader = open_reader(source, splits)
+
+    with pytest.raises(ConnectorError, match=r"4 rows were .*Start a new job with start='earliest' or a time: group"):
+        polls(reader, until=lambda _: False)
+    reader.close()
+
+
 @pytest.mark.parametrize("stop", [None, "latest"])
 def test_the_earliest_row_may_be_another_one_when_the_reader_begins(kafka: Any, stop: Any) -> None:
     """Retention had deleted the one of submission meanwhile, which failed every attempt of a job that wants whatever is
