@@ -32,7 +32,7 @@ call or read these by name."""
 CALLED_BY_USERS = """
     get_union_list_state checkpoint_timestamp_ms collect_batch mark_as_temporarily_idle
     current_processing_time put_entries delete_event_time_timers get_broadcast_state add_all put_all
-    to_spark len_list add_accumulator get_accumulator
+    to_spark len_list add_accumulator get_accumulator time_domain
 """
 """A user's function calls them on a context or a state of ours, or a user's sink is called with them."""
 

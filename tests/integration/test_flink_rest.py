@@ -55,7 +55,7 @@ class Running:
         self.url = self.page.start("127.0.0.1", 0)
         self.job_id = self.submit("sums")
 
-    def submit(self, name: str, **settings: str) -> str:
+    def submit(self, name: str, **settings: Any) -> str:
         """One more job of two subtasks that ends when it is told to; it runs when this returns."""
         arguments = ["--output", str(self._directory / name), "--rows", "4000", "--rate", "2000"]
         environment = build(self.cluster.environment(**settings), [*arguments, "--gate", str(self._directory / "gate")])
