@@ -75,7 +75,7 @@ class StatusWatermarkValve:
         if self._status is WatermarkStatus.IDLE:
             self._status = WatermarkStatus.ACTIVE
             return [WatermarkStatus.ACTIVE]
-        return []
+        return self._advance()
 
     def channel_ended(self, channel_index: int) -> list[Watermark | WatermarkStatus]:
         """Nothing more comes from this channel: it holds nobody back."""

@@ -106,6 +106,19 @@ def test_channel_that_is_over_does_not_end_the_input_of_an_idle_one() -> None:
     assert valve.input_watermark(0, Watermark(MAX_WATERMARK_MS)) == [Watermark(MAX_WATERMARK_MS)]
 
 
+def test_a_channel_that_comes_back_ahead_of_all_others_counts_at_once() -> None:
+    """The only active one was behind, and nothing rose until the next watermark of the one that was back."""
+    valve = StatusWatermarkValve(3)
+    valve.input_watermark(0, Watermark(10))
+    valve.input_watermark(1, Watermark(7))
+    assert valve.input_status(2, IDLE) == [Watermark(7)]
+    assert valve.input_status(2, ACTIVE) == []
+    assert valve.input_status(0, IDLE) == valve.input_status(1, IDLE) == []
+
+    assert valve.input_status(0, ACTIVE) == [Watermark(10)]
+    assert valve.input_status(2, IDLE) == []
+
+
 def test_an_input_that_comes_back_holds_the_watermark_of_a_join_back() -> None:
     """Its rows were late: what the other one reached after them counted until its own watermark had caught up."""
     valves = InputValves([0, 0, 1])
