@@ -29,7 +29,7 @@ from snapline.coordinator.jobmaster.scheduler import Scheduler
 from snapline.coordinator.jobmaster.speakers import Speakers
 from snapline.coordinator.jobmaster.watermark_alignment import WatermarkAlignment
 from snapline.dataflow.api.watermarks import WatermarkAlignmentParams
-from snapline.dataflow.elements import CheckpointBarrier, EndOfChannelState, Watermark
+from snapline.dataflow.elements import MIN_WATERMARK_MS, CheckpointBarrier, EndOfChannelState, Watermark
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.partitioning import Partitioning
 from snapline.runtime.leaders.leader_election import Leadership
@@ -52,6 +52,7 @@ from snapline.taskmanager.snapshots.local_copy import CopiedPart
 from snapline.taskmanager.snapshots.local_recovery import LocalRecovery
 from snapline.taskmanager.snapshots.restore import SegmentBlob
 from snapline.taskmanager.task import task_wiring
+from snapline.taskmanager.task.operator_chain import ChainOutput
 from snapline.taskmanager.task.record_writer import RecordWriter
 from snapline.taskmanager.task.task_restore import TaskRestore
 from tests.simulation import strangers
@@ -628,6 +629,9 @@ def _lower_watermarks() -> Iterator[None]:
 
     with (
         patch.object(RecordWriter, "emit_watermark", emit_watermark),
+        patch.object(
+            ChainOutput, "_watermark_ms", property(lambda self: MIN_WATERMARK_MS, lambda self, ms: None), create=True
+        ),
         patch.object(WatermarkOperator, "_is_over", property(lambda self: False, lambda self, over: None), create=True),
     ):
         yield
