@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from snapline.dataflow.api.functions import (
         AsyncFunction,
         BatchResult,
+        BroadcastProcessFunction,
         CheckpointedFunction,
         CheckpointListener,
         CoProcessFunction,
@@ -172,6 +173,7 @@ __all__ = [
     "BatchState",
     "BroadcastConnectedStream",
     "BroadcastContext",
+    "BroadcastProcessFunction",
     "BroadcastStream",
     "BucketHistogram",
     "CheckpointListener",
@@ -320,8 +322,8 @@ _PLACES = {
         WindowContext
     """,
     "snapline.dataflow.api.functions": """
-        AsyncFunction BatchResult CheckpointedFunction CheckpointListener CoProcessFunction Function
-        KeyedBatchProcessFunction KeyedBroadcastProcessFunction KeyedCoBatchProcessFunction KeyedCoProcessFunction
+        AsyncFunction BatchResult BroadcastProcessFunction CheckpointedFunction CheckpointListener CoProcessFunction
+        Function KeyedBatchProcessFunction KeyedBroadcastProcessFunction KeyedCoBatchProcessFunction KeyedCoProcessFunction
         KeyedProcessFunction ProcessWindowFunction SideOutput SourceFunction
     """,
     "snapline.dataflow.api.master_hooks": "MasterTriggerRestoreHook WithMasterCheckpointHook",

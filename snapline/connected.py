@@ -1,4 +1,4 @@
-"""Two streams into one function: connected streams, and rules that are broadcast to a keyed stream.
+"""Two streams into one function: connected streams, and rules that are broadcast to the subtasks of another.
 
 Mirrors Flink's ConnectedStreams, BroadcastStream and BroadcastConnectedStream.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from snapline.dataflow.api.functions import (
+    BroadcastProcessFunction,
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoBatchProcessFunction,
@@ -170,10 +171,12 @@ def _with_time(stream: DataStream, column: str) -> DataStream:
     return stream if stream.schema is None else replace(stream, event_time_column=event_time_in(stream.schema, column))
 
 
-def connect_streams(first: DataStream, second: DataStream) -> ConnectedStreams:
+def connect_streams(
+    first: DataStream, second: DataStream | BroadcastStream
+) -> ConnectedStreams | BroadcastConnectedStream:
     """Connect two streams, as DataStream.connect does."""
     if isinstance(second, BroadcastStream):
-        raise JobDefinitionError("rules are broadcast to a keyed stream: key_by(...).connect(rules)")
+        return BroadcastConnectedStream(first, second)
     check_one_environment(first, second, "connect")
     return ConnectedStreams(first, second)
 
@@ -208,7 +211,7 @@ def broadcast_stream(stream: DataStream, descriptors: Sequence[MapStateDescripto
 
 @dataclass(frozen=True)
 class BroadcastConnectedStream:
-    """A keyed stream, and rules that reach all its subtasks (Flink: BroadcastConnectedStream).
+    """A stream, keyed or not, and rules that reach all its subtasks (Flink: BroadcastConnectedStream).
 
     >>> FACTORS = sl.MapStateDescriptor("factors", pa.string(), pa.int64())
     >>> class Multiplied(sl.KeyedBroadcastProcessFunction):
@@ -220,24 +223,27 @@ class BroadcastConnectedStream:
     >>> _ = orders.key_by("shop").connect(rules).process(Multiplied(), uid="multiplied")
     """
 
-    keyed: KeyedStream
+    first: KeyedStream | DataStream
     rules: BroadcastStream
 
     def process(
         self,
-        function: KeyedBroadcastProcessFunction,
+        function: KeyedBroadcastProcessFunction | BroadcastProcessFunction,
         *,
         uid: str = "",
         name: str = "broadcast_process",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Row by row over keyed state, timers and the broadcast states."""
-        if not isinstance(function, KeyedBroadcastProcessFunction):
-            raise JobDefinitionError(f"{name!r} needs a KeyedBroadcastProcessFunction, got a {type(function).__name__}")
-        keyed = self.keyed
-        times = keyed.stream.event_time_column, self.rules.stream.event_time_column
-        spec = CoProcessSpec((keyed.key_columns, ()), times, function, schema, self.rules.descriptors)
-        return _with_time(add_two_input(keyed, self.rules.stream, name, spec, uid, schema), times[0])
+        """Row by row over the broadcast states; behind key_by over keyed state and timers, too."""
+        first = self.first
+        stream, keys = (first.stream, first.key_columns) if isinstance(first, KeyedStream) else (first, ())
+        wanted = KeyedBroadcastProcessFunction if keys else BroadcastProcessFunction
+        if not isinstance(function, wanted):
+            where = "behind key_by(...)" if keys else "on a stream without keys"
+            raise JobDefinitionError(f"{name!r} {where} needs a {wanted.__name__}, got a {type(function).__name__}")
+        times = stream.event_time_column, self.rules.stream.event_time_column
+        spec = CoProcessSpec((keys, ()), times, function, schema, self.rules.descriptors)
+        return _with_time(add_two_input(first, self.rules.stream, name, spec, uid, schema), times[0])
 
 
 def connect_keyed(

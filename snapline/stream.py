@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import pyarrow as pa
 
@@ -61,7 +61,7 @@ from snapline.stream_results import StreamResults, check_called
 from snapline.stream_sink import DataStreamSink, end_in_sink
 
 if TYPE_CHECKING:
-    from snapline.connected import BroadcastStream, ConnectedStreams
+    from snapline.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from snapline.environment import StreamExecutionEnvironment
     from snapline.keyed import KeyedStream
 
@@ -415,8 +415,15 @@ class DataStream(StreamResults):
             self.event_time_column if len(times) == 1 else "",
         )
 
-    def connect(self, other: DataStream) -> ConnectedStreams:
-        """Two streams into one function, without keys; `key_by` on the result keys both.
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Two streams into one function, without keys, or rules that reach all subtasks; `key_by` on two streams keys
+        both.
 
         >>> payments = env.from_collection([{"customer": "x", "paid": 120}], uid="payments")
         >>> keyed = orders.connect(payments).key_by("customer", "customer")
@@ -622,12 +629,12 @@ class DataStream(StreamResults):
         return KeyedStream(self._in_order("key_by", keys, result), keys.names)
 
     def broadcast_state(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
-        """Send every row to every subtask of a keyed stream's function, which keeps the broadcast states of these
-        descriptors.
+        """Send every row to every subtask of the function of another stream, keyed or not, which keeps the broadcast
+        states of these descriptors.
 
         >>> rules = env.from_collection([{"shop": "a", "factor": 2}], uid="rules")
         >>> factors = sl.MapStateDescriptor("factors", pa.string(), pa.int64())
-        >>> orders.key_by("shop").connect(rules.broadcast_state(factors)).keyed.key_columns
+        >>> orders.key_by("shop").connect(rules.broadcast_state(factors)).first.key_columns
         ('shop',)
         """
         from snapline.connected import broadcast_stream

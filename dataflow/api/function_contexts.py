@@ -463,8 +463,8 @@ class BatchState(Protocol):
 
 
 class BroadcastContext(ProcessContext, Protocol):
-    """Handed to KeyedBroadcastProcessFunction. There is no current key in `process_broadcast_element`, and timers are
-    refused there.
+    """Handed to KeyedBroadcastProcessFunction and BroadcastProcessFunction. There is no current key in
+    `process_broadcast_element`, and timers are refused there.
 
     >>> LIMITS = sl.MapStateDescriptor("limits", pa.string(), pa.int64())
     >>> class Limited(sl.KeyedBroadcastProcessFunction):

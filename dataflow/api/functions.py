@@ -327,6 +327,29 @@ class KeyedBroadcastProcessFunction(Function, ABC):
         return None
 
 
+class BroadcastProcessFunction(Function, ABC):
+    """Rows without keys, and rules that reach all subtasks (Flink: same name).
+
+    >>> BLOCKED = sl.MapStateDescriptor("blocked", pa.string(), pa.bool_())
+    >>> class Unblocked(sl.BroadcastProcessFunction):
+    ...     def process_element(self, row, context):
+    ...         if not context.get_broadcast_state(BLOCKED).get(row["shop"]):
+    ...             yield row
+    ...     def process_broadcast_element(self, row, context):
+    ...         context.get_broadcast_state(BLOCKED)[row["shop"]] = True
+    >>> blocked = env.from_collection([{"shop": "a"}], uid="blocked").broadcast_state(BLOCKED)
+    >>> _ = orders.connect(blocked).process(Unblocked(), uid="unblocked")
+    """
+
+    @abstractmethod
+    def process_element(self, row: Row, context: BroadcastContext) -> Iterable[Mapping[str, object]] | None:
+        """A row of the first input; the broadcast state can be read."""
+
+    @abstractmethod
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Mapping[str, object]] | None:
+        """A row of the broadcast input. It must do the same in all subtasks."""
+
+
 class AsyncFunction(Function, ABC):
     """Ask something outside for each row without waiting for one before the next (Flink: AsyncFunction).
 

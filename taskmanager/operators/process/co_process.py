@@ -1,10 +1,10 @@
-"""Two inputs into one row-wise function: both keyed over one state, or one keyed and one broadcast to all subtasks.
+"""Two inputs into one row-wise function: both keyed over one state, or one broadcast to all subtasks of the other.
 
 Decides under which names each input has the key (the first input's name the state's), and how broadcast state is kept:
 a dictionary per descriptor, the same in all subtasks, so that any one subtask's copy restores all. A job may declare it
 otherwise than its snapshot, as keyed state. A rule that comes before the first row opens the function, whose keyed
 states are there once that row tells the types of the key. It does not know how state is kept. Mirrors Flink's
-KeyedCoProcessOperator and CoBroadcastWithKeyedOperator.
+KeyedCoProcessOperator, CoBroadcastWithKeyedOperator and CoBroadcastWithNonKeyedOperator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from snapline.dataflow.api.state import (
 from snapline.dataflow.columnar.validated import read_batches
 from snapline.dataflow.config import DROP_STATE_COLUMNS
 from snapline.dataflow.errors import JobDefinitionError, StateError
-from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec
+from snapline.dataflow.graph.operator_specs import CoProcessSpec, KeyedProcessSpec, ProcessSpec
 from snapline.dataflow.ids import CheckpointID
 from snapline.dataflow.snapshot.handles import OperatorStateMode
 from snapline.dataflow.snapshot.state_evolution import cast_values, convert, evolution_of
@@ -38,6 +38,7 @@ from snapline.taskmanager.operators.base.rows import SEQUENCES, copy_of, rows_ma
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
+from snapline.taskmanager.operators.process.process_operator import ContextWithoutKeys, ProcessOperator
 from snapline.taskmanager.state.kept_values import Keeping, keeping_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import PythonValues
@@ -214,7 +215,7 @@ class _BroadcastContext(KeyedProcessContext):
 class _TimesOfRules:
     """The times of the task (TimerService) in `process_broadcast_element`; timers are refused."""
 
-    def __init__(self, operator: KeyedBroadcastProcessOperator) -> None:
+    def __init__(self, operator: KeyedBroadcastProcessOperator | BroadcastProcessOperator) -> None:
         self._operator = operator
 
     def current_processing_time(self) -> int:
@@ -267,6 +268,21 @@ class _RulesContext:
         self.side_rows.setdefault(tag, []).append(copy_of(row))
 
 
+def _call_with_rules(function: Any, context: _RulesContext, batch: pa.RecordBatch) -> list[Row]:
+    """What the function gives for the rules of a batch."""
+    rows = rows_of(batch)
+    results: list[Row] = []
+    iterator: Iterator[Row] = iter(rows)
+    try:
+        for context.position, row in enumerate(iterator):
+            produced = function.process_broadcast_element(row, context)
+            if produced is not None:
+                results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
+    except Exception as error:
+        raise failed_read(rows, iterator, error) from error
+    return results
+
+
 class KeyedBroadcastProcessOperator(KeyedProcessOperator):
     """KeyedBroadcastProcessFunction; input 1 is the broadcast one."""
 
@@ -305,22 +321,56 @@ class KeyedBroadcastProcessOperator(KeyedProcessOperator):
             return
         self.open_before_keys()
         states = check(self._states, "there is no states, although initialize_state made it")
-        function: Any = self.function
         context = _RulesContext(states, self._times_of_rules, batch, self._rules_time_column)
-        rows = rows_of(batch)
-        results: list[Row] = []
-        iterator: Iterator[Row] = iter(rows)
-        try:
-            for context.position, row in enumerate(iterator):
-                produced = function.process_broadcast_element(row, context)
-                if produced is not None:
-                    results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
-        except Exception as error:
-            raise failed_read(rows, iterator, error) from error
-        self._emit(results, context.side_rows)
+        self._emit(_call_with_rules(self.function, context, batch), context.side_rows)
 
     def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
         states = check(self._states, "there is no states, although initialize_state made it")
+        states.freeze()
+        return super().snapshot_state(checkpoint_id, timestamp_ms)
+
+
+class _ReadingContext(ContextWithoutKeys):
+    """The context of rows without keys, with broadcast state that can only be read."""
+
+    def __init__(self, operator: BroadcastProcessOperator) -> None:
+        super().__init__(operator)
+        self.states: BroadcastStates | None = None
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
+        """Return the broadcast state, which can only be read here."""
+        states = check(self.states, "there is no states, although initialize_state made it")
+        return MappingProxyType(states.get(descriptor))
+
+
+class BroadcastProcessOperator(ProcessOperator):
+    """BroadcastProcessFunction; input 1 is the broadcast one."""
+
+    def __init__(self, spec: CoProcessSpec) -> None:
+        function, times = spec.function, spec.event_time_columns
+        super().__init__(ProcessSpec(function, spec.output_schema, times[0], side_schemas=spec.side_schemas))
+        self._descriptors = spec.broadcast or ()
+        self._rules_time_column = times[1]
+        self._times_of_rules = _TimesOfRules(self)
+        self._reading = self._call = _ReadingContext(self)
+
+    def initialize_state(self, restored: RestoredState) -> None:
+        super().initialize_state(restored)
+        drops = DROP_STATE_COLUMNS.read(
+            self.context.configuration.get(DROP_STATE_COLUMNS.key, DROP_STATE_COLUMNS.default)
+        )
+        self._reading.states = BroadcastStates(self._descriptors, self.operator_state, drop_columns=drops)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        if input_index == 0:
+            super().process_batch(batch)
+            return
+        states = check(self._reading.states, "there is no states, although initialize_state made it")
+        context = _RulesContext(states, self._times_of_rules, batch, self._rules_time_column)
+        self.emit(_call_with_rules(self.function, context, batch), context.side_rows)
+
+    def snapshot_state(self, checkpoint_id: CheckpointID, timestamp_ms: int) -> OperatorSnapshot:
+        states = check(self._reading.states, "there is no states, although initialize_state made it")
         states.freeze()
         return super().snapshot_state(checkpoint_id, timestamp_ms)
 
@@ -340,7 +390,7 @@ class CoProcessOperator(FunctionOperator):
 def create_co_process_operator(spec: CoProcessSpec) -> Any:
     """The operator of a function with two inputs."""
     if spec.broadcast is not None:
-        return KeyedBroadcastProcessOperator(spec)
+        return KeyedBroadcastProcessOperator(spec) if spec.key_columns[0] else BroadcastProcessOperator(spec)
     if not spec.key_columns[0]:
         return CoProcessOperator(spec)
     if spec.batches:

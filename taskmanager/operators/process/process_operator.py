@@ -97,10 +97,14 @@ class ProcessOperator(RowWiseOperator):
                     results.extend(produced if type(produced) in SEQUENCES else rows_made(produced))
         except Exception as error:
             raise failed_read(rows, iterator, error) from error
-        emitted = self._batcher.batch_of(results)
+        side_rows, call.side_rows = call.side_rows, {}
+        self.emit(results, side_rows)
+
+    def emit(self, rows: Sequence[Row], side_rows: Mapping[str, Sequence[Row]]) -> None:
+        """Send off what the function has given."""
+        emitted = self._batcher.batch_of(rows)
         if emitted is not None:
             self.output.emit_batch(emitted)
-        side_rows, call.side_rows = call.side_rows, {}
         self._emit_aside(side_rows)
 
     def _process_good(self, batch: pa.RecordBatch, timed_rows: Sequence[tuple[Row, int | None]]) -> None:

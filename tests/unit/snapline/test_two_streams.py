@@ -122,6 +122,9 @@ def test_rules_go_to_all_subtasks() -> None:
     rules = right.broadcast_state(sl.MapStateDescriptor("rules", pa.int64(), pa.string()))
     with pytest.raises(sl.JobDefinitionError, match="needs a KeyedBroadcastProcessFunction, got a Nothing"):
         left.key_by("id").connect(rules).process(Nothing())  # type: ignore[arg-type]
+    wanted = "on a stream without keys needs a BroadcastProcessFunction, got a Nothing"
+    with pytest.raises(sl.JobDefinitionError, match=wanted):
+        left.connect(rules).process(Nothing())  # type: ignore[arg-type]
 
 
 def test_windows_that_need_no_event_time() -> None:
