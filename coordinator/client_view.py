@@ -15,14 +15,7 @@ import pykka
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher, JobOverview
 from snapline.coordinator.dispatcher.events import OperateJob, SubmitJob
 from snapline.coordinator.job_registry import JobRegistry, read_actor
-from snapline.coordinator.jobmaster.operations import (
-    Acknowledged,
-    Answer,
-    CancelJob,
-    JobOperation,
-    JobSubmitted,
-    OperationFailed,
-)
+from snapline.coordinator.jobmaster.operations import Answer, JobOperation, JobSubmitted, OperationFailed
 from snapline.coordinator.resource.events import (
     DrainRequested,
     ThreadDumpRequested,
@@ -98,8 +91,6 @@ class ClientView:
         return await self._told(SubmitJob(request_id, job_graph), answer)
 
     async def operate(self, job_id: JobID, operation: JobOperation) -> Answer:
-        if isinstance(operation, CancelJob) and await self._registry.was_cancelled(job_id):
-            return Acknowledged()  # the leader that cancelled it may be gone, and its answer with it
         request_id, answer = self._replies.draw(job_id)
         return await self._told(OperateJob(request_id, job_id, operation), answer)
 

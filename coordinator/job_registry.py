@@ -152,13 +152,6 @@ class JobRegistry:
         view = self._ended.get(job_id)
         return None if view is None else view.details.submission_digest
 
-    async def was_cancelled(self, job_id: JobID) -> bool:
-        """Return whether the job has ended as CANCELED, also under former leaders."""
-        if job_id not in self._live:
-            await self.archive_read()
-        view = None if job_id in self._live else self._ended.get(job_id)
-        return view is not None and view.details.overview.status == job_pb2.JOB_STATUS_CANCELED
-
     async def archive_read(self) -> None:
         """Wait until it is known which jobs have ended under former leaders, as far as that can be read in a while."""
         with contextlib.suppress(TimeoutError):

@@ -12,15 +12,11 @@ from snapline.coordinator.client_view import ClientView
 from snapline.coordinator.dispatcher.dispatcher import Dispatcher
 from snapline.coordinator.dispatcher.events import DispatcherStarted, DispatcherSuspended
 from snapline.coordinator.execution.given_slots import GivenSlots
-from snapline.coordinator.job_registry import JobRegistry
-from snapline.coordinator.jobmaster.operations import Acknowledged, Answer, CancelJob
 from snapline.coordinator.resource.slot_manager import SlotManager
 from snapline.dataflow.ids import AllocationID, JobID, LeaderSessionID, ResourceID
 from snapline.dataflow.wire.messages import JobStatus, SlotReport, SlotStatus, TaskManagerInfo
 from snapline.dataflow.wire.statuses import encode_job_status
 from snapline.protos import client_pb2 as pb
-from snapline.protos import job_pb2
-from snapline.runtime.clock import ManualClock
 
 
 def test_a_job_that_a_new_leader_has_not_adopted_yet_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,16 +59,3 @@ def test_nobody_knows_whose_the_slots_of_a_task_manager_are_before_it_has_report
     slots.report_slot_status(SlotReport(who, (SlotStatus(0, JobID("job"), AllocationID("a")),)), 0)
     assert before is None
     assert asyncio.run(view.jobs_with_slots_of(who)) == frozenset({JobID("job")})
-
-
-def test_a_job_that_a_former_leader_has_cancelled_may_be_cancelled_again() -> None:
-    """That leader died before its answer was heard, and the next one said that there is no such job."""
-    overview = pb.JobOverview(job_id="a" * 32, name="job", status=job_pb2.JOB_STATUS_CANCELED)
-
-    async def cancel() -> Answer:
-        registry = JobRegistry(asyncio.get_running_loop(), ManualClock(), 10)
-        registry.remember([pb.ArchivedJob(details=pb.JobDetails(overview=overview))])
-        view = ClientView(*cast(Any, (None, None, registry, *(None,) * 5, "", LeaderSessionID("s"), 0)))
-        return await view.operate(JobID("a" * 32), CancelJob())
-
-    assert asyncio.run(cancel()) == Acknowledged()
