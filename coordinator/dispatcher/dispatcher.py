@@ -309,8 +309,6 @@ class Dispatcher:
             listed = self.find(job_id)
             if listed is None:
                 return [_refuse(f"no job {job_id} is known here")(request_id)]
-            if listed.status is JobStatus.CANCELED and isinstance(operation, CancelJob):  # the first answer was lost
-                return [Reply(request_id, Acknowledged())]
             why = listed.failure if listed.status is JobStatus.SUSPENDED else None  # what is wrong with its graph
             what = listed.status.value if why is None else why.summary
             return [_refuse(f"job {job_id} is {what}")(request_id)]

@@ -79,7 +79,7 @@ from snapline.coordinator.jobmaster.identity import (
 )
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
 from snapline.coordinator.jobmaster.job_past import NO_PAST, JobPast
-from snapline.coordinator.jobmaster.pending_operations import answer_of_ended_job
+from snapline.coordinator.jobmaster.pending_operations import refused
 from snapline.coordinator.jobmaster.reconciliation import Adoptable, AdoptionRefused, Reconciliation, Waiting
 from snapline.coordinator.jobmaster.rescaling import RescaleTimer
 from snapline.coordinator.jobmaster.resource_manager_connection import (
@@ -289,7 +289,7 @@ class JobMaster:
                 )
             case OperationRequested(request_id, operation):
                 if self._is_closed:
-                    self._out.append(answer_of_ended_job(request_id, operation, self.scheduler.status))
+                    self._out.append(refused(request_id, f"the job is {self.scheduler.status.value}"))
                 else:
                     self._perform_client_effects(self._clients.operate(request_id, operation, self._now_ms))
             case SavepointLoaded(metadata, location):

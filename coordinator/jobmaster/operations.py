@@ -18,8 +18,7 @@ RequestID = NewType("RequestID", str)
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """Cancel all tasks. Answered `Acknowledged` at once; the status CANCELED follows. A job that was cancelled already:
-    the same. One that has ended otherwise: refused."""
+    """Cancel all tasks. Answered `Acknowledged` at once; the status CANCELED follows. A job that is over: refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,7 @@ from dataclasses import dataclass
 
 from snapline.coordinator.checkpoint.events import CheckpointRequestID
 from snapline.coordinator.execution.execution_graph import with_parallelism
-from snapline.coordinator.jobmaster.operations import (
-    Acknowledged,
-    CancelJob,
-    JobOperation,
-    OperationFailed,
-    Reply,
-    RequestID,
-    SnapshotCompleted,
-)
+from snapline.coordinator.jobmaster.operations import Acknowledged, OperationFailed, Reply, RequestID, SnapshotCompleted
 from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, JobVertexID, ResourceID
@@ -45,14 +37,6 @@ class _Pending:
 def refused(request_id: RequestID, summary: str, *, retryable: bool = False) -> Reply:
     """The answer to what cannot be done."""
     return Reply(request_id, OperationFailed(SerializedFailure(summary, Blame.USER, retryable=retryable)))
-
-
-def answer_of_ended_job(request_id: RequestID, operation: JobOperation, status: JobStatus) -> Reply:
-    """Return the answer of a job that has ended so: who cancels it once more, because the first answer was lost, is
-    told the same."""
-    if status is JobStatus.CANCELED and isinstance(operation, CancelJob):
-        return Reply(request_id, Acknowledged())
-    return refused(request_id, f"the job is {status.value}")
 
 
 class PendingOperations:

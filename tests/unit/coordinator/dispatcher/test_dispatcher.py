@@ -288,19 +288,6 @@ def test_a_job_that_is_over_enters_the_history() -> None:
     assert reply.answer.failure.summary == "job job-job-2 is FINISHED"
 
 
-def test_a_cancelled_job_may_be_cancelled_again() -> None:
-    """Its client has not heard the first answer, and what it wants has come true; a job that has failed was not
-    cancelled."""
-    core = running()
-    core.handle(JobMasterEnded(JOB, JobStatus.CANCELED), 10)
-    assert core.handle(OperateJob(R, JOB, CancelJob()), 20) == [Reply(R, Acknowledged())]
-
-    failed = running()
-    failed.handle(JobMasterEnded(JOB, JobStatus.FAILED), 10)
-    (reply,) = failed.handle(OperateJob(R, JOB, CancelJob()), 20)
-    assert isinstance(reply, Reply) and isinstance(reply.answer, OperationFailed)
-
-
 def test_statuses_are_remembered() -> None:
     """With the failure."""
     core = running()

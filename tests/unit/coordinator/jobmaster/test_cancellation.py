@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snapline.coordinator.checkpoint.events import Shutdown
-from snapline.coordinator.jobmaster.operations import Acknowledged, CancelJob, OperationFailed
+from snapline.coordinator.jobmaster.operations import Acknowledged, CancelJob
 from snapline.dataflow.failures import SerializedFailure
 from snapline.dataflow.wire.messages import CancelTask, ExecutionState, JobStatus
 from tests.simulation.jobs import parallel_job
@@ -26,18 +26,3 @@ def test_a_job_that_fails_can_still_be_cancelled() -> None:
     assert statuses(effects) == [JobStatus.CANCELED]
     assert story.checkpoints.events[-1] == Shutdown(JobStatus.CANCELED)
     assert story.core.scheduler.root_failure is not None
-
-
-def test_who_cancels_a_job_again_is_told_the_same() -> None:
-    """While its graph is being removed: the first answer may have been lost. A job that has ended otherwise was not
-    cancelled, and that is said."""
-    story = Story().run().with_slow_graph_store()
-    story.operate(CancelJob())
-    assert answer(story.operate(CancelJob())) == Acknowledged()
-    story.enters("a", attempt(), ExecutionState.CANCELED)
-    assert answer(story.operate(CancelJob())) == Acknowledged()
-
-    ended = Story().run().with_slow_graph_store()
-    ended.enters("a", attempt(), ExecutionState.FINISHED)
-    failed = answer(ended.operate(CancelJob()))
-    assert isinstance(failed, OperationFailed) and failed.failure.summary == "the job is FINISHED"

@@ -568,6 +568,8 @@ def test_cancel_waits_for_the_tasks() -> None:
     assert statuses(effects) == [JobStatus.CANCELLING] and answer(effects) == Acknowledged()
     assert messages(effects, CancelTask) == [CancelTask(attempt())]
     assert ForgetJobGraph(ONE.job_id) in story.enters("a", attempt(), ExecutionState.FINISHED)
+    failed = answer(story.operate(CancelJob()))
+    assert isinstance(failed, OperationFailed) and failed.failure.summary == "the job is CANCELED"
     assert statuses(story.take(JobGraphForgotten())) == [JobStatus.CANCELED]
 
 
