@@ -47,9 +47,11 @@ class RootException:
     """Whether the job waited for the restart of the one before when it failed."""
 
 
-def remember(history: deque[RootException], entry: RootException) -> None:
-    """Add the entry. In place of one too many goes the oldest that shares its restart with another, so that what began
-    it stays; else the oldest."""
-    if len(history) >= EXCEPTION_HISTORY_SIZE:
-        history.remove(next((each for each in history if each.shares_restart), history[0]))
-    history.append(entry)
+def with_entry(history: deque[RootException], entry: RootException) -> deque[RootException]:
+    """Return the history with the entry. In place of one too many goes the oldest that shares its restart with another,
+    so that what began it stays; else the oldest."""
+    kept = deque(history)
+    if len(kept) >= EXCEPTION_HISTORY_SIZE:
+        kept.remove(next((each for each in kept if each.shares_restart), kept[0]))
+    kept.append(entry)
+    return kept

@@ -42,7 +42,7 @@ from snapline.coordinator.execution.slot_sharing import (
 from snapline.coordinator.jobmaster.deployment_round import DeploymentRound, RoundPhase
 from snapline.coordinator.jobmaster.durable_job_graph import DurableJobGraph
 from snapline.coordinator.jobmaster.job_master_settings import JobMasterSettings
-from snapline.coordinator.jobmaster.job_past import JobPast, RootException, remember
+from snapline.coordinator.jobmaster.job_past import JobPast, RootException, with_entry
 from snapline.coordinator.jobmaster.reconciliation import Reconciliation, ReportedExecution
 from snapline.coordinator.jobmaster.scheduler_effects import (
     CancelAt,
@@ -508,7 +508,7 @@ class Scheduler:
                 delay_ms = 0
         shares = failure.retryable and not self._restart_strategy.begins_attempt
         entry = RootException(failure, now_ms, task_name, resource_id, attempt, self._failures, shares)
-        remember(self.exceptions, entry)
+        self.exceptions = with_entry(self.exceptions, entry)
         if delay_ms is not None and self._same_row.is_poison(failure):
             delay_ms, why = None, self._same_row.why_not
         if delay_ms is None:

@@ -263,6 +263,21 @@ class BothInBatches(sl.KeyedCoBatchProcessFunction):
         return pa.RecordBatch.from_arrays([column.take(which) for column in columns], schema=TOTALS)
 
 
+LATEST = sl.MapStateDescriptor("latest", pa.int64(), pa.int64())
+
+
+class PassedBesideRules(sl.BroadcastProcessFunction):
+    """Keeps rules, and lets every row pass, whichever of them have come."""
+
+    def process_element(self, row: sl.Row, context: Any) -> list[sl.Row]:
+        """Left."""
+        return [{"k": row["k"], "v": row["v"]}]
+
+    def process_broadcast_element(self, row: sl.Row, context: Any) -> None:
+        """Right."""
+        context.get_broadcast_state(LATEST)[row["rk"]] = row["rv"]
+
+
 class BothAsTheyCome(sl.CoProcessFunction):
     """No keys."""
 
@@ -331,6 +346,7 @@ def more_branches(
         "co-batches": left.connect(right)
         .key_by("k", "rk")
         .process_batches(BothInBatches(), uid="co-batches", schema=TOTALS),
+        "ruled": left.connect(right.broadcast_state(LATEST)).process(PassedBesideRules(), uid="ruled", schema=PAIRS),
         "connect-plain": left.connect(right).process(BothAsTheyCome(), uid="connect-plain", schema=PAIRS),
         "unbounded-join": few_left.key_by("k").join(few_right.key_by("rk")).unbounded(uid="unbounded-join"),
         "four-times": four_times,

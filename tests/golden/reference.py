@@ -174,6 +174,7 @@ def more_expected(left: Rows, right: Rows, paused: Rows, names: dict[int, str]) 
     return {
         "rows": ({"k": row["k"], "v": -row["v"], "name": names.get(row["k"])} for row in repeated),
         "pushed": ({"k": i % 7, "v": i} for i in range(PUSHED)),
+        "ruled": ({"k": k, "v": v} for k, v, _ in left),
         "everywhere": ({"k": k, "v": v} for k, v, _ in left),
         "composite": (
             {
