@@ -234,7 +234,9 @@ class BroadcastConnectedStream:
         name: str = "broadcast_process",
         schema: pa.Schema | None = None,
     ) -> DataStream:
-        """Row by row over the broadcast states; behind key_by over keyed state and timers, too."""
+        """Row by row over the broadcast states; behind key_by over keyed state and timers, too. `schema`: of the rows
+        that the function gives, where operators behind it have to know their columns. Raises JobDefinitionError for a
+        function of the other kind."""
         first = self.first
         stream, keys = (first.stream, first.key_columns) if isinstance(first, KeyedStream) else (first, ())
         wanted = KeyedBroadcastProcessFunction if keys else BroadcastProcessFunction

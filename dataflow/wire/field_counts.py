@@ -36,12 +36,12 @@ def has_more_fields(data: bytes, kind: type[Message], most: int) -> bool:
     what is no message, of which the parser has to tell."""
     try:
         return _count(data, kind.DESCRIPTOR, most) > most
-    except IndexError:  # it is cut short
+    except IndexError:  # a number is cut short, or has no end
         return False
 
 
 def _count(data: bytes, kind: Any, most: int) -> int:
-    """The number of fields, or some number above `most`. Raises IndexError where a number is cut short."""
+    """The number of fields, or some number above `most`. Raises IndexError as `_varint` does."""
     fields = 0
     position = 0
     inner = _inner_kinds(kind)
@@ -75,22 +75,23 @@ def _count(data: bytes, kind: Any, most: int) -> int:
                 open_kinds.append((end, inner))
                 end, inner = position + length, _inner_kinds(within)
         elif wire == VARINT:
-            while data[position] > 127:
-                position += 1
-            position += 1
+            _, position = _varint(data, position)
         else:
             position += _WIDTHS.get(wire, 0)
     return fields
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number that begins there, and where the next one begins."""
-    value = shift = 0
-    while (byte := data[position]) > 127:
-        value |= (byte & 127) << shift
-        shift += 7
+    """The number that begins there, and where the next one begins. Raises IndexError where the data ends before it, or
+    it has more than ten bytes: no number has, and one of megabytes would be worked at for hours."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
         position += 1
-    return value | byte << shift, position + 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+    raise IndexError
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -38,7 +38,11 @@ from snapline.taskmanager.operators.base.rows import SEQUENCES, copy_of, rows_ma
 from snapline.taskmanager.operators.process.function_results import emit_result
 from snapline.taskmanager.operators.process.keyed_batches import KeyedBatchesOperator
 from snapline.taskmanager.operators.process.keyed_process import KeyedProcessContext, KeyedProcessOperator
-from snapline.taskmanager.operators.process.process_operator import ContextWithoutKeys, ProcessOperator
+from snapline.taskmanager.operators.process.process_operator import (
+    ContextWithoutKeys,
+    ProcessOperator,
+    TimesWithoutKeys,
+)
 from snapline.taskmanager.state.kept_values import Keeping, keeping_of
 from snapline.taskmanager.state.keyed_backend import KeyedStateBackend
 from snapline.taskmanager.state.keyed_state import PythonValues
@@ -212,25 +216,11 @@ class _BroadcastContext(KeyedProcessContext):
         return MappingProxyType(self.states.get(descriptor))
 
 
-class _TimesOfRules:
-    """The times of the task (TimerService) in `process_broadcast_element`; timers are refused."""
+class _TimesOfRules(TimesWithoutKeys):
+    """The times of the task in `process_broadcast_element`."""
 
-    def __init__(self, operator: KeyedBroadcastProcessOperator | BroadcastProcessOperator) -> None:
-        self._operator = operator
-
-    def current_processing_time(self) -> int:
-        """Return the clock of the task, in milliseconds since the epoch."""
-        return self._operator.context.processing_time.now_ms()
-
-    def current_watermark(self) -> int:
-        """Return the watermark of the operator, in milliseconds since the epoch."""
-        return self._operator.watermark_ms
-
-    def _refuse(self, timestamp_ms: int) -> NoReturn:
-        raise StateError("process_broadcast_element has no timers: register them in process_element")
-
-    register_event_time_timer = register_processing_time_timer = _refuse
-    delete_event_time_timer = delete_processing_time_timer = _refuse
+    def refusal(self) -> StateError:
+        return StateError("process_broadcast_element has no timers: register them in process_element")
 
 
 class _RulesContext:

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from snapline.dataflow.api.function_contexts import Row
 from snapline.dataflow.elements import MIN_WATERMARK_MS, Watermark
-from snapline.dataflow.errors import JobDefinitionError
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.dataflow.graph.operator_specs import ProcessSpec
 from snapline.taskmanager.operators.base.event_time import event_times_ms
 from snapline.taskmanager.operators.base.failure import failed_read
+from snapline.taskmanager.operators.base.keyed_operator import KeyedOperator
 from snapline.taskmanager.operators.base.row_wise import RowWiseOperator, fitting, listed, try_rows
 from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy_of, rows_made, rows_of
 
@@ -24,7 +25,7 @@ from snapline.taskmanager.operators.base.rows import SEQUENCES, RowBatcher, copy
 class TimesWithoutKeys:
     """The times of a task (TimerService); timers are refused."""
 
-    def __init__(self, operator: ProcessOperator) -> None:
+    def __init__(self, operator: ProcessOperator | KeyedOperator) -> None:
         self._operator = operator
 
     def current_processing_time(self) -> int:
@@ -35,10 +36,14 @@ class TimesWithoutKeys:
         """Return the watermark of the operator, in milliseconds since the epoch."""
         return self._operator.watermark_ms
 
-    def _refuse(self, timestamp_ms: int) -> NoReturn:
-        raise JobDefinitionError(
+    def refusal(self) -> SnaplineError:
+        """Why there are no timers."""
+        return JobDefinitionError(
             f"operator {self._operator.context.operator_uid!r} sets a timer, but its input is not keyed: use key_by(...).process(...)"
         )
+
+    def _refuse(self, timestamp_ms: int) -> NoReturn:
+        raise self.refusal()
 
     register_event_time_timer = register_processing_time_timer = _refuse
     delete_event_time_timer = delete_processing_time_timer = _refuse

@@ -63,6 +63,15 @@ def test_what_is_no_message_has_an_end(data: bytes) -> None:
     has_more_fields(data, cluster_pb2.Envelope, 1 << 20)
 
 
+@pytest.mark.parametrize("begin", [b"", b"\x08", b"\x0a"], ids=["tag", "number", "length"])
+def test_a_number_without_an_end_is_left_to_the_parser(begin: bytes) -> None:
+    """It was put together bit by bit, which took hours for one of megabytes, and nobody else was heard meanwhile."""
+    data = begin + b"\xff" * (32 << 20)
+    assert not has_more_fields(data, cluster_pb2.Envelope, 1 << 20)
+    with pytest.raises(DecodeError):
+        cluster_pb2.Envelope.FromString(data)
+
+
 def test_large_messages_are_refused_for_their_fields_and_not_for_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of megabytes passes; a small message passes without a look."""
     monkeypatch.setattr(field_counts, "MAX_FIELDS", 1000)
