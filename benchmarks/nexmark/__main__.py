@@ -41,7 +41,8 @@ def run_query(name: str, options: Any) -> dict[str, Any]:
     try:
         environment = benchmark_environment(options.parallelism, options.checkpoint_interval, directory)
         batch_epochs = options.batch_epochs or BATCH_EPOCHS.get(name, EPOCHS_WITH_BIDS)
-        streams = Streams(environment, Nexmark(options.events_per_second), batch_epochs=batch_epochs)
+        settings = Nexmark(options.events_per_second)
+        streams = Streams(environment, settings, batch_epochs=batch_epochs, splits=options.parallelism)
         QUERIES[name](streams).sink_to(DiscardingSink(), uid="sink")
         with running_job(environment, name, options.master) as (client, graph):
             figures = measure_rate(client, graph, "epochs", options.warm_up, options.seconds)

@@ -223,14 +223,16 @@ class Streams:
     """The streams of one environment, made when a query asks for them."""
 
     def __init__(
-        self, environment: sl.StreamExecutionEnvironment, settings: Nexmark, *, batch_epochs: int = 700
+        self, environment: sl.StreamExecutionEnvironment, settings: Nexmark, *, batch_epochs: int = 700, splits: int = 4
     ) -> None:
+        """`splits`: with as many as subtasks, as in Flink's program, the events of one batch of a subtask are those
+        that the others make at the same moment; with more, many bids come before their auction."""
         self.settings = settings
         source = GeneratorSource(
             keys=1,
             rows=None if settings.events is None else settings.epochs,
             batch_rows=batch_epochs,
-            splits=4,
+            splits=splits,
             event_time_column="at",
             event_interval_us=settings.epoch_us,
         )
