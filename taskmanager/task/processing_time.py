@@ -8,6 +8,7 @@ in the middle of a batch.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ class TaskProcessingTime:
         self._empty_polls = 0
         self._heap: list[tuple[int, int, TimerToken]] = []
         self._registered = 0
+        self._turn: deque[TimerToken] | None = None
         self._last_ms = MAX_WATERMARK_MS
         """No timer fires that is due later."""
 
@@ -83,18 +85,34 @@ class TaskProcessingTime:
         """The data has ended: no timer fires any more, whoever has registered it or will."""
         self._last_ms = MIN_WATERMARK_MS
         self._heap.clear()
+        self._turn = None
 
     def take_due(self) -> TimerToken | None:
         """The next timer that is due now, taken off."""
-        while self._heap and (self._heap[0][2].is_cancelled or self._heap[0][0] <= self._now_ms):
-            token = heapq.heappop(self._heap)[2]
+        return self.take_of_turn() or self.take_of_turn()
+
+    def take_of_turn(self) -> TimerToken | None:
+        """The next of the timers that were due when their turn began, taken off. None ends the turn, so that rows have
+        theirs, and the next call begins another: what timers register does not keep rows waiting, however early it is
+        due."""
+        if self._turn is None:
+            if not self._heap or self._heap[0][0] > self._now_ms:
+                return None
+            self._turn = deque()
+            while self._heap and self._heap[0][0] <= self._now_ms:
+                self._turn.append(heapq.heappop(self._heap)[2])
+        while self._turn:
+            token = self._turn.popleft()
             if not token.is_cancelled:
                 return token
+        self._turn = None
         return None
 
     @property
     def next_at_ms(self) -> int | None:
         """When the next timer is due."""
+        if self._turn:
+            return self._now_ms
         while self._heap and self._heap[0][2].is_cancelled:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

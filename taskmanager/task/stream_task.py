@@ -134,8 +134,6 @@ class StreamTask:
         """Whether the mail that asks for the end of the task is there; set by any thread."""
         self._hindered = False
         """The last step could take no row."""
-        self._timer_fired = False
-        """The last step fired a timer, so that the input has its turn."""
         self._position = InputPosition()
         self._meter = TaskMeter(descriptor.attempt_id)
         self._batch_sizes: dict[int, BatchSizeLimit] = {}
@@ -275,13 +273,12 @@ class StreamTask:
             if parts.input is not None and self._poll(parts, now_ms, priority_only=True):
                 return ProgressKind.WORKED, None
             return (ProgressKind.BLOCKED if has_room else ProgressKind.BACKPRESSURED), None
-        # Timers that are always due, and the input, take turns.
-        if has_room and not self._timer_fired and (timer := self._time.take_due()) is not None:
-            self._timer_fired = self._completion.phase is DataPhase.PROCESSING
+        phase = self._completion.phase
+        take_timer = self._time.take_of_turn if phase is DataPhase.PROCESSING else self._time.take_due
+        if has_room and (timer := take_timer()) is not None:
             timer.callback(timer.at_ms)
             return ProgressKind.WORKED, None
-        self._timer_fired = False
-        match self._completion.phase:
+        match phase:
             case DataPhase.PROCESSING:
                 return self._process(parts, now_ms, has_room=has_room)
             case DataPhase.FINISHING:

@@ -679,6 +679,7 @@ class CountWithTimers(KeyedProcessFunction):
                 self._reducing = context.get_reducing_state(ReducingStateDescriptor("sum", _add, pa.int64()))
         if self.repeat_ms:
             self._repeated = context.get_map_state(MapStateDescriptor("repeated", pa.string(), pa.int64()))
+            self._found_due_ms: dict[str, int] = {}
 
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Row]:
         if LEDGERS[self.world].user_fails("process"):
@@ -694,21 +695,26 @@ class CountWithTimers(KeyedProcessFunction):
     def _repeat_later(self, row: Row, context: ProcessContext) -> Iterable[Row]:
         timers = context.timer_service
         now_ms = timers.current_processing_time()
-        yield from self._take(3, context.current_key, now_ms)  # too late: timers that are due come before rows
+        for name, waiting in self._due(3, context.current_key, now_ms):
+            # one batch may come before a timer that became due while others fired
+            if self._found_due_ms.setdefault(name, now_ms) < now_ms:
+                yield waiting
         due_ms = (now_ms + self.repeat_ms) | 1
         self._repeated.put(f"{row['s']}/{row['i']}", due_ms)
         timers.register_processing_time_timer(due_ms)
         timers.register_event_time_timer(LAST_TIMER_MS)
 
-    def _take(self, kind: int, key: int, until_ms: int) -> Iterable[Row]:
+    def _due(self, kind: int, key: int, until_ms: int) -> Iterable[tuple[str, Row]]:
         for name in sorted(name for name, due_ms in self._repeated.items() if due_ms <= until_ms):
-            self._repeated.remove(name)
             split, index = name.split("/")
-            yield {"kind": kind, "k": key, "n": 0, "s": int(split), "i": int(index)}
+            yield name, {"kind": kind, "k": key, "n": 0, "s": int(split), "i": int(index)}
 
     def on_timer(self, timestamp_ms: int, context: ProcessContext) -> Iterable[Row]:
         if timestamp_ms % 2 or timestamp_ms == LAST_TIMER_MS:
-            yield from self._take(2, context.current_key, timestamp_ms if timestamp_ms % 2 else FOR_EVER_MS)
+            until_ms = timestamp_ms if timestamp_ms % 2 else FOR_EVER_MS
+            for name, row in self._due(2, context.current_key, until_ms):
+                self._repeated.remove(name)
+                yield row
             return
         yield {"kind": 1, "k": context.current_key, "n": timestamp_ms, "s": -1, "i": -1}
 

@@ -121,7 +121,7 @@ def _process(plan: JobPlan, got: list[SimulatedRow], exact: Asked) -> None:
     late = [row for row in got if row[0] == 3]
     if late:
         raise Violation(
-            f"timers by the clock: {len(late)} rows came before timers that were due, such as {_some(late)}"
+            f"timers by the clock: {len(late)} rows waited for a second batch after their timers were due, such as {_some(late)}"
         )
     if plan.repeat_ms:
         repeated = [(k, s, i) for kind, k, _, s, i in got if kind == 2]

@@ -45,6 +45,23 @@ def test_timers_that_are_always_due_let_rows_in() -> None:
     assert AlwaysDue.seen == [1, 2, 3]
 
 
+def test_all_timers_that_are_due_fire_before_the_next_row(monkeypatch) -> None:
+    """Each let a batch go first, so that the third of a chain of operators, all of them due, waited for two batches."""
+    order: list[str] = []
+
+    def open_operator(operator: AlwaysDue) -> None:
+        for name in "abc":
+            operator.context.processing_time.register_timer(0, lambda _, name=name: order.append(name))  # type: ignore[misc]
+
+    def process_batch(_: AlwaysDue, rows: pa.RecordBatch, input_index: int = 0) -> None:
+        order.append(f"row {rows.column('k')[0]}")
+
+    monkeypatch.setattr(AlwaysDue, "open", open_operator)
+    monkeypatch.setattr(AlwaysDue, "process_batch", process_batch)
+    job_with_timers_always_due().run_to_end()
+    assert order == ["a", "b", "c", "row 1", "row 2", "row 3"]
+
+
 def test_timers_that_are_always_due_let_the_job_end(monkeypatch) -> None:
     """They went on when the input had ended, and the operators were never finished."""
     monkeypatch.setattr(AlwaysDue, "wanted", 4)
