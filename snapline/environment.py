@@ -340,18 +340,24 @@ class StreamExecutionEnvironment:
         return timed
 
     def from_collection(
-        self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "collection", schema: pa.Schema | None = None
+        self, rows: Iterable[Mapping[str, object]] | Any, *, uid: str = "", schema: pa.Schema | None = None
     ) -> DataStream:
         """Rows given here, dictionaries with equal names and types, or a table that Arrow can read (of pyarrow, Polars
-        or pandas); for tests and first steps. `schema`: their columns, else those of the rows. Raises ConnectorError
-        for rows that do not fit together.
+        or pandas); for tests and first steps. `schema`: their columns, else those of the rows. `uid`: `collection`
+        where none is said, `collection-2` for the next one of a job, and so on. Raises ConnectorError for rows that do
+        not fit together.
 
         >>> env.from_collection([{"word": "a", "n": 1}, {"word": "b", "n": 2}]).schema.names
         ['word', 'n']
         """
         from snapline.connectors.builtin.collection import CollectionSource
 
-        return self.from_source(CollectionSource.of_rows(rows, schema=schema), uid=uid)
+        others = sum(
+            node.uid == "collection" or node.uid.startswith("collection-")
+            for node in self.graph.nodes[self._executed :]
+        )
+        own = f"collection-{others + 1}" if others else "collection"
+        return self.from_source(CollectionSource.of_rows(rows, schema=schema), uid=uid or own)
 
     def from_dataframe(
         self, frame: Any, *, event_time: str | WatermarkStrategy | None = None, uid: str = "", name: str = ""

@@ -55,6 +55,15 @@ def test_rows_batches_and_frames(tmp_path):
     assert len(env.graph.nodes) == before
 
 
+def test_two_collections_need_no_uids(tmp_path):
+    """The second was refused, since its uid, which nobody had given, was used twice."""
+    env = environment(tmp_path)
+    first, second = env.from_collection([{"n": 1}]), env.from_collection([{"n": 2}])
+    rows = list(first.union(second).execute_and_collect(local=True))
+    assert sorted(row["n"] for row in rows) == [1, 2]
+    assert [node.uid for node in env.graph.nodes] == ["collection", "collection-2"]
+
+
 def test_a_column_that_is_null_at_first_has_the_type_of_what_comes_later(tmp_path):
     """The first batch decided, and rows that a function made without a schema were no table."""
     numbers = environment(tmp_path).from_source(CollectionSource.of_rows(ROWS, batch_rows=7))
