@@ -187,15 +187,16 @@ class FileCommitter(Committer):
         self._sink = sink
         self._files, location = output_files.open_output(sink.path, sink.storage_options)
         self._place = SinkPlace.of(location.path, context)
+        self._there = staged_there(self._files, self._place)
 
     def commit(self, committables: Sequence[Committable]) -> None:
         require_staged(self._sink, self._place.uid, committables)
         publish(self._sink, self._files, committables)
         if any(each.data.get("sweep") == self._place.sweep for each in committables):
-            remove_orphans(self._files, self._place, STAGED)
+            remove_orphans(self._files, self._place, STAGED, self._there)
 
     def clean_up(self, committed_and_pending: Sequence[Committable]) -> None:
-        remove_orphans(self._files, self._place, IN_PROGRESS)
+        remove_orphans(self._files, self._place, IN_PROGRESS, self._there)
 
     def abort(self, committables: Sequence[Committable]) -> bool:
         require_staged(self._sink, self._place.uid, committables)
@@ -212,6 +213,7 @@ class CompactingCommitter(GlobalCommitter):
         self._sink = sink
         self._files, location = output_files.open_output(sink.path, sink.storage_options)
         self._place = SinkPlace.of(location.path, context)
+        self._there = staged_there(self._files, self._place)
         self._threads = ThreadPoolExecutor(COMPACTION_THREADS, thread_name_prefix="file-compaction")
 
     def last_committed(self, job_id: str, sink_uid: str) -> int | None:
@@ -236,8 +238,8 @@ class CompactingCommitter(GlobalCommitter):
             is_numbered = "-" in each.data.get("sweep", "")  # one that was in flight in an older snapshot is not
             if is_numbered and not together.may_repeat:
                 writer = self._place.of_sweep(file_name(together.sink_uid), each.data)
-                remove_orphans(self._files, writer, STAGED)
-                remove_orphans(self._files, writer, IN_PROGRESS)
+                remove_orphans(self._files, writer, STAGED, self._there)
+                remove_orphans(self._files, writer, IN_PROGRESS, self._there)
 
     def abort(self, together: GlobalCommittable) -> bool:
         require_staged(self._sink, file_name(together.sink_uid), together.committables)
@@ -348,10 +350,15 @@ def remove_staged(files: OutputFiles, committables: Sequence[Committable]) -> bo
     return bool(there)
 
 
-def remove_orphans(files: OutputFiles, place: SinkPlace, suffix: str) -> None:
-    """Delete staged files that lost attempts of this subtask left behind."""
+def staged_there(files: OutputFiles, place: SinkPlace) -> frozenset[StagedName | None]:
+    """What attempts of this job have staged by now; those of other jobs and programs count as none."""
+    return frozenset(map(StagedName.parse, files.names(place.staging)))
+
+
+def remove_orphans(files: OutputFiles, place: SinkPlace, suffix: str, there: frozenset[StagedName | None]) -> None:
+    """Delete staged files that lost attempts of this subtask left behind. `there`: see `SinkPlace.is_orphan`."""
     for name in files.names(place.staging):
-        if name.endswith(suffix) and place.is_orphan(name):
+        if name.endswith(suffix) and place.is_orphan(name, there):
             files.delete(f"{place.staging}/{name}")
 
 

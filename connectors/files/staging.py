@@ -107,15 +107,17 @@ class SinkPlace:
             self, uid=uid, subtask=subtask, parallelism=parallelism, attempt_number=int(number), attempt=attempt
         )
 
-    def is_orphan(self, name: str) -> bool:
+    def is_orphan(self, name: str, there: frozenset[StagedName | None]) -> bool:
         """Whether a staged file belongs to an earlier attempt of this subtask, or of one that this one stands for since
-        the parallelism was lowered. One of a later attempt has taken the place of this one."""
+        the parallelism was lowered. One of a later attempt has taken the place of this one. `there`: what was staged
+        when this attempt began; what another execution graph has staged since then is of a leader that has taken the
+        job over."""
         staged = StagedName.parse(name)
         return (
             staged is not None
             and staged.uid == self.uid
             and staged.subtask % self.parallelism == self.subtask
-            and (staged.attempt != self.attempt or staged.attempt_number < self.attempt_number)
+            and (staged in there if staged.attempt != self.attempt else staged.attempt_number < self.attempt_number)
         )
 
 

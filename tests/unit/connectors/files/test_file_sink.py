@@ -520,19 +520,23 @@ def test_what_lost_attempts_staged_is_removed_when_the_next_one_commits(tmp_path
 
 
 @pytest.mark.parametrize("limit", [None, 1], ids=["each", "together"])
-def test_an_attempt_that_hears_late_of_its_first_checkpoint(tmp_path: Path, limit: int | None) -> None:
+@pytest.mark.parametrize(("graph", "number"), [("graph", 10), ("of-another-leader", 0)])
+def test_an_attempt_that_hears_late_of_its_first_checkpoint(
+    tmp_path: Path, limit: int | None, graph: str, number: int
+) -> None:
     """Its process stood still, and another attempt has taken its place: what that one has staged stays."""
     sink = FileSink(tmp_path, compact_below=limit)
-    earlier, later = (Place(attempt_number=number, execution_attempt=f"graph_vertex_0_{number}") for number in (9, 10))
-    held = [written(sink, rows(place.attempt_number), checkpoint_id=1, place=place) for place in (earlier, later)]
+    make: Any = sink.create_committer if limit is None else sink.create_global_committer
+    held = []
+    for value, attempt, of in ((1, 9, "graph"), (2, number, graph)):
+        place = Place(attempt_number=attempt, execution_attempt=f"{of}_vertex_0_{attempt}")
+        held.append((make(place), written(sink, rows(value), checkpoint_id=value, place=place)))
 
-    for number, (place, committables) in enumerate(zip((earlier, later), held, strict=True)):
-        make: Any = sink.create_committer if limit is None else sink.create_global_committer
-        committer = make(place)
-        committer.commit(committables if limit is None else together(committables, number))
+    for checkpoint_id, (committer, committables) in enumerate(held, 1):
+        committer.commit(committables if limit is None else together(committables, checkpoint_id))
         committer.close()
 
-    assert [9, 10] == sorted(pl.read_parquet(f"{tmp_path}/*.parquet")["n"].to_list())
+    assert [1, 2] == sorted(pl.read_parquet(f"{tmp_path}/*.parquet")["n"].to_list())
 
 
 def test_what_an_older_version_had_in_flight_is_committed(tmp_path: Path) -> None:
