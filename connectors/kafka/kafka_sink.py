@@ -135,7 +135,10 @@ class KafkaSink(Sink):
     def create_committer(self, context: SourceContextInfo) -> Committer:
         """At least once, too: the snapshot may be of a job that wrote exactly once, and hold what nobody has
         committed."""
-        return KafkaCommitter(self, context)
+        committer = KafkaCommitter(self, context)
+        if self.two_phase:
+            committer.notice_earlier_attempts()
+        return committer
 
     def producer_settings(self) -> dict[str, Any]:
         """For every producer of the sink. A key's partition is that of Kafka's own producers: librdkafka has another,
@@ -163,8 +166,14 @@ class KafkaCommitter(Committer):
         self._own = name_of(sink, context)
         self._parallelism = context.parallelism
         self._transactions = Transactions(sink.bootstrap_servers, sink.settings)
+        self._earlier: frozenset[str] = frozenset()
+        """Attempts that had something open when this one began."""
         if sink.two_phase:
             require_protocol()
+
+    def notice_earlier_attempts(self) -> None:
+        """Ask which attempts have something open, before this one begins anything. Raises ConnectorError."""
+        self._earlier = frozenset(name.attempt for name in self._open_ones())
 
     def commit(self, committables: Sequence[Committable]) -> None:
         self._require_own(committables)
@@ -206,15 +215,20 @@ class KafkaCommitter(Committer):
     def _is_own(self, name: object) -> bool:
         return isinstance(name, str) and TransactionName.parse(name, self._own.prefix, self._own.uid) is not None
 
+    def _open_ones(self) -> list[TransactionName]:
+        """Transactions of sinks of this name that are open."""
+        own, found = self._own, self._transactions.open_ones()
+        return [name for text in found if (name := TransactionName.parse(text, own.prefix, own.uid)) is not None]
+
     def _abort_orphans(self, jobs: frozenset[str], places: Sequence[Sequence[int]]) -> None:
         """What earlier attempts of this subtask left open, and earlier jobs of this sink. `places`: which subtasks, of
         how many, have left their state to this one: where there are more than before, not all know of an earlier
-        job."""
+        job. What another execution graph has begun since then is of a leader that has taken the job over."""
         own = self._own
         foreign: set[str] = set()
-        for transactional_id in self._transactions.open_ones():
-            name = TransactionName.parse(transactional_id, own.prefix, own.uid)
-            if name is None or name.attempt == own.attempt or name.follows(own):
+        for name in self._open_ones():
+            is_earlier = name.attempt in self._earlier and not name.follows(own)
+            if name.attempt == own.attempt or not (is_earlier or own.follows(name)):
                 continue
             is_of_earlier_job = name.job in jobs and name.job != own.job
             mine = places if is_of_earlier_job else [(own.subtask, self._parallelism)]
@@ -224,7 +238,7 @@ class KafkaCommitter(Committer):
                 if self._sink.transactional_id_prefix is None:
                     continue
                 foreign.add(name.job)
-            self._transactions.abort(transactional_id)
+            self._transactions.abort(str(name))
         if foreign:
             log.warning(
                 "KafkaSink aborted transactions that job %s left open under the prefix %r. If it still runs it will fail now: a "

@@ -208,9 +208,9 @@ class Transactions:
                 raise
             except (errors.KafkaError, OSError) as error:
                 why = str(error) or type(error).__name__
+            self.close()  # the next connection finds the coordinator anew
             if time.monotonic() >= deadline:
                 raise out_of_reach(self._bootstrap_servers, f"for {PATIENCE_SECONDS:.0f} s; {why}")
-            self.close()  # the next connection finds the coordinator anew
             time.sleep(PAUSE_SECONDS)
 
     def _connected(self, errors: Any) -> Any:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.connectors import FileSink, JsonFormat, KafkaSink, RedisSink
+from snapline.connectors.kafka.kafka_sink import KafkaCommitter
 from snapline.connectors.postgres.postgres_sink import PostgresCommitter, PostgresSink, TransactionOf
 from snapline.dataflow.api.connector_api import Committable, GlobalCommittable
 from snapline.dataflow.errors import ConnectorError
@@ -20,7 +21,7 @@ FOREIGN = Committable({"rows": "of another kind of sink", "checkpoint_id": 7})
 
 def committer_of(kind: str, directory: Path) -> Any:
     if kind == "kafka":
-        return KafkaSink("t", bootstrap_servers="127.0.0.1:1", format=FORMAT).create_committer(Place())
+        return KafkaCommitter(KafkaSink("t", bootstrap_servers="127.0.0.1:1", format=FORMAT), Place())
     if kind == "redis":
         sink = RedisSink("k", url="redis://127.0.0.1:1/0", value="v", guarantee="exactly_once")
         return sink.create_committer(Place(operator_uid="out"))
