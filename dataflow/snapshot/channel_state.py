@@ -66,9 +66,8 @@ class SubtaskStateMapper(Enum):
                 return tuple(range(new_subtask, old_parallelism, new_parallelism))
             case SubtaskStateMapper.UNSUPPORTED:
                 raise ChannelStateNotRescalable(
-                    f"data in flight cannot be restored on a broadcast or rescale edge (parallelism {old_parallelism} before, "
-                    f"{new_parallelism} now): restore at the old parallelism with the edge as it was, or from an aligned "
-                    "checkpoint or savepoint"
+                    f"data in flight cannot be restored on a broadcast edge (parallelism {old_parallelism} before, "
+                    f"{new_parallelism} now): restore with the edge as it was, or from an aligned checkpoint or savepoint"
                 )
 
     def new_to_old(self, old_parallelism: int, new_parallelism: int) -> tuple[tuple[int, ...], ...]:
@@ -84,12 +83,13 @@ def supports_unaligned(partitioning: Partitioning) -> bool:
 
 
 def downstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
-    """How the consumers of such an edge take over in-flight data."""
+    """How the consumers of such an edge take over in-flight data. A rescale edge has none, but it may have been another
+    one in the snapshot."""
     return {
         Partitioning.FORWARD: SubtaskStateMapper.ROUND_ROBIN,
         Partitioning.HASH: SubtaskStateMapper.RANGE,
         Partitioning.REBALANCE: SubtaskStateMapper.ROUND_ROBIN,
-        Partitioning.RESCALE: SubtaskStateMapper.UNSUPPORTED,
+        Partitioning.RESCALE: SubtaskStateMapper.ROUND_ROBIN,
         Partitioning.BROADCAST: SubtaskStateMapper.UNSUPPORTED,
         Partitioning.DEMAND: SubtaskStateMapper.UNSUPPORTED,
     }[partitioning]
@@ -98,7 +98,7 @@ def downstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
 def upstream_state_mapper(partitioning: Partitioning) -> SubtaskStateMapper:
     """How the producers of such an edge take over in-flight data. The same for both kinds of it, so that what the
     consumer had received and what the producer had queued for it meet in one channel again, in order."""
-    if supports_unaligned(partitioning):
+    if supports_unaligned(partitioning) or partitioning is Partitioning.RESCALE:
         return SubtaskStateMapper.ARBITRARY
     return SubtaskStateMapper.UNSUPPORTED
 
@@ -210,9 +210,9 @@ def _ends_of(edge_id: str) -> bytes:
 
 def _moved(handle: ChannelStateHandle, edge: EdgeRescaling, channels: int) -> ChannelStateHandle:
     """As data of one of so many channels or subpartitions, as upstream mappers spread old subtasks over new ones. A
-    forward edge has only one; in the snapshot it may have been a rebalance edge, as between vertices whose parallelism
-    differs."""
-    return replace(handle, channel=0 if edge.partitioning is Partitioning.FORWARD else handle.channel % channels)
+    task may have only one of a pointwise edge; in the snapshot it may have been a rebalance edge, as between vertices
+    whose parallelism differs."""
+    return replace(handle, channel=0 if edge.partitioning.is_pointwise else handle.channel % channels)
 
 
 def _select_part(

@@ -227,6 +227,30 @@ def test_in_flight_data_on_an_edge_that_cannot_move_is_refused() -> None:
     assert "'sink'" in result.detail
 
 
+@pytest.mark.parametrize("consumers", [2, 3, 5])
+def test_in_flight_data_of_a_rebalance_edge_goes_on_over_a_rescale_edge(consumers: int) -> None:
+    """A program that rescales where it rebalanced did not start from an unaligned checkpoint: any consumer will do."""
+    received = {
+        subtask: OperatorSubtaskState(input_channel=(in_flight(0, 2, f"in-{subtask}"),)) for subtask in range(3)
+    }
+    queued = {
+        subtask: OperatorSubtaskState(output_channel=(in_flight(0, 2, f"out-{subtask}"),)) for subtask in range(3)
+    }
+    operators = [
+        OperatorState(OperatorID("src"), "src", "src", 3, 8, queued),
+        OperatorState(OperatorID("sink"), "sink", "sink", 3, 8, received),
+    ]
+    vertices, edges = [vertex("src", 4), vertex("sink", consumers)], [edge("src", "sink", Partitioning.RESCALE)]
+
+    result = assigned(assign_states(operators, vertices, edges, allow_non_restored_state=False))
+
+    states = [state for each in result.assignments.values() for state in each.operators.values()]
+    handles = [handle for state in states for handle in (*state.input_channel, *state.output_channel)]
+    assert sorted(handles, key=repr) == sorted(
+        (in_flight(0, 0, f"{side}-{subtask}") for side in ("in", "out") for subtask in range(3)), key=repr
+    )
+
+
 def test_in_flight_data_of_an_input_that_is_gone_is_refused() -> None:
     """It must not get lost silently."""
     sink = OperatorState(
