@@ -10,7 +10,8 @@ list state of such a vertex would lack the part of the finished ones; Flink refu
 task's union state is carried over from the checkpoint that it finished with, and from there on through every later one,
 also across restores of all tasks or of one region: it lies in the acknowledgement itself, whatever the threshold,
 unless it is very large. Then the checkpoint is refused that it would finish with while others go on: once it had ended,
-no checkpoint could complete, and those that wait for their last one would wait for ever.
+no checkpoint could complete, and those that wait for their last one would wait for ever. Where no checkpoints are
+taken by themselves tasks finish with none: a savepoint is refused then, but only for union states of functions.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from snapline.dataflow.failures import CheckpointFailureReason
 from snapline.dataflow.graph.jobgraph import JobVertex
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, OperatorID
 from snapline.dataflow.snapshot.handles import (
+    UNION_STATES_OF_THE_ENGINE,
     ByteStreamStateHandle,
     OperatorState,
     OperatorStateHandle,
@@ -174,7 +176,12 @@ def _carried_union_state(
     finished: Mapping[int, TaskStateSnapshot | None],
 ) -> dict[int, OperatorSubtaskState] | None:
     """Union state of finished subtasks; None when some is needed and not at hand."""
-    uses_union = any(_union_part(handle) for state in running for handle in state.managed_operator)
+    uses_union = any(
+        entry.mode is OperatorStateMode.UNION and entry.name not in UNION_STATES_OF_THE_ENGINE
+        for state in running
+        for handle in state.managed_operator
+        for entry in handle.entries
+    )
     carried: dict[int, OperatorSubtaskState] = {}
     for subtask, final in finished.items():
         if final is None:

@@ -69,6 +69,22 @@ class OperatorStateMode(Enum):
     BROADCAST = "broadcast"
 
 
+UNION_STATES_OF_THE_ENGINE = frozenset(
+    {
+        "accumulators",
+        "kind-of-join",
+        "operator-watermark",
+        "rows-counted-by",
+        "source-greatest-event-time",
+        "source-readers",
+        "watermark-greatest-event-time",
+        "window-time",
+    }
+)
+"""Union list states that operators keep for themselves. The part of a subtask that has finished says nothing that those
+of the others do not: of what it has read nothing comes any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorStateEntry:
     """One named list state inside an OperatorStateHandle: where each element lies, relative to the blob."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
+from pathlib import Path
+
 from snapline.coordinator.checkpoint.finalization import FinalizeRefused, operator_states_of
 from snapline.dataflow.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from snapline.dataflow.key_groups import KeyGroupRange
 from snapline.dataflow.snapshot.handles import (
+    UNION_STATES_OF_THE_ENGINE,
     OperatorState,
     OperatorStateMode,
     OperatorSubtaskState,
     SegmentStateHandle,
     TaskStateSnapshot,
 )
+from snapline.taskmanager import operators
+from snapline.taskmanager.operators.sources.source_operator import READERS_STATE
 from tests.unit.coordinator.checkpoint.small_job import attempt, keyed, listed, snapshot, vertex
 
 UNION = OperatorStateMode.UNION
@@ -133,3 +140,22 @@ def test_union_state_without_the_finished_part_is_refused() -> None:
     result = states_of({attempt("src", 1): snapshot(src=listed(UNION, b"z"))}, (attempt("src", 0),))
 
     assert isinstance(result, FinalizeRefused)
+
+
+def test_what_sources_keep_for_themselves_does_not_need_the_finished_part() -> None:
+    """Who takes no checkpoints could neither take a savepoint nor stop, once a subtask without splits had finished."""
+    running = {attempt("src", 1): snapshot(src=listed(UNION, b"z", READERS_STATE))}
+
+    result = states_of(running, (attempt("src", 0),))
+
+    assert isinstance(result, OperatorState)
+    assert (result.finished_subtasks, set(result.subtasks)) == ((0,), {1})
+
+
+def test_union_states_that_operators_keep_for_themselves_are_known() -> None:
+    """Their names are in the code of the tasks, which the coordinator does not load."""
+    package = Path(operators.__file__).parent
+    for path in package.rglob("*.py"):
+        for name in re.findall(r"list_state\((\w+), OperatorStateMode.UNION\)", path.read_text()):
+            module = import_module(".".join((operators.__name__, *path.relative_to(package).with_suffix("").parts)))
+            assert getattr(module, name) in UNION_STATES_OF_THE_ENGINE, path

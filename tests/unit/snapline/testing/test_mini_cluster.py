@@ -101,6 +101,18 @@ def test_a_savepoint_does_not_stop_the_job(cluster):
     assert "FINISHED" == job.finish().status
 
 
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_job_without_checkpoints_is_stopped_when_a_part_of_its_source_has_finished(parallelism: int) -> None:
+    """Its second reader has no split and finishes at once; from then on each savepoint was refused."""
+    with MiniCluster({"execution.checkpointing.interval": "0"}) as one:
+        job = one.start(sums(one, batch(1), Stall()), parallelism=2)
+        job.run_until(lambda: job.rows_in("sum") == 5)
+        job.savepoint()
+        path = job.stop()
+        one.run(sums(one, batch(1), batch(2)), parallelism=parallelism, restore_from=path)
+        assert_same_rows(one.rows(), said(1, 3))
+
+
 def test_a_script_fails_its_job_as_often_as_it_says(cluster):
     """Without a checkpoint the job begins anew, and nothing was committed before."""
     result = cluster.run(sums(cluster, batch(1), Abort(), batch(2), Abort(), batch(4)))
