@@ -334,7 +334,10 @@ class PushSourceOperator(FunctionOperator, WatermarkedSource):
             self._snapshot = self._cut(checkpoint_id)
 
     def _cut(self, checkpoint_id: CheckpointID) -> OperatorSnapshot:
-        """With the lock held: emit all that was collected, and record the state that goes with it."""
+        """With the lock held: emit all that was collected, and record the state that goes with it. Raises what the
+        function has raised: its state may be ahead of its rows, or behind them."""
+        if (failure := self._runner.failure) is not None:
+            raise failure
         now_ms = self.context.processing_time.now_ms()
         while (element := self._source_context.take(flush=True)) is not None:
             self._emit(element)

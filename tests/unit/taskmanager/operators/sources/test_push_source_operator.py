@@ -158,6 +158,28 @@ def test_what_a_function_raises_fails_the_task(threads: bool) -> None:
     assert emitted(harness) == [0]
 
 
+class StepsAhead(Counter):
+    def run(self, context: SourceContext) -> None:
+        context.collect({"k": self.position})
+        with context.get_checkpoint_lock():
+            self.position += 2
+            raise OSError("the second row cannot be read")
+
+
+@pytest.mark.parametrize("take", [Harness.snapshot, lambda harness, n: harness.operator.stop_emitting(n, drain=False)])
+def test_no_snapshot_has_the_position_of_a_function_that_failed_on_its_way(
+    take: Callable[[Harness, int], object],
+) -> None:
+    """While its last rows wait for the task, a checkpoint may come: restored from it, the second row would be lost."""
+    runner = TurnTakingPushSource("source")
+    harness = Harness(PushSourceOperator(SourceFunctionSpec(StepsAhead(2)), runner)).start()
+    harness.operator.emit_next()
+    runner.join()
+
+    with pytest.raises(OSError, match="the second row cannot be read"):
+        take(harness, 1)
+
+
 class Careless(Counter):
     """Goes on with the next row, whatever is raised."""
 
