@@ -63,3 +63,36 @@ def test_a_small_fast_batch_says_nothing_against_a_large_slow_one() -> None:
     after(limit, 10, 1)
     assert after(limit, 1_000, 100)
     assert limit.rows == 80
+
+
+def costs_a_request(limit: BatchSizeLimit, request_ms: int, us_a_row: int, waiting: int = 1_000) -> list[int]:
+    """The rows of the batches of a function that asks something outside once for each, while so many rows wait."""
+    taken = []
+    for _ in range(100):
+        taken.append(min(waiting, limit.rows))
+        after(limit, taken[-1], request_ms + taken[-1] * us_a_row // 1_000)
+    return taken
+
+
+def test_what_a_batch_costs_whatever_its_rows_does_not_cut_it_into_rows() -> None:
+    """A model or a database that answers in 20 ms, however many rows are asked for at once."""
+    assert min(costs_a_request(BatchSizeLimit(), request_ms=20, us_a_row=0)[-50:]) == 1_000
+
+
+def test_rows_may_take_as_long_again_as_the_request_for_their_batch() -> None:
+    """Twenty milliseconds for a request and one for each row: some twenty rows at once, in place of one."""
+    assert all(10 <= rows <= 40 for rows in costs_a_request(BatchSizeLimit(), request_ms=20, us_a_row=1_000)[-50:])
+
+
+def test_a_function_that_had_single_rows_to_ask_for_takes_more_when_they_wait() -> None:
+    """At first rows come one by one; what they cost may be their own cost, until there are two."""
+    limit = BatchSizeLimit()
+    costs_a_request(limit, request_ms=20, us_a_row=0, waiting=1)
+    assert costs_a_request(limit, request_ms=20, us_a_row=0)[-1] == 1_000
+
+
+def test_slow_rows_that_come_one_by_one_are_not_gathered() -> None:
+    """Each of them takes a second by itself."""
+    limit = BatchSizeLimit()
+    costs_a_request(limit, request_ms=0, us_a_row=1_000_000, waiting=1)
+    assert costs_a_request(limit, request_ms=0, us_a_row=1_000_000)[-50:] == [1] * 50
