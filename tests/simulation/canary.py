@@ -759,7 +759,9 @@ CANARIES: dict[str, Canary] = {
     "never use more slots": Canary(
         "a job that follows its slots does not grow with them", _never_use_more_slots, _follows_its_slots
     ),
-    "stay where it is": Canary("a job keeps slots of a TaskManager that is drained", _stay_where_it_is, _leaves),
+    "stay where it is": Canary(
+        "a job keeps slots of a TaskManager that is drained", _stay_where_it_is, _leaves, seed=8
+    ),
     "new rows before restored ones": Canary(
         "rows that inputs restored go on as if they were new",
         _new_rows_before_restored_ones,

@@ -19,6 +19,21 @@ WINDOWS = sl.TumblingEventTimeWindows(200)
 SEEDS = pytest.mark.parametrize("seeds", [8, pytest.param(300, marks=[pytest.mark.rare, pytest.mark.timeout(1200)])])
 
 
+class Seen:
+    """Passes rows on, and has a state of which all subtasks get all parts."""
+
+    def initialize_state(self, context):
+        self.state = context.operator_state_store.get_union_list_state("seen")
+        self.rows = sum(self.state.get())
+
+    def snapshot_state(self, context):
+        self.state.update([self.rows])
+
+    def __call__(self, row):
+        self.rows += 1
+        return row
+
+
 class Doubled(sl.AsyncFunction):
     """Answers with twice the number."""
 
@@ -77,6 +92,9 @@ def test_a_finished_region_whose_state_is_forgotten_is_found(monkeypatch: pytest
     """No checkpoint completes after another region has been restored, and the last tasks wait for one for ever."""
     monkeypatch.setattr(CheckpointsInFlight, "forget_final_states", lambda self, _: self._final_states.clear())
 
-    report = simulate(lambda env: JOBS["async"](env).sink_to(DiscardingSink(), uid="out"), seeds=8, check=False)
+    def build(env: sl.StreamExecutionEnvironment) -> None:
+        JOBS["async"](env).map(Seen(), uid="seen").sink_to(DiscardingSink(), uid="out")
+
+    report = simulate(build, seeds=8, check=False)
 
     assert report.is_broken and "does not come to its end" in report.story
