@@ -286,8 +286,11 @@ class StreamExecutionEnvironment:
         uid: str = "",
         name: str = "",
         schema: pa.Schema | None = None,
+        event_time: str = "",
     ) -> DataStream:
-        """Run a push-style SourceFunction, one in each subtask; `schema` is that of the rows that it emits.
+        """Run a push-style SourceFunction, one in each subtask; `schema` is that of the rows that it emits. Event time
+        comes with a watermark strategy, or lies in the column `event_time`, and the function itself says how far it has
+        come, by `context.emit_watermark`. Raises JobDefinitionError for both together, and for what is no function.
 
         >>> class Ticks(sl.SourceFunction):
         ...     def run(self, context):
@@ -304,8 +307,14 @@ class StreamExecutionEnvironment:
         label = name or type(function).__name__
         if watermark_strategy is not None:
             check_strategy(watermark_strategy, label)
+            if event_time:
+                raise JobDefinitionError(
+                    f"source {label!r}: watermarks come from a strategy, or from the function, which says them itself where event_time "
+                    "names a column; leave one of both out"
+                )
         schema = None if schema is None else workable_schema(schema)
-        stream = self._with_time(DataStream(self, (), schema), watermark_strategy, label)
+        in_time = WatermarkStrategy(event_time) if event_time else watermark_strategy
+        stream = self._with_time(DataStream(self, (), schema), in_time, label)
         spec = SourceFunctionSpec(function, watermark_strategy, schema)
         node = self.graph.add(label, spec, stateful=hasattr(function, "snapshot_state"))
         node.uid = uid

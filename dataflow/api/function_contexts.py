@@ -248,8 +248,8 @@ class SourceContext(Protocol):
         ...
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Promise that no row at or before this event time follows. A source with a watermark strategy has those of
-        the strategy alone, and of these only the one that ends event time."""
+        """Promise that no row at or before this event time follows, for `add_source(..., event_time=column)`. A source
+        with a watermark strategy has those of the strategy alone, and of these only the one that ends event time."""
         ...
 
     def mark_as_temporarily_idle(self) -> None:

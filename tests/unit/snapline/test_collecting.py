@@ -20,7 +20,7 @@ from snapline.collecting import alone, as_text
 from snapline.connectors.builtin.collection import CollectionSource
 from snapline.connectors.builtin.generator import GeneratorSource
 from snapline.connectors.builtin.sinks import DiscardingSink
-from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.errors import JobDefinitionError, SnaplineError
 from snapline.dataflow.graph.translation import uids_of
 from snapline.local import collect_sink
 from snapline.local.local_job import LocalJob
@@ -62,6 +62,36 @@ def test_two_collections_need_no_uids(tmp_path):
     rows = list(first.union(second).execute_and_collect(local=True))
     assert sorted(row["n"] for row in rows) == [1, 2]
     assert [node.uid for node in env.graph.nodes] == ["collection", "collection-2"]
+
+
+class SaysWatermarks(sl.SourceFunction):
+    """Goes on until the window has fired that its watermark ends."""
+
+    def __init__(self, has_fired):
+        self.has_fired = has_fired
+
+    def run(self, context):
+        for at in (1, 5):
+            context.collect({"k": "a", "at": at})
+        context.emit_watermark(9)
+        while not self.has_fired.exists():
+            context.collect({"k": "a", "at": 20})
+
+    def cancel(self):
+        pass
+
+
+def test_a_source_function_may_say_watermarks_itself(tmp_path):
+    """Windows had event time from a strategy alone, beside which the function's own watermarks were dropped."""
+    schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
+    env, function = environment(tmp_path), SaysWatermarks(tmp_path / "fired")
+    rows = env.add_source(function, schema=schema, event_time="at").set_parallelism(1)
+    counts = rows.key_by("k").window(sl.TumblingEventTimeWindows(10)).aggregate(n=sl.count())
+    counts = counts.map(lambda row: function.has_fired.touch() or row)
+    assert [row["n"] for row in counts.execute_and_collect(local=True, limit=1)] == [2]
+    strategy = sl.WatermarkStrategy.for_monotonous_timestamps("at")
+    with pytest.raises(JobDefinitionError, match="leave one of both out"):
+        env.add_source(function, strategy, schema=schema, event_time="at")
 
 
 def test_a_column_that_is_null_at_first_has_the_type_of_what_comes_later(tmp_path):
