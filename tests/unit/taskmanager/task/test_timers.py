@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 import pyarrow as pa
@@ -49,9 +50,12 @@ def test_all_timers_that_are_due_fire_before_the_next_row(monkeypatch) -> None:
     """Each let a batch go first, so that the third of a chain of operators, all of them due, waited for two batches."""
     order: list[str] = []
 
+    def note(name: str, _: int) -> None:
+        order.append(name)
+
     def open_operator(operator: AlwaysDue) -> None:
         for name in "abc":
-            operator.context.processing_time.register_timer(0, lambda _, name=name: order.append(name))  # type: ignore[misc]
+            operator.context.processing_time.register_timer(0, functools.partial(note, name))
 
     def process_batch(_: AlwaysDue, rows: pa.RecordBatch, input_index: int = 0) -> None:
         order.append(f"row {rows.column('k')[0]}")
