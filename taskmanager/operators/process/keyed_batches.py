@@ -66,6 +66,9 @@ class _State:
     def __init__(self, operator: KeyedBatchesOperator, backend: KeyedStateBackend) -> None:
         self._operator, self._backend = operator, backend
         self._timers = backend.get_timers().event
+        self._known: dict[str, tuple[StateDescriptor, Any]] = {}
+        """The descriptor that asked last for the state of a name: to compare it takes as long as to read a short
+        column."""
         self.slots: Slots = np.zeros(0, np.int32)
         """Slots of the batch's distinct keys, in their order."""
         self.row_slots: Slots = np.zeros(0, np.int32)
@@ -78,6 +81,13 @@ class _State:
     def of(self, descriptor: StateDescriptor) -> Any:
         """Return the backend's state with this descriptor. StateError for one with a time-to-live, which whole columns
         know nothing of."""
+        known = self._known.get(descriptor.name) if isinstance(descriptor, StateDescriptor) else None
+        if known is None or known[0] is not descriptor:
+            state = self._state_of(descriptor)
+            known = self._known[descriptor.name] = (descriptor, state)
+        return known[1]
+
+    def _state_of(self, descriptor: StateDescriptor) -> Any:
         if getattr(descriptor, "ttl", None) is not None:
             raise StateError(
                 f"state {descriptor.name!r} has a time-to-live, which a function over batches cannot have: clear what is old by an "
