@@ -14,7 +14,7 @@ from typing import Any
 from snapline.dataflow.api.function_contexts import OperatorListState
 from snapline.dataflow.api.state import serializer_named
 from snapline.dataflow.errors import StateError
-from snapline.dataflow.snapshot.handles import OperatorStateMode
+from snapline.dataflow.snapshot.handles import UNION_STATES_OF_THE_ENGINE, OperatorStateMode
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot
 
 
@@ -83,11 +83,11 @@ class OperatorStateBackend:
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
         """Split evenly over the subtasks on a rescale."""
-        return self.list_state(name, OperatorStateMode.SPLIT_DISTRIBUTE, serializer)
+        return self._of_a_function(name, OperatorStateMode.SPLIT_DISTRIBUTE, serializer)
 
     def get_union_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
         """Every subtask gets all elements on restore."""
-        return self.list_state(name, OperatorStateMode.UNION, serializer)
+        return self._of_a_function(name, OperatorStateMode.UNION, serializer)
 
     def list_state(self, name: str, mode: OperatorStateMode, serializer: str = "json") -> ListStateOfOperator:
         """The state of this name, with what was restored for it. StateError when it was declared otherwise before."""
@@ -107,6 +107,13 @@ class OperatorStateBackend:
                 f"now asked for as {mode.value} with {serializer!r}: use one declaration, or another name"
             )
         return state
+
+    def _of_a_function(self, name: str, mode: OperatorStateMode, serializer: str) -> ListStateOfOperator:
+        if name in UNION_STATES_OF_THE_ENGINE:
+            raise StateError(
+                f"list state {name!r} is a name under which operators keep something of their own: use another name"
+            )
+        return self.list_state(name, mode, serializer)
 
     def snapshot(self) -> tuple[OperatorListSnapshot, ...]:
         """All lists as they are now, in the order of their declaration, and behind them those that are kept."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
+from snapline.dataflow.errors import StateError
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     KeyedBatchProcessSpec,
@@ -16,6 +17,7 @@ from snapline.dataflow.graph.operator_specs import (
     WindowProcessSpec,
 )
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.snapshot.handles import UNION_STATES_OF_THE_ENGINE
 from snapline.taskmanager.operators.factory import create_operator
 from tests.unit.taskmanager.operators.harness import Harness, restored_state
 
@@ -100,6 +102,21 @@ def test_its_state_comes_back_and_it_hears_of_checkpoints(case: str) -> None:
     assert [("complete", 1), ("aborted", 2)] == function.heard
     Harness(create_operator(spec_of(again), lambda: pytest.fail("not a source"))).start(restored_state([written]))
     assert (1, 1) == (function.calls, again.calls)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", sorted(UNION_STATES_OF_THE_ENGINE))
+def test_what_an_operator_keeps_for_itself_is_not_the_functions(case: str, name: str) -> None:
+    """The operator wrote its watermark over the elements of a function that had chosen the same name."""
+    make, spec_of = CASES[case]
+
+    class Takes(make):  # type: ignore[misc, valid-type]
+        def initialize_state(self, context: sl.FunctionInitializationContext) -> None:
+            self.state = context.operator_state_store.get_union_list_state(name)
+
+    harness = Harness(create_operator(spec_of(Takes()), lambda: pytest.fail("not a source")))
+    with pytest.raises(StateError, match=f"{name!r} is a name under which operators keep something of their own"):
+        harness.start()
 
 
 @pytest.mark.parametrize("case", CASES)
