@@ -20,7 +20,7 @@ import pykka
 
 from snapline.coordinator.actors.job_master_runner import JobMasterRunner, JobServices, job_directory
 from snapline.coordinator.checkpoint.id_counter import CheckpointIDCounterError
-from snapline.coordinator.checkpoint.metadata import MetadataError, is_absolute, pointer_location
+from snapline.coordinator.checkpoint.metadata import MetadataError, pointer_location
 from snapline.coordinator.client_view import ClientView, minimal_details
 from snapline.coordinator.coordinator_config import CoordinatorConfig
 from snapline.coordinator.coordinator_metrics import CoordinatorMetrics
@@ -87,6 +87,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.declared_payload import LoadingRules
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import JobID, LeaderSessionID
+from snapline.dataflow.urls import is_absolute
 from snapline.dataflow.wire.messages import JobStatus
 from snapline.protos import client_pb2_grpc, cluster_pb2_grpc, external_pb2_grpc, relay_pb2_grpc
 from snapline.runtime.actor import ActorCrashed, MachineActor, Performer, Query, tell_if_alive

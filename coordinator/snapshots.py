@@ -35,9 +35,10 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     StreamStateHandle,
 )
+from snapline.dataflow.urls import ONE_SLASH, is_absolute, path_of_file_url
 from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
-from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import Storage, StorageError, StorageNotFound
 
 if TYPE_CHECKING:
@@ -180,7 +181,9 @@ def _require_own_files(storages: StateStorages, snapshot: Snapshot) -> None:
 
 def _plain_path(path: str) -> str:
     """The path as storages understand it: URLs are unquoted, and one of the local disk may be a URL or not."""
-    return unquote(path.removeprefix("file://").removeprefix("localhost")) if "://" in path else path
+    if path.startswith(ONE_SLASH):
+        return path_of_file_url(path)
+    return unquote(path) if "://" in path else path
 
 
 def _leads_into(root: str, storage: Storage, name: str) -> bool:

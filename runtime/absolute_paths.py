@@ -10,12 +10,15 @@ import os
 from pathlib import Path
 
 from snapline.dataflow.errors import SnaplineError
+from snapline.dataflow.urls import ONE_SLASH, path_of_file_url
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
-    """A relative path is one of the working directory. Raises SnaplineError where that is gone."""
+    """A relative path is one of the working directory, and `file:/data` is `/data`. Raises SnaplineError where the
+    working directory is gone."""
+    text = os.fspath(path)
     try:
-        return Path(path).absolute()
+        return Path(path_of_file_url(text) if text.startswith(ONE_SLASH) else text).absolute()
     except FileNotFoundError as error:
         raise SnaplineError(
             f"nobody knows where {path} is: the working directory of this process is gone; change to one that is there, or "

@@ -42,9 +42,10 @@ from snapline.dataflow.snapshot.handles import (
     OperatorSubtaskState,
     SegmentStateHandle,
 )
+from snapline.dataflow.urls import is_absolute
 from snapline.runtime.settings import default_layers, resolve
 from snapline.runtime.storage.object_storage import open_storage
-from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageAlreadyExists, StorageError
 from snapline.state_files import KeyedStatePlan, StateWriteError, SubtaskFiles, WrittenFile
 from snapline.state_reader import located

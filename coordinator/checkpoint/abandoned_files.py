@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from snapline.dataflow.ids import CheckpointID
+from snapline.dataflow.urls import is_absolute
 
 _OWN_FILE = re.compile(r"(?P<location>chk-(?P<checkpoint>\d+))/.+")
 _SHARED_FILE = re.compile(r"shared/segment-.+-(?P<checkpoint>\d+)-\d+")
@@ -36,7 +37,7 @@ def checkpoint_of_shared_file(path: str) -> CheckpointID | None:
 def is_below(path: str) -> bool:
     """Whether a path leads below the directory that it is relative to, as those that tasks make up for themselves
     do."""
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+    return not is_absolute(path) and all(part not in ("", ".", "..") for part in path.split("/"))
 
 
 def may_be_deleted(path: str, checkpoint_id: CheckpointID, location: str = "") -> bool:

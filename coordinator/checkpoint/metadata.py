@@ -27,6 +27,7 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID
 from snapline.dataflow.key_groups import check_parallelism
 from snapline.dataflow.snapshot.handles import CheckpointMetadata, MasterState, OperatorState, SegmentStateHandle
+from snapline.dataflow.urls import is_absolute
 from snapline.dataflow.wire.protobuf_fields import enum_tables
 from snapline.dataflow.wire.state_codec import decode_operator_subtask_state, encode_operator_subtask_state
 from snapline.protos import metadata_pb2 as pb
@@ -218,11 +219,6 @@ def _relocate(state: Any, relocate: Callable[[str], str]) -> None:
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
-
-
-def is_absolute(path: str) -> bool:
-    """Whether a path stands for itself: a URL, or an absolute path of a file system."""
-    return "://" in path or path.startswith("/")
 
 
 def _relative_path(path: str, directory: str) -> str:

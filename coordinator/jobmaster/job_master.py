@@ -109,6 +109,7 @@ from snapline.dataflow.failures import Blame, SerializedFailure
 from snapline.dataflow.graph.jobgraph import JobGraph
 from snapline.dataflow.ids import CheckpointID, ExecutionAttemptID, ExecutionVertexID, ResourceID
 from snapline.dataflow.snapshot.handles import CheckpointMetadata
+from snapline.dataflow.urls import is_absolute
 from snapline.dataflow.wire.messages import (
     AcknowledgeCheckpoint,
     CancelTask,
@@ -246,8 +247,7 @@ class JobMaster:
 
     def url_of(self, location: str) -> str:
         """Where a checkpoint lies: locations are relative to the job's directory, or absolute."""
-        absolute = "://" in location or location.startswith("/")
-        return location if absolute else f"{self._checkpoint_directory.rstrip('/')}/{location}"
+        return location if is_absolute(location) else f"{self._checkpoint_directory.rstrip('/')}/{location}"
 
     # --- the one entry point ------------------------------------------------------------------------------------------
 

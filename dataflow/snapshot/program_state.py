@@ -22,7 +22,7 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.urls import path_of_file_url
+from snapline.dataflow.urls import ONE_SLASH, is_absolute, path_of_file_url
 from snapline.protos import external_pb2 as pb
 
 RESERVED_PREFIX = "snapline:"
@@ -210,5 +210,5 @@ def _uploaded(handle: SegmentStateHandle, offset: int, size: int, directory: str
 def located(path: str, directory: str) -> str:
     """The whole path of what a handle or a location of the checkpoint's names, or its URL when no mounted file system
     holds it: a program opens a path as it is, in whatever language."""
-    whole = path if "://" in path or path.startswith("/") else f"{directory}/{path}"
-    return path_of_file_url(whole) if whole.startswith("file://") else whole
+    whole = path if is_absolute(path) else f"{directory}/{path}"
+    return path_of_file_url(whole) if whole.startswith(ONE_SLASH) else whole

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
+from snapline.dataflow.urls import is_absolute
 from snapline.runtime.storage.storage_port import Storage
 
 STORAGES_MAX = 64
@@ -42,8 +43,3 @@ class StateStorages:
             return self.at(base), path
         directory, _, name = path.rpartition("/")
         return self.at(directory or "/"), name
-
-
-def is_absolute(path: str) -> bool:
-    """Whether the path does not depend on the job's checkpoint directory."""
-    return "://" in path or path.startswith("/")

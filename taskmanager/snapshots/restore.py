@@ -14,7 +14,8 @@ import xxhash
 
 from snapline.dataflow.snapshot.digests import ChangedState, CheckedRanges, check_chunks
 from snapline.dataflow.snapshot.handles import ByteStreamStateHandle, StreamStateHandle
-from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.dataflow.urls import is_absolute
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import Storage, StorageError
 from snapline.taskmanager.snapshots.local_copy import CopiedPart, DamagedCopy
 from snapline.taskmanager.snapshots.local_recovery import JobLocalRecovery

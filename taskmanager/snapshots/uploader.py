@@ -23,7 +23,8 @@ import xxhash
 from snapline.dataflow.ids import CheckpointID, JobID, OperatorID, ResourceID
 from snapline.dataflow.snapshot.digests import digests_of
 from snapline.dataflow.snapshot.handles import SegmentStateHandle, StreamStateHandle, TaskStateSnapshot
-from snapline.runtime.storage.state_storages import StateStorages, is_absolute
+from snapline.dataflow.urls import is_absolute
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.runtime.storage.storage_port import StorageError, put_parts
 from snapline.taskmanager.checkpointing.checkpointing_contract import ChannelState
 from snapline.taskmanager.operators.base.operator_contract import OperatorSnapshot

@@ -11,6 +11,8 @@ from snapline.dataflow.errors import SnaplineError
 from snapline.environment import absolute_path as path_of_environment
 from snapline.runtime.absolute_paths import absolute_path, path_of_user, path_to_send
 from snapline.runtime.storage.local_storage import LocalStorage
+from snapline.runtime.storage.object_storage import open_storage
+from snapline.runtime.storage.state_storages import StateStorages
 from snapline.state_reader import located
 
 EVERY = [absolute_path, path_of_user, absolute, path_of_environment, LocalStorage, located]
@@ -23,6 +25,21 @@ def test_paths_are_of_the_working_directory_or_of_a_home(tmp_path: Path, monkeyp
     assert absolute_path("out") == path_of_user("out") == tmp_path / "out"
     assert path_of_user("~/out") == Path("/homes/anna/out")
     assert absolute_path("~/out") == tmp_path / "~" / "out"
+
+
+@pytest.mark.parametrize("takes", [absolute_path, path_of_user, path_to_send, absolute, path_of_environment, located])
+def test_a_url_of_a_local_path_may_have_one_slash(takes: object) -> None:
+    """Flink prints its checkpoints so; `file:/data` was a directory `file:` below the working directory."""
+    assert callable(takes)
+    assert str(takes("file:/data/a%20b")) == "/data/a b"
+
+
+def test_files_at_a_url_with_one_slash_are_found(tmp_path: Path) -> None:
+    """Clients in other languages send it as it is."""
+    url = f"file:{tmp_path}/savepoint/_metadata"
+    storage, name = StateStorages(open_storage).locate(str(tmp_path / "job"), url)
+    storage.put(name, b"metadata")
+    assert (tmp_path / "savepoint" / "_metadata").read_bytes() == b"metadata"
 
 
 @pytest.mark.parametrize("takes", EVERY)

@@ -36,6 +36,7 @@ from tests.unit.coordinator.checkpoint.small_job import JOB, Coordinator, attemp
 FOREIGN = (
     "/etc/passwd",
     "file:///base/other-job/chk-1/_metadata",
+    "file:/base/other-job/chk-1/segment-tm-0",
     "../other-job/chk-1/segment-tm-0",
     "chk-1/../chk-3/segment-tm-0",
     "chk-3/segment-tm-0",
@@ -76,7 +77,7 @@ def test_an_aborted_checkpoint_deletes_no_foreign_file(path: str) -> None:
     assert [effect.paths for effect in effects if isinstance(effect, DiscardCheckpoint)] == [("shared/segment-tm-1-0",)]
 
 
-@pytest.mark.parametrize("path", FOREIGN[:4])
+@pytest.mark.parametrize("path", FOREIGN[:5])
 def test_a_checkpoint_with_state_outside_of_its_job_does_not_complete(path: str) -> None:
     """It would be read at the next restart, and deleted when it is subsumed."""
     job = Coordinator()
