@@ -142,8 +142,8 @@ class StreamTask:
         self._taken_from: int | None = None
         """The gate that the last step took a batch from."""
         self._completion = TaskCompletion(
-            waits_for_final_checkpoint=waits_for_final_checkpoint(descriptor.configuration)
-            and not descriptor.restore_state.is_task_finished
+            waits_for_final_checkpoint=waits_for_final_checkpoint(descriptor.configuration),
+            had_finished=descriptor.restore_state.is_task_finished,
         )
         self._channels: list[InputChannel] = []
         self._parts: TaskParts | None = None

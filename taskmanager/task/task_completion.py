@@ -26,8 +26,10 @@ class DataPhase(Enum):
 class TaskCompletion:
     """The end of one task."""
 
-    def __init__(self, *, waits_for_final_checkpoint: bool) -> None:
-        self._waits_for_final_checkpoint = waits_for_final_checkpoint
+    def __init__(self, *, waits_for_final_checkpoint: bool, had_finished: bool = False) -> None:
+        """`had_finished`: in the checkpoint that the task was restored from, so that it only ends again."""
+        self._waits_for_final_checkpoint = waits_for_final_checkpoint and not had_finished
+        self._had_finished = had_finished
         self.phase = DataPhase.PROCESSING
         self._drain = True
         self._final_checkpoint_min_id: CheckpointID | None = None
@@ -45,8 +47,8 @@ class TaskCompletion:
 
     @property
     def operators_finished(self) -> bool:
-        """Whether a snapshot taken now holds finished operators."""
-        return self.phase is DataPhase.ENDED and self._drain
+        """Whether a snapshot taken now holds finished operators. Flink: FINISHED_ON_RESTORE."""
+        return self._had_finished or (self.phase is DataPhase.ENDED and self._drain)
 
     @property
     def stands_still(self) -> bool:

@@ -179,6 +179,24 @@ def test_checkpoints_go_on_after_some_tasks_have_finished() -> None:
     assert again.find("src", 0).descriptor.restore_state.is_task_finished
 
 
+def test_a_task_that_had_finished_says_so_before_it_has_ended_again() -> None:
+    """Its first checkpoint held neither state nor that it had finished, if its trigger came before the task had passed
+    the end of its data on. Whoever started from that checkpoint read all of the source once more."""
+    splits = [data(0), data(1)]
+    job = LocalJob(keyed_sums(splits, s1=2), CHECKPOINTS).run()
+    job.checkpoint()
+    restored = job.checkpoint()
+    job.crash()
+    again = LocalJob(keyed_sums(splits, s1=2), CHECKPOINTS, restored=restored, attempt=1)
+    had_finished = again.find("src", 0)
+    while had_finished.state is not ExecutionState.RUNNING:
+        again.step(had_finished)
+    again.trigger()
+    again.run()
+
+    assert [acknowledged.state.is_task_finished for acknowledged in had_finished.world.acknowledged] == [True]
+
+
 def test_a_finished_source_subtask_is_remembered_across_a_rescale() -> None:
     """Nobody holds its splits; the digests in every snapshot tell that they are not new."""
     splits = [data(0), data(1), data(2)]
