@@ -35,7 +35,7 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     StreamStateHandle,
 )
-from snapline.dataflow.urls import ONE_SLASH, is_absolute, path_of_file_url
+from snapline.dataflow.urls import is_absolute, is_file_url, path_of_file_url
 from snapline.runtime.signing import SEAL_BYTES, UNSIGNED, NotSigned, Signer
 from snapline.runtime.storage.local_storage import LocalStorage
 from snapline.runtime.storage.state_storages import StateStorages
@@ -181,7 +181,7 @@ def _require_own_files(storages: StateStorages, snapshot: Snapshot) -> None:
 
 def _plain_path(path: str) -> str:
     """The path as storages understand it: URLs are unquoted, and one of the local disk may be a URL or not."""
-    if path.startswith(ONE_SLASH):
+    if is_file_url(path):
         return path_of_file_url(path)
     return unquote(path) if "://" in path else path
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-ONE_SLASH = "file:/"
-"""A URL of a local path may have one slash; Flink and Hadoop write them so."""
-
 
 def without_query(url: str) -> str:
     """The URL with the marks of a query and a fragment as characters of its path.
@@ -18,13 +15,22 @@ def without_query(url: str) -> str:
     return url.replace("?", "%3F").replace("#", "%23")
 
 
+def is_file_url(path: str) -> bool:
+    """Whether this is a URL of a local path: with three slashes, or with one, as Flink and Hadoop write them.
+
+    >>> [is_file_url(path) for path in ("file:///data", "file:/data", "/data")]
+    [True, True, False]
+    """
+    return path.startswith("file:/")
+
+
 def is_absolute(path: str) -> bool:
     """Whether a path does not depend on a job's checkpoint directory: a URL, or an absolute path of a file system.
 
     >>> [is_absolute(path) for path in ("s3://bucket/a", "file:/data/a", "/data/a", "chk-1")]
     [True, True, True, False]
     """
-    return "://" in path or path.startswith(("/", ONE_SLASH))
+    return "://" in path or path.startswith("/") or is_file_url(path)
 
 
 def path_of_file_url(url: str) -> str:

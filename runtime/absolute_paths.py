@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from snapline.dataflow.errors import SnaplineError
-from snapline.dataflow.urls import ONE_SLASH, path_of_file_url
+from snapline.dataflow.urls import is_file_url, path_of_file_url
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
@@ -18,7 +18,7 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     working directory is gone."""
     text = os.fspath(path)
     try:
-        return Path(path_of_file_url(text) if text.startswith(ONE_SLASH) else text).absolute()
+        return Path(path_of_file_url(text) if is_file_url(text) else text).absolute()
     except FileNotFoundError as error:
         raise SnaplineError(
             f"nobody knows where {path} is: the working directory of this process is gone; change to one that is there, or "

@@ -22,7 +22,7 @@ from snapline.dataflow.snapshot.handles import (
     SegmentStateHandle,
     TaskStateSnapshot,
 )
-from snapline.dataflow.urls import ONE_SLASH, is_absolute, path_of_file_url
+from snapline.dataflow.urls import is_absolute, is_file_url, path_of_file_url
 from snapline.protos import external_pb2 as pb
 
 RESERVED_PREFIX = "snapline:"
@@ -211,4 +211,4 @@ def located(path: str, directory: str) -> str:
     """The whole path of what a handle or a location of the checkpoint's names, or its URL when no mounted file system
     holds it: a program opens a path as it is, in whatever language."""
     whole = path if is_absolute(path) else f"{directory}/{path}"
-    return path_of_file_url(whole) if whole.startswith(ONE_SLASH) else whole
+    return path_of_file_url(whole) if is_file_url(whole) else whole

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from snapline.dataflow.urls import ONE_SLASH, path_of_file_url
+from snapline.dataflow.urls import is_file_url, path_of_file_url
 from snapline.external.checkpoint_declined import CheckpointDeclined
 
 CHUNK_BYTES = 1 << 20
@@ -90,7 +90,7 @@ def digests_of(data: bytes) -> bytes:
 
 
 def _mounted(place: str) -> Path:
-    if place.startswith(ONE_SLASH):
+    if is_file_url(place):
         return Path(path_of_file_url(place))
     if "://" in place or not place:
         raise ValueError(

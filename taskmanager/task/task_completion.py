@@ -47,7 +47,8 @@ class TaskCompletion:
 
     @property
     def operators_finished(self) -> bool:
-        """Whether a snapshot taken now holds finished operators. Flink: FINISHED_ON_RESTORE."""
+        """Whether a snapshot taken now holds finished operators. Those of a task that had finished before its restore
+        are so from the first moment on, as in Flink (FINISHED_ON_RESTORE)."""
         return self._had_finished or (self.phase is DataPhase.ENDED and self._drain)
 
     @property
