@@ -161,12 +161,12 @@ class OperatorStateStore(Protocol):
     """
 
     def get_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
-        """Split evenly over the subtasks on a rescale. StateError for a name under which operators keep something of
-        their own."""
+        """Split evenly over the subtasks on a rescale. JobDefinitionError, with which the job ends, for a name under
+        which operators keep something of their own."""
         ...
 
     def get_union_list_state(self, name: str, serializer: str = "json") -> OperatorListState:
-        """Every subtask gets all elements on restore. StateError as for `get_list_state`."""
+        """Every subtask gets all elements on restore. JobDefinitionError as for `get_list_state`."""
         ...
 
 

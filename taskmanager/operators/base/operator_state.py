@@ -13,7 +13,7 @@ from typing import Any
 
 from snapline.dataflow.api.function_contexts import OperatorListState
 from snapline.dataflow.api.state import serializer_named
-from snapline.dataflow.errors import StateError
+from snapline.dataflow.errors import JobDefinitionError, StateError
 from snapline.dataflow.snapshot.handles import UNION_STATES_OF_THE_ENGINE, OperatorStateMode
 from snapline.taskmanager.operators.base.operator_contract import OperatorListSnapshot
 
@@ -110,7 +110,7 @@ class OperatorStateBackend:
 
     def _of_a_function(self, name: str, mode: OperatorStateMode, serializer: str) -> ListStateOfOperator:
         if name in UNION_STATES_OF_THE_ENGINE:
-            raise StateError(
+            raise JobDefinitionError(  # no restart mends it
                 f"list state {name!r} is a name under which operators keep something of their own: use another name"
             )
         return self.list_state(name, mode, serializer)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import snapline as sl
-from snapline.dataflow.errors import StateError
+from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import (
     CoProcessSpec,
     KeyedBatchProcessSpec,
@@ -115,7 +115,9 @@ def test_what_an_operator_keeps_for_itself_is_not_the_functions(case: str, name:
             self.state = context.operator_state_store.get_union_list_state(name)
 
     harness = Harness(create_operator(spec_of(Takes()), lambda: pytest.fail("not a source")))
-    with pytest.raises(StateError, match=f"{name!r} is a name under which operators keep something of their own"):
+    with pytest.raises(
+        JobDefinitionError, match=f"{name!r} is a name under which operators keep something of their own"
+    ):
         harness.start()
 
 
