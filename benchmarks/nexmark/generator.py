@@ -9,6 +9,7 @@ auctions and a quarter by hot bidders.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,19 @@ import pyarrow as pa
 
 import snapline as sl
 from snapline.connectors.builtin.generator import GeneratorSource
-from snapline.dataflow.columnar.kernel import I64, VOID, I64s, RO_I64s, inlined, kernel
+from snapline.dataflow.columnar.kernel import (
+    I64,
+    VOID,
+    F64s,
+    I32s,
+    I64s,
+    RO_I64s,
+    RO_U64s,
+    U8s,
+    inlined,
+    kernel,
+    store_u64,
+)
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46
 EVENTS_PER_EPOCH = PERSONS + AUCTIONS + BIDS
@@ -50,18 +63,53 @@ BID = pa.schema(
         ("date_time", TIME),
     ]
 )
-_STATES = pa.array(["AZ", "CA", "ID", "OR", "WA", "WY"])
-_CITIES = pa.array(
-    ["Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne"]
-)
 _FIRST = ["Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter"]
 _LAST = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"]
-_NAMES = pa.array([f"{first} {last}" for first in _FIRST for last in _LAST])
-_CHANNELS = pa.array(["Google", "Facebook", "Baidu", "Apple"])
-_NAME_COUNT, _CITY_COUNT, _STATE_COUNT = len(_NAMES), len(_CITIES), len(_STATES)
-_CHANNEL_COUNT = len(_CHANNELS)
 
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+@kernel(I64(RO_I64s, RO_U64s, RO_I64s, I32s, U8s))
+def _fill_texts(picked: Any, words: Any, lengths: Any, offsets: Any, letters: Any) -> int:
+    """Two words of eight letters for each; what is too much of them the next one is written over."""
+    end = 0
+    offsets[0] = 0
+    for row in range(picked.shape[0]):
+        text = picked[row]
+        store_u64(letters, end, words[2 * text])
+        store_u64(letters, end + 8, words[2 * text + 1])
+        end += lengths[text]
+        offsets[row + 1] = end
+    return end
+
+
+class _Texts:
+    """A few short texts that columns are made of."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.count = len(texts)
+        self._words = np.frombuffer(b"".join(text.encode().ljust(16, b"\0") for text in texts), np.uint64)
+        self._lengths = np.array([len(text) for text in texts])
+        self._longest = int(self._lengths.max())
+
+    def take(self, picked: Int64) -> pa.Array:
+        """A column of these, by their places; in an eighth of the time of Arrow's `take`."""
+        offsets = np.empty(len(picked) + 1, np.int32)
+        letters = np.empty(self._longest * len(picked) + 16, np.uint8)
+        end = _fill_texts(picked, self._words, self._lengths, offsets, letters)
+        return pa.StringArray.from_buffers(len(picked), pa.py_buffer(offsets), pa.py_buffer(letters[:end]))
+
+
+_STATES = _Texts(["AZ", "CA", "ID", "OR", "WA", "WY"])
+_CITIES = _Texts(
+    ["Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne"]
+)
+_NAMES = _Texts([f"{first} {last}" for first in _FIRST for last in _LAST])
+_CHANNELS = _Texts(["Google", "Facebook", "Baidu", "Apple"])
+_NAME_COUNT, _CITY_COUNT, _STATE_COUNT = _NAMES.count, _CITIES.count, _STATES.count
+_CHANNEL_COUNT = _CHANNELS.count
+_LOG_OF_PRICES = 6.0 * math.log(10.0) / 2.0**64
 
 
 @inlined
@@ -79,17 +127,32 @@ def _below(number: Any, salt: Any, bound: Any) -> Any:
 
 
 @inlined
-def _recent(number: Any, salt: Any, latest: Any, window: Any, hot_share: Any) -> Any:
-    """One of the `window` ids up to `latest`; in one of `hot_share` cases not a hot one."""
-    if _below(number, salt + 1, hot_share) > 0:
-        return latest // HOT_EVERY * HOT_EVERY + FIRST_ID
-    return latest - _below(number, salt, min(latest + 1, window)) + FIRST_ID
+def _fill_recent(
+    ids: Any, start: Any, count: Any, number: Any, salt: Any, latest: Any, window: Any, hot_share: Any
+) -> None:
+    """Each one of the `window` ids up to `latest`; in one of `hot_share` cases not a hot one."""
+    hot = latest // HOT_EVERY * HOT_EVERY + FIRST_ID
+    for place in range(count):
+        recent = latest - _below(number + place, salt, min(latest + 1, window)) + FIRST_ID
+        ids[start + place] = hot if _below(number + place, salt + 1, hot_share) > 0 else recent
 
 
 @inlined
-def _price(number: Any, salt: Any) -> Any:
-    uniform = np.float64(_hashed(number, salt)) / 2.0**64
-    return np.int64(np.rint(10.0 ** (uniform * 6.0) * 100.0))
+def _fill_times(times: Any, start: Any, count: Any, first: Any, per_second: Any) -> None:
+    """Milliseconds of events that follow each other. A quotient of whole numbers as small as these is exact."""
+    whole, rest = first * 1_000 // per_second, first * 1_000 % per_second
+    for place in range(count):
+        times[start + place] = whole + np.int64(np.float64(rest + place * 1_000) / per_second)
+
+
+@inlined
+def _log_of_price(number: Any, salt: Any) -> Any:
+    return np.float64(_hashed(number, salt)) * _LOG_OF_PRICES
+
+
+def _prices(logarithms: Float64) -> Int64:
+    """From 1.00 to a million, in hundredths. numpy takes the power of eight at a time."""
+    return np.rint(np.exp(logarithms) * 100.0).astype(np.int64)
 
 
 @kernel(VOID(RO_I64s, I64, I64s, I64s, I64s, I64s))
@@ -102,46 +165,50 @@ def _fill_persons(epochs: Any, per_second: int, names: Any, cities: Any, states:
         times[row] = epoch * EVENTS_PER_EPOCH * 1_000 // per_second
 
 
-@kernel(VOID(RO_I64s, I64, I64, I64s, I64s, I64s, I64s, I64s, I64s, I64s))
+@kernel(VOID(RO_I64s, I64, I64, I64s, F64s, F64s, I64s, I64s, I64s, I64s))
 def _fill_auctions(
     epochs: Any,
     per_second: int,
     longest: int,
     ids: Any,
     initial: Any,
-    reserve: Any,
+    added: Any,
     opened: Any,
     expires: Any,
     sellers: Any,
     categories: Any,
 ) -> None:
-    for row in range(ids.shape[0]):
-        epoch, place = epochs[row // AUCTIONS], row % AUCTIONS
-        index = epoch * AUCTIONS + place
-        ids[row] = index + FIRST_ID
-        initial[row] = _price(index, 11)
-        reserve[row] = initial[row] + _price(index, 13)
-        opened[row] = (epoch * EVENTS_PER_EPOCH + PERSONS + place) * 1_000 // per_second
-        expires[row] = opened[row] + 1 + _below(index, 12, longest)
-        sellers[row] = _recent(index, 14, epoch, ACTIVE_PEOPLE, 4)
-        categories[row] = 10 + _below(index, 16, CATEGORIES)
+    for number in range(epochs.shape[0]):
+        epoch, start = epochs[number], number * AUCTIONS
+        index = epoch * AUCTIONS
+        _fill_times(opened, start, AUCTIONS, epoch * EVENTS_PER_EPOCH + PERSONS, per_second)
+        _fill_recent(sellers, start, AUCTIONS, index, 14, epoch, ACTIVE_PEOPLE, 4)
+        for place in range(AUCTIONS):
+            row = start + place
+            ids[row] = index + place + FIRST_ID
+            initial[row] = _log_of_price(index + place, 11)
+            added[row] = _log_of_price(index + place, 13)
+            expires[row] = opened[row] + 1 + _below(index + place, 12, longest)
+            categories[row] = 10 + _below(index + place, 16, CATEGORIES)
 
 
-@kernel(VOID(RO_I64s, I64, I64s, I64s, I64s, I64s, I64s))
+@kernel(VOID(RO_I64s, I64, I64s, I64s, F64s, I64s, I64s))
 def _fill_bids(
     epochs: Any, per_second: int, auctions: Any, bidders: Any, prices: Any, channels: Any, times: Any
 ) -> None:
-    for row in range(auctions.shape[0]):
-        epoch, place = epochs[row // BIDS], row % BIDS
-        index = epoch * BIDS + place
-        auctions[row] = _recent(index, 21, epoch * AUCTIONS + AUCTIONS - 1, IN_FLIGHT_AUCTIONS, 2)
-        bidders[row] = _recent(index, 23, epoch, ACTIVE_PEOPLE, 4)
-        prices[row] = _price(index, 25)
-        channels[row] = _below(index, 26, _CHANNEL_COUNT)
-        times[row] = (epoch * EVENTS_PER_EPOCH + PERSONS + AUCTIONS + place) * 1_000 // per_second
+    """Several loops without a branch, of which the processor takes some rows at a time."""
+    for number in range(epochs.shape[0]):
+        epoch, start = epochs[number], number * BIDS
+        index = epoch * BIDS
+        _fill_recent(auctions, start, BIDS, index, 21, epoch * AUCTIONS + AUCTIONS - 1, IN_FLIGHT_AUCTIONS, 2)
+        _fill_recent(bidders, start, BIDS, index, 23, epoch, ACTIVE_PEOPLE, 4)
+        _fill_times(times, start, BIDS, epoch * EVENTS_PER_EPOCH + PERSONS + AUCTIONS, per_second)
+        for place in range(BIDS):
+            prices[start + place] = _log_of_price(index + place, 25)
+            channels[start + place] = _below(index + place, 26, _CHANNEL_COUNT)
 
 
-def _room(columns: int, rows: int) -> list[Int64]:
+def _room(rows: int, columns: int) -> list[Int64]:
     return [np.empty(rows, np.int64) for _ in range(columns)]
 
 
@@ -161,13 +228,13 @@ class Nexmark:
 
     def persons(self, epochs: Int64) -> pa.RecordBatch:
         """Return the persons of these epochs."""
-        names, cities, states, times = room = _room(4, len(epochs))
+        names, cities, states, times = room = _room(len(epochs), 4)
         _fill_persons(epochs, self.events_per_second, *room)
         columns = [
             pa.array(epochs + FIRST_ID),
-            _NAMES.take(pa.array(names)),
-            _CITIES.take(pa.array(cities)),
-            _STATES.take(pa.array(states)),
+            _NAMES.take(names),
+            _CITIES.take(cities),
+            _STATES.take(states),
             pa.array(times).view(TIME),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=PERSON)
@@ -176,20 +243,29 @@ class Nexmark:
         """Return the auctions of these epochs."""
         # long enough for some hundreds of events
         longest = max(2, 2 * IN_FLIGHT_AUCTIONS * EVENTS_PER_EPOCH // AUCTIONS * 1_000 // self.events_per_second)
-        room = _room(len(AUCTION), AUCTIONS * len(epochs))
-        _fill_auctions(epochs, self.events_per_second, longest, *room)
-        columns = [pa.array(values).view(field.type) for values, field in zip(room, AUCTION, strict=True)]
+        rows = AUCTIONS * len(epochs)
+        ids, opened, expires, sellers, categories = _room(rows, 5)
+        initial, added = np.empty(rows), np.empty(rows)
+        _fill_auctions(
+            epochs, self.events_per_second, longest, ids, initial, added, opened, expires, sellers, categories
+        )
+        initial_bids = _prices(initial)
+        reserves = initial_bids + _prices(added)
+        filled = [ids, initial_bids, reserves, opened, expires, sellers, categories]
+        columns = [pa.array(values).view(field.type) for values, field in zip(filled, AUCTION, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=AUCTION)
 
     def bids(self, epochs: Int64) -> pa.RecordBatch:
         """Return the bids of these epochs."""
-        auctions, bidders, prices, channels, times = room = _room(len(BID), BIDS * len(epochs))
-        _fill_bids(epochs, self.events_per_second, *room)
+        rows = BIDS * len(epochs)
+        auctions, bidders, channels, times = _room(rows, 4)
+        prices = np.empty(rows)
+        _fill_bids(epochs, self.events_per_second, auctions, bidders, prices, channels, times)
         columns = [
             pa.array(auctions),
             pa.array(bidders),
-            pa.array(prices),
-            _CHANNELS.take(pa.array(channels)),
+            pa.array(_prices(prices)),
+            _CHANNELS.take(channels),
             pa.array(times).view(TIME),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=BID)
