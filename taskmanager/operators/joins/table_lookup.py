@@ -8,11 +8,12 @@ Mirrors Flink's lookup join with a full cache.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from snapline.dataflow.columnar.arrow_columns import column_named
 from snapline.dataflow.columnar.column_types import workable, workable_schema
-from snapline.dataflow.columnar.gather import gather_values
+from snapline.dataflow.columnar.gather import gather_array, gather_values
 from snapline.dataflow.columnar.python_values import table_in_arrow
 from snapline.dataflow.errors import JobDefinitionError
 from snapline.dataflow.graph.operator_specs import TableLookupSpec
@@ -30,7 +31,8 @@ class TableLookupOperator(StreamOperator):
         self._spec = spec
         self._index: KeyIndex | None = None
         self._row_of: Slots = np.zeros(0, np.int32)
-        self._values = pa.table({})
+        self._values: list[pa.Array | pa.ChunkedArray] = []
+        self._fields: list[pa.Field] = []
         self._keys: list[pa.Field] = []
 
     def open(self) -> None:
@@ -63,12 +65,14 @@ class TableLookupOperator(StreamOperator):
             )
         self._row_of = np.zeros(self._index.capacity, np.int32)
         self._row_of[slots] = np.arange(len(slots), dtype=np.int32)
-        self._values = table.drop_columns(list(spec.table_columns))
+        values = table.drop_columns(list(spec.table_columns))
+        self._fields = [field.with_nullable(True) for field in values.schema]
+        self._values = [_one_chunk(column) for column in values.columns]
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         spec, index = self._spec, self._index
         index = check(index, "there is no index, although open was called")
-        taken = [name for name in self._values.column_names if name in batch.schema.names]
+        taken = [field.name for field in self._fields if field.name in batch.schema.names]
         if taken:
             raise JobDefinitionError(
                 f"operator {self.context.operator_uid!r}: both the stream and the table have a column {taken[0]!r}: rename one"
@@ -83,11 +87,12 @@ class TableLookupOperator(StreamOperator):
         if spec.how == "inner" and not everything:
             batch, slots, everything = batch.filter(pa.array(found)), slots[found], True
         rows = gather_values(self._row_of, np.maximum(slots, 0))
-        chosen = pa.array(rows) if everything else pa.array(rows, mask=~found)
-        schema = pa.schema([*batch.schema, *(field.with_nullable(True) for field in self._values.schema)])
+        missing = None if everything else ~found
+        schema = pa.schema([*batch.schema, *self._fields])
 
         def make(part: slice) -> pa.RecordBatch:
-            columns = [_one_chunk(column.take(chosen[part])) for column in self._values.columns]
+            without = None if missing is None else missing[part]
+            columns = [_taken(column, rows[part], without) for column in self._values]
             return pa.RecordBatch.from_arrays([*(column[part] for column in batch.columns), *columns], schema=schema)
 
         emit_in_parts(make, 0, batch.num_rows, self.output)
@@ -102,9 +107,18 @@ class TableLookupOperator(StreamOperator):
         return JobDefinitionError(f"operator {self.context.operator_uid!r}: {', '.join(differences)}: cast one of them")
 
     def close(self) -> None:
-        self._index, self._values = None, pa.table({})
+        self._index, self._values = None, []
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def _taken(column: pa.Array | pa.ChunkedArray, rows: Slots, without: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """The rows of a column; `without` says where there is none."""
+    if without is None and isinstance(column, pa.Array):
+        return gather_array(column, rows)
+    return _one_chunk(column.take(pa.array(rows, mask=without)))
+
+
+def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
     combined = column.combine_chunks()
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
