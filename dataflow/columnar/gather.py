@@ -97,7 +97,7 @@ def _gather_bytes(begins: Any, data: Any, offsets: Any, target: Any) -> None:
             prefetch(data, begins[position + _AHEAD])
         begin, start = begins[position], offsets[position]
         length = offsets[position + 1] - start
-        if length <= _SHORT and begin + _SHORT <= data.shape[0] and start + _SHORT <= target.shape[0]:
+        if 0 <= length <= _SHORT and begin + _SHORT <= data.shape[0] and start + _SHORT <= target.shape[0]:
             store_u64(target, start, load_u64(data, begin))
             store_u64(target, start + 8, load_u64(data, begin + 8))
             continue
