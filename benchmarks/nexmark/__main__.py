@@ -32,7 +32,7 @@ BATCH_EPOCHS = {"q3": 8_192, "q8": 2_048}
 """Epochs in a batch of the source for queries that read no bids; a window waits for all splits, so that the batches of
 q8 are shorter than its windows."""
 EPOCHS_WITH_BIDS = 1_400
-"""Epochs in a batch for all others: 64,400 bids. With half of them queries have a sixth fewer events and checkpoints that
+"""Epochs in a batch for all others: 64,400 bids. With half of them queries have a sixth fewer events, and checkpoints
 are a quarter shorter."""
 
 
