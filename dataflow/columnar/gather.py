@@ -48,7 +48,8 @@ _AHEAD = 16
 _SHORT = 16
 """Bytes of a string that is copied without a branch on its length, which no processor can foresee."""
 _FEW_BYTES = 4_096
-"""The last one of so few strings is taken often: it gets bytes behind it, so that it is copied as the others are."""
+"""Where strings have no more bytes than this together, and are taken more than once each, the last one is taken often:
+bytes are put behind it, so that it is copied in two words as the others are."""
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
